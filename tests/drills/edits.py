@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.audit.verification.compare import Difference
+from agentlightning.audit.verification.differences import Difference
 from agentlightning.credit.fingerprints.chain import compute_head, sign
 from agentlightning.store.codec import CallBody, call_body, pack, pack_span, unpack, unpack_span
 from agentlightning.store.sqlite.trace.calls import CALL_COLUMNS, calls_from_rows

@@ -12,7 +12,7 @@ from drills.edited import attempt, newest
 from drills.edits import EDITS, Expected, says
 
 from agentlightning.audit.run import open_run
-from agentlightning.audit.verification.compare import make_difference
+from agentlightning.audit.verification.differences import make_difference
 from agentlightning.audit.verification.verify import verify
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import Evaluation

@@ -12,6 +12,7 @@ from core.credit.builders import PATIENT, make_call, make_record, one_call, worl
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign, trace_token
+from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.merging.merge_failures import MERGE_FAILURES
@@ -73,7 +74,8 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], loss_aggr
         GRPO(), loss_aggregation=loss_aggregation, loss_divisor=3.0, baseline="none", scale="none"
     )
     out: dict[str, str] = {}
-    batch = assign(records, recipe, out=out)
+    explained: dict[str, Advantage] = {}
+    batch = assign(records, recipe, out=out, explained=explained)
     for record in records:
         for call in record.calls:
             found = find_segment(batch.rows, call.call_id)
@@ -89,9 +91,8 @@ def test_every_call_is_in_a_row_or_has_a_reason(records: list[Record], loss_aggr
                 "constant": of["rollouts"] * 3.0,
             }[loss_aggregation]
             assert row.weights[segment.start] == 1.0 / divisor
-            assert record.rollout.rollout_id in group_values(
-                batch.rows, row.metadata["calls"][call.call_id]["group"]
-            )
+            group = explained[call.call_id].group
+            assert record.rollout.rollout_id in group_values(records, explained, group)
 
 
 @PATIENT

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, digest, next_link, plain
+from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, digest, next_link, plain, summary_entry
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
@@ -91,11 +91,7 @@ class Journal:
         files = await asyncio.to_thread(file_digests, policy) if policy is not None else None
         await self._add("end", self.run_id, {"summary": plain(summary), "policy": files})
         assert self.last is not None
-        return {
-            "head": self.last.head,
-            "links": self.last.number + 1,
-            "signed": self.last.mac is not None,
-        }
+        return summary_entry(self.last)
 
     async def _add(
         self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[RolloutFingerprint] = ()

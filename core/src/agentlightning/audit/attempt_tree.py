@@ -1,4 +1,4 @@
-"""The tree of an attempt: its spans under their parents, model calls with their verdicts.
+"""Build the tree of an attempt: its spans under their parents, model calls with their verdicts.
 
 Invariant: every span of the attempt is in the tree exactly once, even if its parent is unknown or it is its
 own ancestor.
@@ -52,7 +52,7 @@ class AttemptTree(Model):
     status: str
     reason: str | None
     traceback: str | None
-    """Of the agent's exception, its own line first."""
+    """Traceback of the agent's exception, the agent's own line first."""
     seconds: float | None
     spans: int
     roots: list[SpanNode]
@@ -61,24 +61,25 @@ class AttemptTree(Model):
 
 
 async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> list[AttemptTree]:
-    """The tree of the target's attempt (of a rollout, the latest), or of ``every`` attempt."""
+    """Return the tree of the target's attempt (of a rollout, the latest), or of ``every`` attempt."""
     rollout_id = target.rollout.rollout_id
     attempts = await run.store.query_attempts(rollout_id)
     if not every:
         wanted = target.attempt or (attempts[-1].attempt_id if attempts else None)
         attempts = [a for a in attempts if a.attempt_id == wanted]
     (record,) = await run.store.records([rollout_id])
-    verdicts_by_call = verdicts(record)
-    return [_trace(attempt, await _spans(run, attempt), verdicts_by_call) for attempt in attempts]
+    judged = verdicts(record)
+    trees = []
+    for attempt in attempts:
+        found = pages(run.store.query_spans, rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
+        trees.append(_tree(attempt, [span async for page in found for span in page], judged))
+    return trees
 
 
-async def _spans(run: OpenRun, attempt: Attempt) -> list[Span]:
-    """Every span of an attempt, read page by page."""
-    found = pages(run.store.query_spans, attempt.rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
-    return [span async for page in found for span in page]
-
-
-def _trace(attempt: Attempt, spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict]) -> AttemptTree:
+def _tree(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict]) -> AttemptTree:
+    resources = attempt.resources_id
+    if resources is not None and attempt.resources_version is not None:
+        resources = f"{resources}@{attempt.resources_version}"
     return AttemptTree(
         rollout=attempt.rollout_id,
         attempt=attempt.attempt_id,
@@ -88,22 +89,15 @@ def _trace(attempt: Attempt, spans: Sequence[Span], verdicts_by_call: Mapping[st
         traceback=attempt.metadata.get(TRACEBACK),
         seconds=attempt.end_time - attempt.start_time if attempt.end_time else None,
         spans=len(spans),
-        roots=build_tree(spans, verdicts_by_call),
-        resources=_given(attempt),
+        roots=build_tree(spans, judged),
+        resources=resources,
     )
 
 
-def _given(attempt: Attempt) -> str | None:
-    if attempt.resources_id is None or attempt.resources_version is None:
-        return attempt.resources_id
-    return f"{attempt.resources_id}@{attempt.resources_version}"
-
-
-def build_tree(
-    spans: Sequence[Span], verdicts_by_call: Mapping[str, Verdict] | None = None
-) -> list[SpanNode]:
-    """Nodes under their parents, each level in order of start."""
-    nodes = [(span, _node(span, verdicts_by_call or {})) for span in sorted(spans, key=_order)]
+def build_tree(spans: Sequence[Span], judged: Mapping[str, Verdict] | None = None) -> list[SpanNode]:
+    """Return nodes under their parents, each level in order of start. ``judged``: call id → verdict."""
+    ordered = sorted(spans, key=lambda span: (span.start_time, span.sequence_id))
+    nodes = [(span, _node(span, judged or {})) for span in ordered]
     by_id = {span.span_id: node for span, node in reversed(nodes) if span.span_id}
     above: dict[int, SpanNode] = {}
     roots: list[SpanNode] = []
@@ -117,10 +111,6 @@ def build_tree(
     return roots
 
 
-def _order(span: Span) -> tuple[float, int]:
-    return span.start_time, span.sequence_id
-
-
 def _under(node: SpanNode, other: SpanNode, above: Mapping[int, SpanNode]) -> bool:
     """Whether ``node`` is ``other`` or below it."""
     at: SpanNode | None = node
@@ -129,8 +119,8 @@ def _under(node: SpanNode, other: SpanNode, above: Mapping[int, SpanNode]) -> bo
     return at is other
 
 
-def _node(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> SpanNode:
-    kind, name, facts = _describe(span, verdicts_by_call)
+def _node(span: Span, judged: Mapping[str, Verdict]) -> SpanNode:
+    kind, name, facts = _describe(span, judged)
     return SpanNode(
         kind=kind,
         name=name,
@@ -142,19 +132,15 @@ def _node(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> SpanNode:
     )
 
 
-def _describe(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> tuple[str, str, dict[str, Any]]:
+def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict[str, Any]]:
     """Kind, name and facts of a span."""
     a = span.attributes
     operation = a.get(semconv.OPERATION_NAME)
     agent = a.get(semconv.AGENT_NAME)
     if CALL_ID in a or a.get(semconv.LAYER) == "wire":
-        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, verdicts_by_call)
+        return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, judged)
     if span.name == semconv.REWARD_SPAN:
-        return (
-            "reward",
-            str(a.get(semconv.REWARD_NAME, "reward")),
-            {**_reward(a), "returned": span.returned or None},
-        )
+        return "reward", str(a.get(semconv.REWARD_NAME, "reward")), _reward(a, span.returned)
     if semconv.TOOL_NAME in a or operation == "execute_tool":
         facts = {"arguments": a.get(semconv.TOOL_CALL_ARGUMENTS), "result": a.get(semconv.TOOL_CALL_RESULT)}
         return "tool", str(a.get(semconv.TOOL_NAME) or span.name), {**facts, "agent": agent}
@@ -170,8 +156,8 @@ def _describe(span: Span, verdicts_by_call: Mapping[str, Verdict]) -> tuple[str,
     return "span", span.name, {"agent": agent}
 
 
-def _call(a: Mapping[str, Any], verdicts_by_call: Mapping[str, Verdict]) -> dict[str, Any]:
-    verdict = verdicts_by_call.get(str(a.get(CALL_ID)))
+def _call(a: Mapping[str, Any], judged: Mapping[str, Verdict]) -> dict[str, Any]:
+    verdict = judged.get(str(a.get(CALL_ID)))
     tools = [
         f"{a[key]}({a.get(key.removesuffix('name') + 'arguments', '')})"
         for key in a
@@ -199,22 +185,19 @@ def _answer_text(a: Mapping[str, Any]) -> str:
     return " ".join(str(p.get("content") or f"{p.get('name')}({p.get('arguments')})") for p in parts)
 
 
-def _reward(a: Mapping[str, Any]) -> dict[str, Any]:
-    of = a.get(semconv.REWARD_CALL) or a.get(semconv.REWARD_SPAN_ID)
-    return {
-        "value": a.get(semconv.REWARD_VALUE),
-        "of": f"call {of}"
-        if of
-        else (f"agent {a[semconv.REWARD_AGENT]}" if semconv.REWARD_AGENT in a else "rollout"),
-        "final": a.get(semconv.REWARD_FINAL),
-    }
+def _reward(a: Mapping[str, Any], returned: bool) -> dict[str, Any]:
+    of = "rollout"
+    if call := a.get(semconv.REWARD_CALL) or a.get(semconv.REWARD_SPAN_ID):
+        of = f"call {call}"
+    elif semconv.REWARD_AGENT in a:
+        of = f"agent {a[semconv.REWARD_AGENT]}"
+    final = a.get(semconv.REWARD_FINAL)
+    return {"value": a.get(semconv.REWARD_VALUE), "of": of, "final": final, "returned": returned or None}
 
 
 def _error(span: Span) -> str | None:
     """The error: the span's status, else an exception in its attributes or events."""
-    if span.status == "error":
-        return span.status_message or _exception(span.attributes) or "error"
-    if span.name == semconv.EXCEPTION_SPAN:
+    if span.status == "error" or span.name == semconv.EXCEPTION_SPAN:
         return span.status_message or _exception(span.attributes) or "error"
     for event in span.events:
         if event.get("name") == "exception":

@@ -1,23 +1,23 @@
-"""The rollouts of a run, one line each, with the ids that ``agl trace`` and ``agl explain`` take.
+"""List the rollouts of a run, one line each, with the ids that ``agl trace`` and ``agl explain`` take.
 
-Invariant: nothing is left out silently: a full page says where the next begins.
+Invariant: no rollout is left out silently: a full page names the start of the next page.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from agentlightning.audit.run import OpenRun
 from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Attempt, Mode, Record, Rollout, RolloutStatus, UsageError
+from agentlightning.types import Attempt, Mode, Record, RolloutStatus, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 
 _PAGE = 100
-"""Rollouts whose records, with every token, are read at once."""
+"""Rollouts whose records are read at once, with every token."""
 _ASKED = re.compile(r"\s*(<=|>=|!=|==|=|<|>)?\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -40,9 +40,9 @@ class CallSummary(Model):
     call: str
     agent: str = ""
     tokens: int = 0
-    """Of the answer."""
+    """Number of tokens of the answer."""
     reward: float | None = None
-    """Its own, if it has one."""
+    """The reward of this call, if it has one."""
     status: str = "ok"
 
 
@@ -52,19 +52,19 @@ class RolloutSummary(Model):
     rollout: str
     task: str = ""
     batch: str = ""
-    """``train/3``: the fourth step's; ``eval/before/1``: an evaluation's."""
+    """``train/3``: the fourth step; ``eval/before/1``: an evaluation."""
     mode: str = "train"
     status: str = ""
     reward: float | None = None
-    """The rollout's; ``None``: it has none."""
+    """The reward of the rollout; ``None``: it has none."""
     attempts: int = 0
     attempt: str | None = None
-    """The latest; those before: ``agl trace --all``."""
+    """The latest attempt; ``agl trace --all`` shows the earlier ones."""
     calls: list[CallSummary] = []
-    """Those of the latest attempt."""
+    """The calls of the latest attempt."""
     reason: str | None = None
     raised_at: str | None = None
-    """The agent's line that raised; the traceback: ``agl trace``."""
+    """The line of the agent that raised; ``agl trace`` shows the traceback."""
 
 
 class RolloutPage(NamedTuple):
@@ -75,7 +75,7 @@ class RolloutPage(NamedTuple):
 
 
 def reward_filter(text: str | None) -> Callable[[float | None], bool]:
-    """``<0.5``, ``>=1``, ``0``, ``none`` (there is none) as a test. Raises :class:`BadFilter`."""
+    """Return a test for ``<0.5``, ``>=1``, ``0``, or ``none`` (no reward). Raise :class:`BadFilter`."""
     if text is None:
         return lambda reward: True
     if text.strip().lower() == "none":
@@ -99,34 +99,25 @@ async def list_rollouts(
     limit: int = 50,
     after: str | None = None,
 ) -> RolloutPage:
-    """Up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued."""
+    """Return up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued."""
     wanted, lines = reward_filter(reward), list[RolloutSummary]()
-    async for rollout, record in _read(run, failed, mode, task, after):
-        line = _line(run.run_id, rollout, record)
-        if not wanted(line.reward) or (step is not None and line.batch != f"train/{step}"):
-            continue
-        if len(lines) == limit:
-            return RolloutPage(lines, lines[-1].rollout)
-        lines.append(line)
+    status = [RolloutStatus.FAILED, RolloutStatus.CANCELLED] if failed else None
+    filters: dict[str, Any] = {"run_id": run.run_id, "status": status, "mode": mode, "task_id": task}
+    while page := await run.store.query_rollouts(**filters, limit=_PAGE, after=after):
+        for record in await run.store.records([rollout.rollout_id for rollout in page]):
+            line = _line(run.run_id, record)
+            if not wanted(line.reward) or (step is not None and line.batch != f"train/{step}"):
+                continue
+            if len(lines) == limit:
+                return RolloutPage(lines, lines[-1].rollout)
+            lines.append(line)
+        after = page[-1].rollout_id
     return RolloutPage(lines, None)
 
 
-async def _read(
-    run: OpenRun, failed: bool, mode: Mode | None, task: str | None, after: str | None
-) -> AsyncIterator[tuple[Rollout, Record]]:
-    """The rollouts and their records, page by page of the store."""
-    status = [RolloutStatus.FAILED, RolloutStatus.CANCELLED] if failed else None
-    while page := await run.store.query_rollouts(
-        run_id=run.run_id, status=status, mode=mode, task_id=task, limit=_PAGE, after=after
-    ):
-        for pair in zip(page, await run.store.records([r.rollout_id for r in page]), strict=True):
-            yield pair
-        after = page[-1].rollout_id
-
-
-def _line(run_id: str, rollout: Rollout, record: Record) -> RolloutSummary:
+def _line(run_id: str, record: Record) -> RolloutSummary:
     rewards = resolve(record)
-    attempt = record.attempt
+    rollout, attempt = record.rollout, record.attempt
     return RolloutSummary(
         rollout=rollout.rollout_id,
         task=rollout.task_id or "",
@@ -157,7 +148,7 @@ def _raised_at(attempt: Attempt | None) -> str | None:
 
 
 def _batch(run_id: str, group: str | None) -> str:
-    """Of ``<run>/train/3/7``, the eighth task of a step: ``train/3``."""
+    """Return the batch of a group: ``train/3`` for ``<run>/train/3/7``, the eighth task of a step."""
     if group is None:
         return ""
     return group.removeprefix(f"{run_id}/").rpartition("/")[0]

@@ -1,7 +1,7 @@
 """One run, opened for reading: its record, its store, and the crediting of its steps.
 
-Invariant: :meth:`OpenRun.credit` is how the run made its rows: the same recipe, failure table, rules and
-baselines, by the code that is installed.
+Invariant: :meth:`OpenRun.credit` makes rows as the run did: with the same recipe, failure table, rules and
+baselines, by the installed code.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.audit.locations import RunLocation, find_run, match_name
+from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.plugins.manager import Plugins, load
@@ -22,14 +23,14 @@ from agentlightning.plugins.stores import open_store
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
-from agentlightning.types.failure import read_failure_table
+from agentlightning.types.failure import FailureTable, read_failure_table
 
 ALL = 1_000_000
-"""Rollouts or runs asked for at once: all."""
+"""Limit of a query that returns all rollouts or runs."""
 
 
 class CannotRecompute(UsageError):
-    """The run's record lacks what is needed to make its rows again."""
+    """The run's record lacks information that is needed to recompute its rows."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class OpenRun:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe it was trained with. Raises :class:`CannotRecompute`."""
+        """The recipe that the run was trained with. Raises :class:`CannotRecompute`."""
         given = self.info.get("recipe")
         if not isinstance(given, dict):
             raise CannotRecompute(
@@ -65,30 +66,38 @@ class OpenRun:
         self,
         records: Sequence[Record],
         version: Versions,
-        recipe: Recipe | None = None,
         out: dict[str, str] | None = None,
+        explained: dict[str, Advantage] | None = None,
     ) -> Batch:
-        """The batch of one step, made again. ``out`` is filled with call id → why it is not trained."""
+        """Recompute the batch of one step. ``out`` and ``explained``: filled as by
+        :func:`agentlightning.credit.assign.assign`.
+        """
         return assign(
             records,
-            recipe or self.recipe,
+            self.recipe,
             version=version,
-            failure=read_failure_table(self.info.get("failure")),
+            failure=self.failure_table,
             out=out,
+            explained=explained,
             **self.plugins.credit_functions,
         )
 
+    @property
+    def failure_table(self) -> FailureTable:
+        """The failure table that the run was trained with."""
+        return read_failure_table(self.info.get("failure"))
+
     async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[RolloutFingerprint]:
-        """The fingerprints logged at training time."""
+        """Return the fingerprints that were logged at training time."""
         return await self.store.query_seals(self.run_id, step, rollout_id)
 
     async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        """Those of the rollouts that are in the store."""
+        """Return rollout id → rollout, for the rollouts that are in the store."""
         found = await self.store.query_rollouts(rollout_ids=list(rollout_ids), limit=max(1, len(rollout_ids)))
         return {rollout.rollout_id: rollout for rollout in found}
 
     def inspector(self, policy: Path) -> Inspector:
-        """The driver's inspector of a policy folder. Raises :class:`CannotRecompute` if the driver has
+        """Return the driver's inspector of a policy folder. Raise :class:`CannotRecompute` if the driver has
         none."""
         name = str(self.info.get("driver", ""))
         spec = self.plugins.drivers.get(name)
@@ -104,8 +113,8 @@ class OpenRun:
         return list(self.info.get("trained") or ())
 
     def policies(self, name: str | None = None) -> list[tuple[Path, int | None]]:
-        """Policy folders of the run, newest first, with the steps that had been finished (``None``: all).
-        ``name``: of which policy, where the run trained them by name.
+        """Return the policy folders of the run, newest first, with the number of finished steps (``None``:
+        all). ``name``: the policy, if the run trained several.
         """
         if self.folder is None:
             return []
@@ -119,14 +128,14 @@ class OpenRun:
         return found
 
     def versions(self) -> list[tuple[str, str, str]]:
-        """Packages whose version has changed: (name, then, now)."""
+        """Return the packages whose version has changed: (name, then, now)."""
         then: dict[str, str] = self.info.get("versions") or {}
         return [(name, was, now) for name, was in then.items() if (now := _installed(name)) != was]
 
 
 @asynccontextmanager
 async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[Store]:
-    """The store at ``place``, to be read; closed at the end."""
+    """Open the store at ``place`` for reading, and close it at the end."""
     store = open_store(place, read_only=True, plugins=plugins)
     try:
         yield store
@@ -138,14 +147,14 @@ async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[St
 async def open_run(
     what: str, store: str | None = None, plugins: Plugins | None = None, run: str | None = None
 ) -> AsyncIterator[OpenRun]:
-    """The run that ``what`` names (:func:`.locations.find_run`); ``run``: which one, if that is a store."""
+    """Open the run that ``what`` names (:func:`.locations.find_run`). ``run``: its id, if that is a store."""
     place = find_run(what, store)
     async with opened(place.store, plugins) as one:
         yield await run_in(one, place._replace(run=run) if run else place, plugins)
 
 
 async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = None) -> OpenRun:
-    """The run that ``place`` means, in its open store."""
+    """Return the run at ``place``, in its open store."""
     infos = {info["run_id"]: info for info in await store.query_runs(limit=ALL)}
     copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
     run_id = match_name(infos, None if copied else place.run, place.store)  # a folder may have been renamed

@@ -1,4 +1,4 @@
-"""The list of runs: one line for each, from its record and the reports of its steps.
+"""List runs: one line for each, from its record and the reports of its steps.
 
 Invariant: an unreadable store is listed with its reason and never hides the others.
 """
@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import ALL
+from agentlightning.audit.run import ALL, opened
 from agentlightning.plugins.manager import Plugins
-from agentlightning.plugins.stores import open_store
-from agentlightning.store import SQLiteStore, Store
+from agentlightning.store import SQLiteStore
 from agentlightning.store.sqlite.file.lock import holder_of
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
@@ -29,7 +28,7 @@ class RunSummary(Model):
     agent: str = ""
     recipe: str = ""
     policies: list[str] = []
-    """Names of those it trains, if they have any."""
+    """Names of the policies that it trains, if they have names."""
     steps: int = 0
     planned: int | None = None
     before: float | None = None
@@ -45,27 +44,19 @@ class RunSummary(Model):
 
 
 async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = None) -> list[RunSummary]:
-    """Every run of every place, newest first."""
+    """List every run of every place, newest first."""
     lines: list[RunSummary] = []
     for place in places:
         try:
-            store = open_store(place.store, read_only=True, plugins=plugins)
-            try:
-                lines += await _of_store(store, place)
-            finally:
-                await store.close()
+            async with opened(place.store, plugins) as store:
+                infos = await store.query_runs(limit=ALL)
+                steps = [await store.query_steps(info["run_id"]) for info in infos]
+                in_use = _in_use(store)
+                lines += [_line(*one, place, in_use) for one in zip(infos, steps, strict=True)]
         except (UsageError, OSError, ValueError) as error:
             name = place.folder.name if place.folder else place.store
             lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
     return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
-
-
-async def _of_store(store: Store, place: RunLocation) -> list[RunSummary]:
-    lines = []
-    for info in await store.query_runs(limit=ALL):
-        reports = await store.query_steps(info["run_id"])
-        lines.append(_line(info, reports, place, in_use=_in_use(store)))
-    return lines
 
 
 def _line(

@@ -16,6 +16,7 @@ from agentlightning.audit.run import ALL, OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import NotFound, Store, StoreError
+from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 
 _TOKEN = re.compile(r"(.+):(\d+)")
@@ -23,11 +24,11 @@ _CALL = re.compile(r"(.+)-(?:\d+|supplied)\.\d+")
 
 
 class Target(NamedTuple):
-    """The target; the narrowest field that is set counts."""
+    """A rollout, attempt, call or token: the narrowest field that is set names it."""
 
     rollout: Rollout
     attempt: str | None = None
-    """``None``: the latest."""
+    """``None``: the latest attempt."""
     call: str | None = None
     token: int | None = None
     """Position in the call's response."""
@@ -37,14 +38,17 @@ class Target(NamedTuple):
 async def open_target(
     what: str, run: str | None = None, store: str | None = None, plugins: Plugins | None = None
 ) -> AsyncIterator[tuple[OpenRun, Target]]:
-    """The open run that holds ``what``, and its target.
+    """Open the run that holds ``what``, and yield both run and target.
 
-    Looked for in ``run``, in ``store``, or else in all runs of ``runs/`` and ``AGL_STORAGE``, newest first.
-    Raises :class:`NoSuchRun`, which says where it was looked for.
+    Search in ``run``, in ``store``, or else in all runs of ``runs/`` and ``AGL_STORAGE``, newest first. Raise
+    :class:`NoSuchRun`, which says which stores were searched.
     """
     plugins = plugins or load()
     unread: list[str] = []
-    places = _places(run, store)
+    if store is not None:
+        places = [find_run(run or "", store)._replace(run=run)]
+    else:
+        places = [find_run(run)] if run is not None else stores()
     for place in places:
         try:
             one = open_store(place.store, read_only=True, plugins=plugins)
@@ -62,7 +66,7 @@ async def open_target(
 
 
 async def find_target(store: Store, what: str) -> Target | None:
-    """The target ``what`` in this store, or ``None``."""
+    """Return the target ``what`` of this store, or ``None``."""
     if rollout := await _rollout(store, what):
         return Target(rollout)
     index: int | None = None
@@ -76,23 +80,17 @@ async def find_target(store: Store, what: str) -> Target | None:
         return None
     if made is None:
         return Target(rollout, attempt)
-    calls = await store.query_calls(rollout.rollout_id, attempt)
-    if all(c.call_id != call for c in calls):
-        listed = ", ".join(c.call_id for c in calls[:8]) or "none"
+    known = [c.call_id for c in await store.query_calls(rollout.rollout_id, attempt)]
+    if call not in known:
+        listed = ", ".join(known[:8]) or "none"
         raise NoSuchRun(
             f"attempt {attempt} of rollout {rollout.rollout_id} has no call {call}; it has {listed}"
         )
     return Target(rollout, attempt, call, index)
 
 
-def _places(run: str | None, store: str | None) -> list[RunLocation]:
-    if store is not None:
-        return [find_run(run or "", store)._replace(run=run)]
-    return [find_run(run)] if run is not None else stores()
-
-
 async def _run_of(store: Store, place: RunLocation, target: Target, plugins: Plugins) -> OpenRun:
-    """The run of a rollout; without a record if the rollout belongs to none."""
+    """Return the run of a rollout; without a record if the rollout belongs to no run."""
     run_id = target.rollout.run_id
     if run_id is not None:
         try:
@@ -110,20 +108,18 @@ async def _rollout(store: Store, rollout_id: str) -> Rollout | None:
 
 
 async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
-    """The rollout of an attempt: by the fingerprints of the runs, else attempt by attempt."""
+    """Find the rollout of an attempt: by the fingerprints of the runs, else attempt by attempt."""
     if not attempt_id.startswith("at-"):  # as the store names them
         return None
     for info in await store.query_runs(limit=ALL):
         for seal in await store.query_seals(info["run_id"]):
             if seal.attempt_id == attempt_id:
                 return await _rollout(store, seal.rollout_id)
-    after: str | None = None
-    while page := await store.query_rollouts(limit=1000, after=after):
+    async for page in pages(store.query_rollouts):
         for rollout in page:
             attempts = await store.query_attempts(rollout.rollout_id)
             if any(attempt.attempt_id == attempt_id for attempt in attempts):
                 return rollout
-        after = page[-1].rollout_id
     return None
 
 

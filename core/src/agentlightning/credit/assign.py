@@ -10,24 +10,25 @@ part of no baseline.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from agentlightning.credit.advantage.baselines import BASELINES, Advantages, Baseline, advantages
+import msgspec
+
+from agentlightning.credit.advantage.baselines import BASELINES, Advantage, Advantages, Baseline, advantages
 from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
 from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.eligibility.failure import failure_of, with_reward
+from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import RolloutAccount, close_ledger, open_ledger
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.merging.rows import build_row
 from agentlightning.credit.merging.weights import set_weights
-from agentlightning.credit.metrics import batch_metrics
-from agentlightning.credit.policy_batch import policy_metrics
-from agentlightning.credit.scoring.apply_rule import CREDIT_ERROR, apply_rule
-from agentlightning.credit.scoring.rules import RULES, CreditRule
-from agentlightning.types import Batch, Call, LossAggregation, Recipe, Record, Row
+from agentlightning.credit.metrics import batch_metrics, policy_metrics
+from agentlightning.credit.scoring.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
+from agentlightning.types import Batch, Call, LossAggregation, Recipe, Record, Reward, Row
 from agentlightning.types.failure import FailureTable
 
 
@@ -40,15 +41,17 @@ def assign(
     baselines: Mapping[str, Baseline] | None = None,
     failure: FailureTable | None = None,
     out: dict[str, str] | None = None,
+    explained: dict[str, Advantage] | None = None,
 ) -> Batch:
-    """The batch of one step.
+    """Return the batch of one step.
 
     ``version``: the policy version about to be trained, against which staleness is judged; for a run with
     named policies, name → version of each trained policy. ``rules`` and ``baselines``: those of plugins,
     which add to the built-ins or replace them. ``failure``: the failure table (see
-    :mod:`agentlightning.types.failure`); failures without a reward are left out. ``out``: filled with call id
-    → why the call is not trained, for ``explain``. ``ValueError`` for a recipe that credit cannot carry out,
-    and for records that occur twice.
+    :mod:`agentlightning.types.failure`); failures without a reward are left out. Two dictionaries are filled
+    for ``explain``: ``out`` with call id → why the call is not trained, ``explained`` with call id → how the
+    advantage of the call came about. ``ValueError`` for a recipe that credit cannot carry out, and for
+    records that occur twice.
     """
     check_recipe(recipe, rules, baselines)
     rule = {**RULES, **(rules or {})}[recipe.credit]
@@ -62,6 +65,8 @@ def assign(
     if out is not None:
         for account in accounts:
             out.update(account.out)
+    if explained is not None:
+        explained.update(groups.calls)
     policies = version if isinstance(version, Mapping) else ()
     return Batch(
         rows=rows,
@@ -80,17 +85,14 @@ def check_recipe(
     ``baselines``: as for :func:`assign`.
     """
     r, aggregations = recipe, get_args(LossAggregation)
-    rule_names, baseline_names = (
-        sorted({**RULES, **(rules or {})}),
-        sorted({**BASELINES, **(baselines or {})}),
-    )
+    for field, kind, known in (
+        ("credit", "rule", {**RULES, **(rules or {})}),
+        ("baseline", "baseline", {**BASELINES, **(baselines or {})}),
+    ):
+        if (name := getattr(recipe, field)) not in known:
+            raise ValueError(f"recipe.{field}: no {kind} {name!r}; known: {', '.join(sorted(known))}")
     checks = (
         (r.group_size >= 1, f"group_size = {r.group_size}: a task needs at least one rollout"),
-        (r.credit in rule_names, f"credit: no rule {r.credit!r}; known: {', '.join(rule_names)}"),
-        (
-            r.baseline in baseline_names,
-            f"baseline: no baseline {r.baseline!r}; known: {', '.join(baseline_names)}",
-        ),
         (
             r.loss_aggregation in aggregations,
             f"loss_aggregation = {r.loss_aggregation!r}; use {', '.join(aggregations)}",
@@ -114,16 +116,12 @@ def check_recipe(
 
 
 def _sorted_unique(records: Sequence[Record]) -> list[Record]:
-    """By group, sample, rollout id; ``ValueError`` if a rollout or a call occurs twice."""
-    rollouts: set[str] = set()
-    calls: set[str] = set()
-    for record in records:
-        for seen, kind, one in [(rollouts, "rollout", record.rollout.rollout_id)] + [
-            (calls, "call", call.call_id) for call in record.calls
-        ]:
-            if one in seen:
-                raise ValueError(f"{kind} {one!r} occurs twice in the records of a step; ids must be unique")
-            seen.add(one)
+    """Sort by group, sample, rollout id; ``ValueError`` if a rollout or a call occurs twice."""
+    named = [("rollout", record.rollout.rollout_id) for record in records]
+    named += [("call", call.call_id) for record in records for call in record.calls]
+    for (kind, one), n in Counter(named).items():
+        if n > 1:
+            raise ValueError(f"{kind} {one!r} occurs twice in the records of a step; ids must be unique")
     return sorted(records, key=_order)
 
 
@@ -133,8 +131,8 @@ def _order(record: Record) -> tuple[str, int, str]:
 
 
 def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> RolloutAccount:
-    """Open the ledger and leave out calls that cannot be trained whatever their reward; of a failed
-    rollout, all."""
+    """Open the ledger and leave out the calls that cannot be trained whatever their reward; of a failed
+    rollout, all calls."""
     judged = verdicts(record)
     kind = failure_of(record)
     account = RolloutAccount(record, open_ledger(record, judged), kind)
@@ -147,7 +145,7 @@ def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTa
             account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
             return account
     if value is not None:
-        account.record = with_reward(record, value)
+        account.record = msgspec.structs.replace(record, rewards=[Reward(value=value)])
     account.out = untrainable_reasons(record, judged, max_staleness=recipe.max_staleness, version=version)
     return account
 

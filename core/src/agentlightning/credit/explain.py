@@ -5,12 +5,14 @@ All functions read a finished batch and decide nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from agentlightning.credit.advantage.baselines import Advantage
+from agentlightning.credit.advantage.groups import GroupKey
 from agentlightning.credit.advantage.spread import mean
-from agentlightning.types import Batch, Recipe, Row, Segment
+from agentlightning.types import Batch, Recipe, Record, Row, Segment
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -41,21 +43,23 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "not-recorded": "the wire layer saw it, the gateway did not: it was made past the gateway",
     }
 )
-"""Ledger reason → why such a call is not trained."""
+"""Ledger reason → sentence that explains why a call is not trained."""
 
 
-def group_values(rows: Sequence[Row], group: Sequence[str]) -> dict[str, float]:
-    """Rollout id → its value in ``group``: the mean credit of its calls there."""
+def group_values(
+    records: Iterable[Record], advantages: Mapping[str, Advantage], group: GroupKey
+) -> dict[str, float]:
+    """Return rollout id → its value in ``group``: the mean credit of its calls there."""
+    rollouts = {call.call_id: record.rollout.rollout_id for record in records for call in record.calls}
     credits: dict[str, list[float]] = {}
-    for row in rows:
-        for account in row.metadata.get("calls", {}).values():
-            if list(account["group"]) == list(group):
-                credits.setdefault(row.rollout_id, []).append(account["credit"])
+    for call_id, one in advantages.items():
+        if one.group == group:
+            credits.setdefault(rollouts[call_id], []).append(one.credit)
     return {rollout: mean(values) for rollout, values in credits.items()}
 
 
 def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> dict[str, Any]:
-    """How the weight of the tokens of ``segment`` came about (see :mod:`.merging.weights`).
+    """Return the terms of the weight of the tokens of ``segment`` (see :mod:`.merging.weights`).
 
     ``formula``: with the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``. ``rollouts``,
     ``calls``, ``tokens``: those of the step and the policy that are trained. ``own``: trained tokens of its
@@ -78,16 +82,14 @@ def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment
 
 
 def find_segment(rows: Sequence[Row], call_id: str) -> tuple[Row, Segment] | None:
-    """The row that trains a call, and where in it; ``None`` if none does."""
-    for row in rows:
-        for segment in row.segments:
-            if segment.call_id == call_id and segment.trained:
-                return row, segment
-    return None
+    """Return the row that trains a call, and the call's segment in it; ``None`` if no row does."""
+    found = ((row, one) for row in rows for one in row.segments if one.call_id == call_id and one.trained)
+    return next(found, None)
 
 
 def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[str, Any]:
-    """The row and position of the ``index``-th response token of a call, with its advantage and weight.
+    """Return the row and position of the ``index``-th response token of a call, with its advantage and
+    weight.
 
     ``credit - baseline``, over ``scale``, is ``advantage`` (0 with a ``zero_reason``); ``weight *
     advantage``

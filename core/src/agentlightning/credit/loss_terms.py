@@ -1,9 +1,9 @@
 """List the terms of the loss that have a gradient at one trained token.
 
 The loss of a token is ``weight · (c · surrogate(ratio · advantage) + kl · k3 − entropy · H)``. Rows hold
-weight, advantage and the logprob of sampling. Three things exist only while the driver updates: the ratio
-after the first optimizer step (or of a stale token), the entropy ``H`` at its place, and the reference's
-logprob. Invariant: a value that only the driver had is reported as unknown, never as 0.
+weight, advantage and the logprob of sampling. Three values exist only while the driver updates: the ratio
+after the first optimizer step (or of a stale token), the entropy ``H`` at the token's place, and the
+reference's logprob. Invariant: a value that only the driver had is reported as unknown, never as 0.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class TrainedToken(NamedTuple):
     logprob: float | None
     """Its logprob when it was sampled."""
     version: int
-    """That sampled it; negative if it is not known."""
+    """Policy version that sampled it; negative if unknown."""
     trained: int | None
-    """Version that the step began with."""
+    """Policy version before the step."""
     now: float | None = None
     """Its logprob under the policy that is shown."""
     gap: float | None = None
@@ -37,7 +37,7 @@ class TrainedToken(NamedTuple):
 
     @property
     def fresh(self) -> bool:
-        """Whether the weights that the update began with are known to have sampled it."""
+        """Whether it was sampled by the version before the step."""
         return self.version >= 0 and self.version == self.trained
 
 
@@ -47,25 +47,45 @@ class LossTerm(NamedTuple):
     term: str
     size: float | None
     """Factor of the gradient of the token's logprob, above 0 to make it likelier; of a limit, 0 if it does
-    not act. ``None``: it depends on what is not on record.
+    not act. ``None``: it depends on a value that was not recorded.
     """
     text: str
 
 
+_PENALTIES = (
+    (
+        "entropy",
+        "entropy term",
+        ": flattens the distribution here, so it makes the token rarer if its logprob is above −H, "
+        f"likelier if below; H at this place {UNKNOWN}",
+    ),
+    (
+        "kl",
+        "KL term",
+        ", times (1 − π_reference/π): towards the reference policy, and 0 while the policy still is the "
+        f"reference; the reference's logprob {UNKNOWN}",
+    ),
+)
+"""Field of the recipe that is a coefficient, its term, and the effect of the term."""
+
+
 def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
-    """All loss terms at a token, with their limits."""
+    """Return all loss terms at a token, with their limits."""
     found = [_gradient(recipe, token)]
     if recipe.critic or token.advantage:
-        found += _limits(recipe, token)
-    if recipe.entropy:
-        found.append(_entropy(recipe, token))
-    if recipe.kl:
-        found.append(_kl(recipe, token))
+        if recipe.loss == "clip":
+            found.append(_clip(recipe, token))
+        if recipe.importance_cap is not None:
+            found.append(_importance_cap(recipe.importance_cap, token))
+    for field, term, effect in _PENALTIES:
+        if coefficient := getattr(recipe, field):
+            size = token.weight * coefficient
+            found.append(LossTerm(term, None if size else 0.0, f"weight × {field} = {size:.6g}{effect}"))
     return found
 
 
 def net_effect(found: Sequence[LossTerm]) -> str:
-    """The net effect of the terms, in words."""
+    """Describe the net effect of the terms in words."""
     gradient, others = found[0], found[1:]
     unknown = [pull.term for pull in others if pull.size is None]
     free = [term for term in unknown if term not in LIMITS]
@@ -86,80 +106,45 @@ def net_effect(found: Sequence[LossTerm]) -> str:
 def _gradient(recipe: Recipe, token: TrainedToken) -> LossTerm:
     """The policy gradient at ratio 1."""
     if recipe.critic:
-        return LossTerm(
-            "policy gradient",
-            None,
-            "weight × the critic's advantage, which is made during the step and not kept",
-        )
+        text = "weight × the critic's advantage, which is made during the step and not kept"
+        return LossTerm("policy gradient", None, text)
     size = token.weight * token.advantage
-    way = (
-        "does not pull: its advantage is 0"
-        if not size
-        else "makes it likelier"
-        if size > 0
-        else "makes it rarer"
-    )
-    through = ", through the mean log-ratio of its call" if recipe.ratio_level == "sequence" and size else ""
-    return LossTerm("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}{through}")
+    if not size:
+        way = "does not pull: its advantage is 0"
+    else:
+        way = "makes it likelier" if size > 0 else "makes it rarer"
+        way += ", through the mean log-ratio of its call" if recipe.ratio_level == "sequence" else ""
+    return LossTerm("policy gradient", size, f"weight × advantage = {size:.6g} at ratio 1: {way}")
 
 
-def _limits(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
-    """Clipping and the importance cap, which change the policy gradient."""
-    found = []
-    corrected = recipe.importance_cap is not None and not token.fresh
-    if recipe.loss == "clip":
-        found.append(_clip(recipe, token, corrected))
-    if corrected:
-        found.append(
-            LossTerm(
-                "importance cap",
-                None,
-                f"{_age(token)}: its policy gradient is multiplied by the probability before the update over "
-                f"that at sampling, at most {recipe.importance_cap:g}; that factor {UNKNOWN}",
-            )
-        )
-    elif recipe.importance_cap is not None:
-        found.append(
-            LossTerm(
-                "importance cap", 0.0, "not stale: it was sampled by the version that was trained; factor 1"
-            )
-        )
-    return found
+def _importance_cap(cap: float, token: TrainedToken) -> LossTerm:
+    if token.fresh:
+        text = "not stale: it was sampled by the version that was trained; factor 1"
+        return LossTerm("importance cap", 0.0, text)
+    factor = f"the probability before the update over that at sampling, at most {cap:g}"
+    text = f"{_age(token)}: its policy gradient is multiplied by {factor}; that factor {UNKNOWN}"
+    return LossTerm("importance cap", None, text)
 
 
-def _clip(recipe: Recipe, token: TrainedToken, corrected: bool) -> LossTerm:
+def _clip(recipe: Recipe, token: TrainedToken) -> LossTerm:
     """Whether the clip can have zeroed the policy gradient, and on which side."""
-    sides = _clip_bounds(recipe, token)
-    if not (token.fresh or corrected):
-        return LossTerm(
-            "clip",
-            None,
-            f"{sides}. {_age(token)}: its ratio in this step {UNKNOWN}{_ratio_now(recipe, token)}",
-        )
     steps = recipe.epochs * recipe.minibatches
-    if steps == 1:
-        return _clip_at_ratio_one(recipe, token, sides)
-    first = (
-        f"ratio 1 in the first of {steps} optimizer steps"
-        if recipe.minibatches == 1
-        else f"{steps} optimizer steps, ratio 1 only in the very first"
-    )
-    return LossTerm("clip", None, f"{sides}. {first}; its later ratios {UNKNOWN}{_ratio_now(recipe, token)}")
-
-
-def _clip_at_ratio_one(recipe: Recipe, token: TrainedToken, sides: str) -> LossTerm:
-    """The clip before the weights have moved: it acts only if engine and trainer differ."""
-    why = "one optimizer step, from the weights its ratio is taken against"
-    down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
-    if token.gap is not None and token.gap >= min(math.log1p(recipe.clip_high), down):
-        return LossTerm(
-            "clip",
-            None,
-            f"{sides}. {why[0].upper()}{why[1:]}, but engine and trainer differ by up to {token.gap:.2g} in "
-            f"logprob; its ratio {UNKNOWN}",
-        )
-    near = "" if token.gap is None else f" (engine and trainer differ by at most {token.gap:.2g} in logprob)"
-    return LossTerm("clip", 0.0, f"does not act: {why}, so its ratio is 1{near}")
+    if not token.fresh and recipe.importance_cap is None:
+        why = f"{_age(token)}: its ratio in this step {UNKNOWN}{_ratio_now(recipe, token)}"
+    elif steps > 1:
+        first = f"ratio 1 in the first of {steps} optimizer steps"
+        if recipe.minibatches > 1:
+            first = f"{steps} optimizer steps, ratio 1 only in the very first"
+        why = f"{first}; its later ratios {UNKNOWN}{_ratio_now(recipe, token)}"
+    else:  # the weights have not moved: the clip acts only if engine and trainer differ
+        one_step = "one optimizer step, from the weights its ratio is taken against"
+        down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
+        gap = "" if token.gap is None else f"{token.gap:.2g} in logprob"
+        if token.gap is None or token.gap < min(math.log1p(recipe.clip_high), down):
+            near = f" (engine and trainer differ by at most {gap})" if gap else ""
+            return LossTerm("clip", 0.0, f"does not act: {one_step}, so its ratio is 1{near}")
+        why = f"{one_step}, but engine and trainer differ by up to {gap}; its ratio {UNKNOWN}"
+    return LossTerm("clip", None, f"{_clip_bounds(recipe, token)}. {why}")
 
 
 def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
@@ -180,15 +165,10 @@ def _ratio_now(recipe: Recipe, token: TrainedToken) -> str:
     if token.now is None or token.logprob is None or recipe.ratio_level == "sequence" or recipe.critic:
         return ""
     ratio = math.exp(max(-20.0, min(20.0, token.now - token.logprob)))
-    dual = recipe.clip_ratio_c
-    outside = (
-        ratio > 1 + recipe.clip_high
-        if token.advantage > 0
-        else ratio < 1 - recipe.clip_low or (dual is not None and ratio > dual)
-    )
-    return (
-        f"; under the policy shown its ratio is {ratio:.4g}, {'outside' if outside else 'inside'} the range"
-    )
+    low, high = 1 - recipe.clip_low, recipe.clip_ratio_c or math.inf
+    outside = ratio > 1 + recipe.clip_high if token.advantage > 0 else not low <= ratio <= high
+    side = "outside" if outside else "inside"
+    return f"; under the policy shown its ratio is {ratio:.4g}, {side} the range"
 
 
 def _age(token: TrainedToken) -> str:
@@ -197,23 +177,3 @@ def _age(token: TrainedToken) -> str:
     if token.trained is None:
         return f"sampled by version {token.version}, trained at a version that is not known"
     return f"sampled by version {token.version}, trained at version {token.trained}"
-
-
-def _entropy(recipe: Recipe, token: TrainedToken) -> LossTerm:
-    size = token.weight * recipe.entropy
-    return LossTerm(
-        "entropy term",
-        None if size else 0.0,
-        f"weight × entropy = {size:.6g}: flattens the distribution here, so it makes the token rarer if its "
-        f"logprob is above −H, likelier if below; H at this place {UNKNOWN}",
-    )
-
-
-def _kl(recipe: Recipe, token: TrainedToken) -> LossTerm:
-    size = token.weight * recipe.kl
-    return LossTerm(
-        "KL term",
-        None if size else 0.0,
-        f"weight × kl = {size:.6g}, times (1 − π_reference/π): towards the reference policy, and 0 while the "
-        f"policy still is the reference; the reference's logprob {UNKNOWN}",
-    )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentlightning.credit.advantage.baselines import Advantages
+from agentlightning.credit.advantage.groups import grouped
 from agentlightning.credit.advantage.spread import mean, std
 from agentlightning.credit.ledger import RolloutAccount
 from agentlightning.credit.scoring.rewards import Rewards, resolve
@@ -28,8 +29,8 @@ def batch_metrics(
         "rollouts": len(accounts),
         "rollouts_failed": failures.total() - failures["no-reward"],
         "rollouts_no_reward": failures["no-reward"],
-        **counts_under("failed", failures),
-        **counts_under("retried", retried),
+        **_counts_under("failed", failures),
+        **_counts_under("retried", retried),
         **groups.counts(),
         **_rewards([resolve(account.record) for account in accounts if account.has_reward]),
         **_calls([account.ledger for account in accounts]),
@@ -37,7 +38,39 @@ def batch_metrics(
     }
 
 
-def counts_under(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:
+def policy_metrics(
+    policy: str,
+    accounts: Sequence[RolloutAccount],
+    groups: Advantages,
+    rows: Sequence[Row],
+    recipe: Recipe,
+) -> dict[str, float]:
+    """Return a policy's own metrics of a step.
+
+    ``credit_mean``: mean over rollouts of the mean credit of the policy's calls, which its baseline
+    compares; absent if no call was credited. ``credit_count``: number of these rollouts.
+    """
+    calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
+    reasons = [reason for call, reason in calls if call.policy == policy]
+    mine = [row for row in rows if row.policy == policy]
+    trained = sum(segment.trained for row in mine for segment in row.segments)
+    credited = [one for a in accounts for one in a.credited if one.call.policy == policy]
+    rollouts = grouped(credited, lambda one: one.rollout_id).values()
+    found: dict[str, float] = {
+        "calls": len(reasons),
+        "calls_trained": trained,
+        "merged": trained - len(mine),
+        **groups.counts(one.call.call_id for one in credited),
+        "credit_count": len(rollouts),
+        **_counts_under("left_out", Counter(filter(None, reasons))),
+        **row_metrics(mine, recipe),
+    }
+    if rollouts:
+        found["credit_mean"] = mean([mean([one.credit for one in own]) for own in rollouts])
+    return found
+
+
+def _counts_under(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:
     """Counts as metrics: ``<prefix>/<name>``, sorted by name."""
     return {f"{prefix}/{name}": n for name, n in sorted(counts.items())}
 
@@ -57,7 +90,7 @@ def _rewards(rewards: Sequence[Rewards]) -> dict[str, float]:
         out["reward_std"] = std(outcomes)
     for name in sorted({name for r in rewards for name in r.by_name}):
         out[f"reward/{name}"] = mean([r.by_name[name] for r in rewards if name in r.by_name])
-    return {**out, **counts_under("reward_unused", _sum(r.missing for r in rewards))}
+    return {**out, **_counts_under("reward_unused", _sum(r.missing for r in rewards))}
 
 
 def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
@@ -67,9 +100,9 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
         "calls_recorded": sum(ledger.recorded for ledger in ledgers),
         "calls_trained": sum(ledger.trained for ledger in ledgers),
         "merged": sum(ledger.merged for ledger in ledgers),
-        **counts_under("left_out", _sum(ledger.left_out for ledger in ledgers)),
-        **counts_under("merge_failures", _sum(ledger.merge_failures for ledger in ledgers)),
-        **counts_under("verdicts", verdicts),
+        **_counts_under("left_out", _sum(ledger.left_out for ledger in ledgers)),
+        **_counts_under("merge_failures", _sum(ledger.merge_failures for ledger in ledgers)),
+        **_counts_under("verdicts", verdicts),
     }
     return {**out, "exact": verdicts["exact"] / verdicts.total()} if verdicts else out
 

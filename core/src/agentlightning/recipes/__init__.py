@@ -1,7 +1,7 @@
 """Recipes: RL algorithms as data, one file each, under their papers' names.
 
-A recipe owns no loop: a driver runs it, and says which fields it honours. ``get("grpo", kl=0.04)`` is
-``GRPO(kl=0.04)``; plugins hand in more by the hook ``agl_recipes``.
+A recipe owns no loop: a driver runs it and declares which fields it supports. ``get("grpo", kl=0.04)`` is
+``GRPO(kl=0.04)``; plugins add recipes by the hook ``agl_recipes``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECIPES: Mapping[str, Callable[..., Recipe]] = {"grpo": GRPO, "ppo": PPO, "rloo"
 
 
 def get(name: str, /, recipes: Mapping[str, Callable[..., Recipe]] = RECIPES, **overrides: Any) -> Recipe:
-    """The recipe of that name, with fields overridden. ``ValueError`` for an unknown name or field."""
+    """Return the recipe of that name, with fields overridden. ``ValueError`` for an unknown name or field."""
     factory = recipes.get(name)
     if factory is None:
         raise ValueError(f"no recipe {name!r}; known: {', '.join(sorted(recipes))}")

@@ -21,7 +21,7 @@ from agentlightning.types import Recipe
 
 
 def GRPO(**overrides: Any) -> Recipe:
-    """GRPO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g.
+    """Return GRPO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g.
     ``GRPO(group_size=16)``."""
     return make(
         overrides,

@@ -34,7 +34,9 @@ from agentlightning.types import Recipe
 
 
 def PPO(**overrides: Any) -> Recipe:
-    """PPO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g. ``PPO(lam=1.0)``."""
+    """Return PPO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g.
+    ``PPO(lam=1.0)``.
+    """
     return make(
         overrides,
         name="ppo",

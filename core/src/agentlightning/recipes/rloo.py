@@ -22,7 +22,7 @@ from agentlightning.types import Recipe
 
 
 def RLOO(**overrides: Any) -> Recipe:
-    """RLOO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g.
+    """Return RLOO with any field of :class:`~agentlightning.types.Recipe` overridden, e.g.
     ``RLOO(group_size=4)``."""
     return make(
         overrides,

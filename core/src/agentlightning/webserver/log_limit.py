@@ -30,7 +30,7 @@ OWN_LOGGERS: Final = (
     "agentlightning.capture.emit.validation",
     "agentlightning.capture.sdk.openai",
     "agentlightning.capture.sdk.call",
-    "agentlightning.credit.scoring.apply_rule",
+    "agentlightning.credit.scoring.rules",
     "agentlightning.gateway.admission.attempts",
     "agentlightning.gateway.pipeline",
     "agentlightning.gateway.recorder",

@@ -12,7 +12,8 @@ from core.store.conversations import conversation
 from core.store.test_calls import talk, through_a_file
 from hypothesis import given, strategies as st
 
-from agentlightning.credit.fingerprints.call_digests import CallDigests, digest_of
+from agentlightning.credit.fingerprints.call_digests import CallDigests
+from agentlightning.credit.fingerprints.digest import digest_of
 from agentlightning.store.calls import whole_calls
 from agentlightning.types import Call
 

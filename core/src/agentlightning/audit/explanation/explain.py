@@ -6,7 +6,7 @@ from the driver's inspector, if it has one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from agentlightning.audit.explanation.recomputed_step import RecomputedStep, rec
 from agentlightning.audit.explanation.token import of_token
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
+from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
 from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.merging.messages import answer
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
-from agentlightning.types.failure import FAILURE_KINDS, read_failure_table
+from agentlightning.types.failure import FAILURE_KINDS
 from agentlightning.types.rewards import effective_reward
 from agentlightning.types.select import caller_name
 
@@ -34,18 +36,18 @@ _TAIL = 4
 
 
 async def explain(run: OpenRun, target: Target, policy: Path | None = None) -> dict[str, Any]:
-    """The explanation of ``target``. ``policy``: a folder to score tokens with, instead of the run's
+    """Return the explanation of ``target``. ``policy``: a folder to score tokens with, instead of the run's
     newest.
     """
+    rollout_id = target.rollout.rollout_id
     step = await recompute_step(run, target.rollout)
-    attempts = await run.store.query_attempts(target.rollout.rollout_id)
-    out = _rollout(run, step, attempts)
+    out = _rollout(run, step, await run.store.query_attempts(rollout_id))
     if target.call is None:
-        calls = await run.store.query_calls(target.rollout.rollout_id, None)
+        calls = await run.store.query_calls(rollout_id, None)
         return {"what": "rollout", **out, "calls": _calls(run, step, calls)}
-    calls = await run.store.query_calls(target.rollout.rollout_id, target.attempt)
+    calls = await run.store.query_calls(rollout_id, target.attempt)
     call = next(c for c in calls if c.call_id == target.call)
-    out |= {"call": _call(run, step, call), **_credit(run, step, call.call_id)}
+    out |= {"call": _call(step, call), **_credit(run, step, call.call_id)}
     if target.token is None:
         return {"what": "call", **out}
     return {"what": "token", **out, "token": await of_token(run, step, call, target.token, policy)}
@@ -54,16 +56,17 @@ async def explain(run: OpenRun, target: Target, policy: Path | None = None) -> d
 # --------------------------------------------------------------------------------------------- the rollout
 def _rollout(run: OpenRun, step: RecomputedStep, attempts: Sequence[Attempt]) -> dict[str, Any]:
     r = step.record.rollout
-    ledger = None
-    if step.batch is not None:
-        ledger = next(x for x in step.batch.ledgers if x.rollout_id == r.rollout_id).model_dump()
+    ledgers = step.batch.ledgers if step.batch else []
     return {
         "run": run.run_id,
         "rollout": {
             "id": r.rollout_id, "task": r.task_id, "group": r.group_id, "sample": r.sample, "mode": r.mode,
             "status": str(r.status), "reason": r.reason, "seed": r.seed, "input": r.input,
         },
-        "step": _step(step),
+        "step": {
+            "step": step.fingerprint.step if step.fingerprint else None, "version": step.versions,
+            "as_trained": step.as_trained, "note": step.note,
+        },
         "attempts": [
             {"id": a.attempt_id, "status": str(a.status), "reason": a.reason,
              "seconds": round(a.end_time - a.start_time, 3) if a.end_time else None}
@@ -72,18 +75,9 @@ def _rollout(run: OpenRun, step: RecomputedStep, attempts: Sequence[Attempt]) ->
         "failure": _failure(run, step.record),
         "rewards": rewards(step.record),
         "group": _group(run, step),
-        "ledger": ledger,
+        "ledger": next((x.model_dump() for x in ledgers if x.rollout_id == r.rollout_id), None),
         "rows": _rows(step),
     }  # fmt: skip
-
-
-def _step(step: RecomputedStep) -> dict[str, Any]:
-    return {
-        "step": step.fingerprint.step if step.fingerprint else None,
-        "version": step.versions,
-        "as_trained": step.as_trained,
-        "note": step.note,
-    }
 
 
 def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
@@ -91,7 +85,7 @@ def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
     kind = failure_of(record) if record.rollout.status.final else None
     if kind is None:
         return None
-    action = read_failure_table(run.info.get("failure")).get(kind)
+    action = run.failure_table.get(kind)
     reward = action.reward if action else None
     return {"kind": kind, "text": FAILURE_KINDS.get(kind, kind), "reward": reward}
 
@@ -99,19 +93,15 @@ def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
 def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
     """The rollouts of the same group and their rewards; a failed one has the table's reward."""
     mine = step.record.rollout
-    failures = {record.rollout.rollout_id: _failure(run, record) for record in step.records}
-    return [
-        {
-            "rollout": record.rollout.rollout_id,
-            "reward": failed["reward"]
-            if (failed := failures[record.rollout.rollout_id])
-            else resolve(record).outcome,
-            "failure": failed and failed["kind"],
-            "this": record.rollout.rollout_id == mine.rollout_id,
-        }
-        for record in step.records
-        if mine.group_id is not None and record.rollout.group_id == mine.group_id
-    ]
+    out = []
+    for record in step.records:
+        rollout = record.rollout
+        if mine.group_id is not None and rollout.group_id == mine.group_id:
+            failed = _failure(run, record)
+            reward = failed["reward"] if failed else resolve(record).outcome
+            kind, this = failed and failed["kind"], rollout.rollout_id == mine.rollout_id
+            out.append({"rollout": rollout.rollout_id, "reward": reward, "failure": kind, "this": this})
+    return out
 
 
 def rewards(record: Record) -> list[dict[str, Any]]:
@@ -157,20 +147,17 @@ def _of(reward: Reward) -> str:
 
 
 def _rows(step: RecomputedStep) -> list[dict[str, Any]]:
-    rows = step.batch.rows if step.batch else []
+    mine = step.record.rollout.rollout_id
     return [
         {
-            "id": row.row_id,
-            "policy": row.policy,
-            "tokens": len(row.token_ids),
-            "trained": row.trained_tokens,
+            "id": row.row_id, "policy": row.policy, "staleness": row.metadata.get("staleness"),
+            "tokens": len(row.token_ids), "trained": row.trained_tokens,
             "calls": [s.call_id for s in row.segments if s.trained],
             "context": [s.call_id for s in row.segments if not s.trained],
-            "staleness": row.metadata.get("staleness"),
         }
-        for row in rows
-        if row.rollout_id == step.record.rollout.rollout_id
-    ]
+        for row in (step.batch.rows if step.batch else ())
+        if row.rollout_id == mine
+    ]  # fmt: skip
 
 
 def _calls(run: OpenRun, step: RecomputedStep, calls: Sequence[Call]) -> list[dict[str, Any]]:
@@ -182,93 +169,87 @@ def _calls(run: OpenRun, step: RecomputedStep, calls: Sequence[Call]) -> list[di
         credit = _credit(run, step, call.call_id)
         out.append(
             {
-                "id": call.call_id,
+                **_identity(call),
                 "agent": caller_name(call.tags),
-                "policy": call.policy,
-                "prompt_tokens": _length(call.prompt_ids),
-                "response_tokens": _length(call.response_ids),
-                "version": call.policy_version,
                 "verdict": verdict.kind if verdict else None,
                 "row": credit["row"] and credit["row"]["id"],
                 "advantage": credit["advantage"] and credit["advantage"]["value"],
                 "left_out": credit["left_out"],
-                "text": _answer(call),
             }
         )
     return out
 
 
 # ------------------------------------------------------------------------------------------------ the call
-def _call(run: OpenRun, step: RecomputedStep, call: Call) -> dict[str, Any]:
-    verdict = verdicts(step.record).get(call.call_id)
+def _identity(call: Call) -> dict[str, Any]:
+    """The facts of a call that its line in the table and its own explanation share."""
     return {
         "id": call.call_id,
+        "policy": call.policy,
+        "version": call.policy_version,
+        "prompt_tokens": None if call.prompt_ids is None else len(call.prompt_ids),
+        "response_tokens": None if call.response_ids is None else len(call.response_ids),
+        "text": _speech(answer(call)),
+    }
+
+
+def _call(step: RecomputedStep, call: Call) -> dict[str, Any]:
+    verdict = verdicts(step.record).get(call.call_id)
+    same = ("tags", "model", "status", "error", "finish_reason", "sampling", "asked", "edited")
+    return {
+        **_identity(call),
+        **{name: getattr(call, name) for name in same},
         "attempt": call.attempt_id,
         "agent": call.tags.get("agent"),
-        "tags": call.tags,
-        "policy": call.policy,
-        "model": call.model,
-        "version": call.policy_version,
-        "status": call.status,
-        "error": call.error,
-        "verdict": verdict and {"kind": verdict.kind, "reason": verdict.reason},
-        "prompt_tokens": _length(call.prompt_ids),
-        "response_tokens": _length(call.response_ids),
-        "finish_reason": call.finish_reason,
+        "verdict": verdict and verdict._asdict(),
         "milliseconds": round(1000 * (call.end_time - call.start_time), 1),
-        "sampling": call.sampling,
-        "asked": call.asked,
-        "edited": call.edited,
         "messages": _tail(call),
-        "text": _answer(call),
     }
 
 
 def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     """Credit, baseline, advantage and weight of a call, or why it has none."""
-    empty: dict[str, Any] = dict.fromkeys(("credit", "baseline", "advantage", "weight", "row", "merge"))
-    if step.batch is None or step.with_all_groups is None:
-        return {**empty, "left_out": {"reason": "not-credited", "text": step.note}}
+    out: dict[str, Any] = dict.fromkeys(
+        ("credit", "baseline", "advantage", "weight", "row", "merge", "left_out")
+    )
+    if step.batch is None:
+        return {**out, "left_out": {"reason": "not-credited", "text": step.note}}
     recipe = run.recipe
-    shown = find_segment(step.with_all_groups.rows, call_id)
-    if shown is not None:
-        account = shown[0].metadata["calls"][call_id]
-        empty["credit"] = {"rule": recipe.credit, "gamma": recipe.gamma, "value": account["credit"]}
-        empty["baseline"] = _baseline(step, account, recipe.baseline)
-        empty["advantage"] = {
-            "value": shown[1].advantage, "scale": account["scale"], "scaled_by": recipe.scale,
-            "zero_reason": account["zero_reason"], "critic": recipe.critic,
+    if account := step.advantages.get(call_id):
+        out["credit"] = {"rule": recipe.credit, "gamma": recipe.gamma, "value": account.credit}
+        out["baseline"] = _baseline(step, account, recipe.baseline)
+        out["advantage"] = {
+            "value": account.value, "scale": account.scale, "scaled_by": recipe.scale,
+            "zero_reason": account.zero_reason, "critic": recipe.critic,
         }  # fmt: skip
     found = find_segment(step.batch.rows, call_id)
     if found is None:
-        return {**empty, "left_out": _left_out(step, call_id)}
+        return {**out, "left_out": _left_out(step, call_id)}
     row, segment = found
-    of = weight_share(step.batch.rows, recipe, row, segment)
     trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
     mine = [c for c in step.record.calls if c.call_id in trained]
     link = build_forest(mine, merge=recipe.merge, temperature=recipe.temperature).links[call_id]
     return {
-        **empty,
+        **out,
         "weight": {"value": row.weights[segment.start], "aggregation": recipe.loss_aggregation,
-                   **of},
+                   **weight_share(step.batch.rows, recipe, row, segment)},
         "row": {"id": row.row_id, "start": segment.start, "end": segment.end, "tokens": len(row.token_ids),
                 "staleness": row.metadata.get("staleness")},
-        "merge": {"kind": link.kind, "earlier": link.earlier, "reason": link.reason, "text": link.text()},
-        "left_out": None,
+        "merge": {**link._asdict(), "text": link.text()},
     }  # fmt: skip
 
 
-def _baseline(step: RecomputedStep, account: dict[str, Any], name: str) -> dict[str, Any]:
-    assert step.with_all_groups is not None
-    members = group_values(step.with_all_groups.rows, account["group"])
+def _baseline(step: RecomputedStep, account: Advantage, name: str) -> dict[str, Any]:
+    mine = step.record.rollout.rollout_id
+    members = group_values(step.records, step.advantages, account.group)
     return {
         "name": name,
-        "value": account["baseline"],
-        "group": account["group"],
-        "spread": account["spread"],
-        "pool": account["pool"],
+        "value": account.baseline,
+        "group": list(account.group),
+        "spread": account.spread,
+        "pool": list(account.pool),
         "members": [
-            {"rollout": rollout, "value": value, "this": rollout == step.record.rollout.rollout_id}
+            {"rollout": rollout, "value": value, "this": rollout == mine}
             for rollout, value in members.items()
         ],
     }
@@ -284,10 +265,6 @@ def _left_out(step: RecomputedStep, call_id: str) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------- helpers
-def _length(ids: Sequence[int] | None) -> int | None:
-    return None if ids is None else len(ids)
-
-
 def _tail(call: Call) -> list[dict[str, str]]:
     """The last messages of the request."""
     found = (call.request or {}).get("messages")
@@ -299,13 +276,7 @@ def _tail(call: Call) -> list[dict[str, str]]:
     ]
 
 
-def _answer(call: Call) -> str:
-    response = call.response or {}
-    message = response.get("message", response)
-    return _speech(message) if isinstance(message, dict) else ""
-
-
-def _speech(message: dict[str, Any]) -> str:
+def _speech(message: Mapping[str, Any]) -> str:
     """A message's text and its tool calls as ``name(arguments)``."""
     said = message.get("content") or message.get("text") or ""
     asked = [

@@ -1,6 +1,6 @@
 """Credit the step of a rollout again, to explain the rollout.
 
-Invariant: what is explained is what was trained; otherwise it is marked as changed since
+Invariant: the explanation describes the rows that were trained, or is marked as changed since
 (:attr:`RecomputedStep.as_trained`).
 """
 
@@ -8,29 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
-
 from agentlightning.audit.run import ALL, CannotRecompute, OpenRun
 from agentlightning.audit.verification.compare import changed_outputs, input_differences
+from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.trainable import Versions
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
+from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, header
 from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
 
 
 @dataclass(slots=True)
 class RecomputedStep:
-    """A rollout's record, and the batch of its step made again."""
+    """A rollout's record, and the recomputed batch of its step."""
 
     record: Record
     records: list[Record] = field(default_factory=list)
     """Of all rollouts of the batch."""
     batch: Batch | None = None
     """``None``: not credited; ``note`` says why."""
-    with_all_groups: Batch | None = None
-    """The batch with zero-variance groups kept, so that every group shows all its members."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why it is not trained."""
+    advantages: dict[str, Advantage] = field(default_factory=dict)
+    """Call id → how its advantage came about, also where its group has no spread and is left out."""
     fingerprint: RolloutFingerprint | None = None
     as_trained: bool | None = None
     versions: Versions = None
@@ -70,15 +69,7 @@ def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool
     """Whether the store still gives the logged fingerprint of the rollout."""
     assert found.batch is not None
     mine = policy_batch(found.batch, then.policy) if run.trained else found.batch
-    remade = fingerprint_rollouts(
-        mine,
-        found.records,
-        run_id=run.run_id,
-        step=then.step,
-        policy=then.policy,
-        version=then.version,
-        layout=then.layout,
-    )
+    remade = fingerprint_rollouts(mine, found.records, **header(then))
     now = next(s for s in remade if s.rollout_id == then.rollout_id)
     return not changed_outputs(then, now) and not any(input_differences(then, now))
 
@@ -98,10 +89,6 @@ async def _without_fingerprints(run: OpenRun, record: Record) -> RecomputedStep:
 
 
 def _credited(run: OpenRun, found: RecomputedStep, records: list[Record]) -> RecomputedStep:
-    recipe = run.recipe
     found.records = records
-    found.batch = found.with_all_groups = run.credit(records, found.versions, out=found.out)
-    if recipe.filter_zero_std_groups:
-        kept = msgspec.structs.replace(recipe, filter_zero_std_groups=False)
-        found.with_all_groups = run.credit(records, found.versions, kept)
+    found.batch = run.credit(records, found.versions, found.out, found.advantages)
     return found

@@ -12,17 +12,12 @@ from agentlightning.credit.eligibility.trainable import version_of
 from agentlightning.credit.explain import find_segment, trace_token
 from agentlightning.credit.loss_terms import TrainedToken, loss_terms, net_effect
 from agentlightning.specs import Inspector
-from agentlightning.types import Call, UsageError
+from agentlightning.types import Call, Row, Segment, UsageError
 
 RECORDED = (
-    "optimizer_steps",
-    "steps_skipped",
-    "clip_fraction",
-    "entropy",
-    "kl_reference",
-    "logprob_gap_max",
-)
-"""StepMetrics of a step about its update of tokens."""
+    "optimizer_steps", "steps_skipped", "clip_fraction", "entropy", "kl_reference", "logprob_gap_max",
+)  # fmt: skip
+"""Metrics of a step about its update of tokens."""
 
 
 class NoSuchToken(UsageError, LookupError):
@@ -32,50 +27,53 @@ class NoSuchToken(UsageError, LookupError):
 async def of_token(
     run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None
 ) -> dict[str, Any]:
-    """The explanation of a response token. ``policy``: as in :func:`.explain.explain`."""
-    facts = _facts(run, step, call, index, policy)
-    return {**facts, **await _pulled(run, step, call, facts)}
-
-
-def _facts(run: OpenRun, step: RecomputedStep, call: Call, index: int, policy: Path | None) -> dict[str, Any]:
-    """The recorded values of a token, and those of the driver's inspector."""
+    """Return the explanation of a response token: its recorded values, those of the driver's inspector, and
+    the loss terms at it. ``policy``: as for :func:`.explain.explain`.
+    """
     ids: Sequence[int] = call.response_ids or ()
     if not 0 <= index < len(ids):
         raise NoSuchToken(f"call {call.call_id} has {len(ids)} response tokens; there is no token {index}")
-    looked = _look(run, policy, call.policy)
     found = find_segment(step.batch.rows, call.call_id) if step.batch else None
-    traced = trace_token(step.batch, call.call_id, index) if step.batch and found else {}
-    logprob_then = call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None
-    out = {
+    traced = trace_token([found[0]], call.call_id, index) if found else {}
+    out: dict[str, Any] = {
         "index": index,
         "of": len(ids),
         "id": ids[index],
         "text": None,
         "around": None,
-        "position": traced.get("position"),
-        "mask": 1 if traced else 0,
+        "mask": 1 if found else 0,
         "version": call.policy_version,
-        "logprob_then": logprob_then,
+        "logprob_then": call.logprobs[index] if call.logprobs and index < len(call.logprobs) else None,
         "logprob_now": None,
-        "now": looked if isinstance(looked, str) else None,
-        "advantage": traced.get("advantage"),
-        "weight": traced.get("weight"),
-        "weight_times_advantage": traced.get("weight_times_advantage"),
+        "now": None,
+        **{name: traced.get(name) for name in ("position", "advantage", "weight", "weight_times_advantage")},
         "critic": run.recipe.critic,
     }
-    if isinstance(looked, str):
-        return out
-    inspector, folder = looked
+    folders = [policy] if policy is not None else [folder for folder, _ in run.policies(call.policy)]
+    if not folders:
+        out["now"] = "not available: the run's folder holds no policy (give --policy FOLDER)"
+    else:
+        try:
+            out |= _inspected(run.inspector(folders[0]), folders[0], ids, index, found)
+        except CannotRecompute as error:
+            out["now"] = f"not available: {error}"
+    return {**out, **await _pulled(run, step, call, out)}
+
+
+def _inspected(
+    inspector: Inspector, folder: Path, ids: Sequence[int], index: int, found: tuple[Row, Segment] | None
+) -> dict[str, Any]:
+    """Return the text of a token, and its logprob under the policy in ``folder``."""
     texts = inspector.decode(ids)
-    out |= {"text": texts[index], "around": ["".join(texts[:index]), "".join(texts[index + 1 :])]}
+    out = {"text": texts[index], "around": ["".join(texts[:index]), "".join(texts[index + 1 :])]}
     if found is None:
         return {**out, "now": "not scored: the token is in no row"}
-    now = inspector.logprobs(found[0])[found[1].start + index]
-    return {**out, "logprob_now": now, "now": f"under {folder}"}
+    row, segment = found
+    return {**out, "logprob_now": inspector.logprobs(row)[segment.start + index], "now": f"under {folder}"}
 
 
 async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[str, Any]) -> dict[str, Any]:
-    """All loss terms at a token, and the recorded metrics of the step's update."""
+    """Return all loss terms at a token, and the recorded metrics of the step's update."""
     if not token["mask"]:
         return {"pulls": [], "pulled": None, "recorded": {}}
     recorded = await _recorded(run, step, call.policy)
@@ -89,19 +87,16 @@ async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[st
         gap=recorded.get("logprob_gap_max"),
     )
     found = loss_terms(run.recipe, at)
-    untouched = recorded.get("steps_skipped") and not recorded.get("optimizer_steps")
-    said = (
-        "the step's update was left out: its loss or gradient was not finite"
-        if untouched
-        else net_effect(found)
-    )
+    said = net_effect(found)
+    if recorded.get("steps_skipped") and not recorded.get("optimizer_steps"):
+        said = "the step's update was left out: its loss or gradient was not finite"
     if step.fingerprint is None:
         said = f"not trained by any step on record; it would be: {said}"
     return {"pulls": [pull._asdict() for pull in found], "pulled": said, "recorded": recorded}
 
 
 async def _recorded(run: OpenRun, step: RecomputedStep, policy: str) -> dict[str, float]:
-    """The step report's metrics of its update, over all tokens."""
+    """Return the metrics of the step's update, over all tokens, from its report."""
     if step.fingerprint is None:
         return {}
     mine = [
@@ -110,14 +105,3 @@ async def _recorded(run: OpenRun, step: RecomputedStep, policy: str) -> dict[str
         if report.step == step.fingerprint.step and (not run.trained or report.policy == policy)
     ]
     return {name: mine[-1][name] for name in RECORDED if name in mine[-1]} if mine else {}
-
-
-def _look(run: OpenRun, policy: Path | None, name: str) -> tuple[Inspector, Path] | str:
-    """An inspector of the newest policy of the run (or of ``policy``), or why there is none."""
-    folders = [policy] if policy is not None else [folder for folder, _ in run.policies(name)]
-    if not folders:
-        return "not available: the run's folder holds no policy (give --policy FOLDER)"
-    try:
-        return run.inspector(folders[0]), folders[0]
-    except CannotRecompute as error:
-        return f"not available: {error}"

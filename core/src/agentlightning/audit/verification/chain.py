@@ -1,16 +1,15 @@
 """Read a run's chain, check it, and find the links that are still valid.
 
-Invariant: a link that does not match its head, or does not follow the previous one, is named and not
-trusted; of what a resumed run made again, only the later link is valid.
+Invariant: a link that does not match its head is named, and nothing is compared with it; a link that does
+not follow the previous one is named. Of the steps that a resumed run repeated, only the later link is valid.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentlightning.audit.run import OpenRun
-from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.audit.verification.differences import Difference, make_difference
 from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, compute_head, signed_by
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink
@@ -37,34 +36,31 @@ class Chain:
     checkpoints: dict[str, AuditLink] = field(default_factory=dict)
     end: AuditLink | None = None
     waiting: set[int] = field(default_factory=set)
-    """Steps that a resumed run has not made again yet."""
+    """Steps that a resumed run has not repeated yet."""
     tampered: set[tuple[str, str]] = field(default_factory=set)
     """(kind, name) of edited links, which nothing is compared with."""
 
     @property
     def head(self) -> str:
-        """Of the last link."""
+        """The head of the last link."""
         return self.links[-1].head if self.links else ""
 
-    def summary_entry(self) -> dict[str, Any] | None:
-        """The entry about the chain that the run's summary must have."""
-        end = self.end
-        return (
-            None
-            if end is None
-            else {"head": end.head, "links": end.number + 1, "signed": end.mac is not None}
-        )
+    def report(self, what: str, kind: str = "chain") -> None:
+        """Note a difference in the chain itself."""
+        self.found.append(make_difference(kind, what, of="the chain"))
 
 
 async def read_chain(run: OpenRun, key: str | None = None, head: str | None = None) -> Chain:
-    """The chain of a run. ``key``: must have signed it; ``head``: the head that it must end with."""
+    """Return the chain of a run. ``key`` must have signed it; ``head`` must be its last head."""
     links: list[AuditLink] = []
     try:
         async for page in pages(run.store.query_links, run.run_id):
             links += page
     except Exception as error:
         what = f"the chain cannot be read behind link {len(links) - 1} ({type(error).__name__}: {error})"
-        return Chain(links=links, found=[_chain_difference(f"{what}: damaged after training")])
+        chain = Chain(links=links)
+        chain.report(f"{what}: damaged after training")
+        return chain
     chain = Chain(links=links)
     _check_chain(chain)
     if key and links:
@@ -83,18 +79,14 @@ def _check_chain(chain: Chain) -> None:
     for link in chain.links:
         expected = before.number + 1 if before else 0
         if link.head != compute_head(link):
-            chain.found.append(
-                _chain_difference(f"{_name(link)} was edited: its head was made of something else")
-            )
+            chain.report(f"{_name(link)} was edited: its head was made of something else")
             chain.tampered.add((link.kind, link.name))
         if link.number != expected:
             last = f"{expected}" if link.number == expected + 1 else f"{expected} to {link.number - 1}"
-            chain.found.append(_chain_difference(f"link {last} is missing (removed after training)"))
+            chain.report(f"link {last} is missing (removed after training)")
         elif link.previous != (before.head if before else ""):
-            chain.found.append(
-                _chain_difference(
-                    f"{_name(link)} was made after another link than the one before it: one was replaced"
-                )
+            chain.report(
+                f"{_name(link)} was made after another link than the one before it: one was replaced"
             )
         before = link
 
@@ -105,30 +97,23 @@ def _check_signatures(chain: Chain, key: str) -> None:
         bare = all(link.mac is None for link in wrong)
         how = "not signed" if bare else f"not signed with the key in {KEY_VARIABLE}"
         what = f"{len(wrong)} of its {len(chain.links)} links, the first being {_name(wrong[0])}, are {how}"
-        chain.found.append(
-            _chain_difference(f"{what}: made without that key, or made anew after training", "signature")
-        )
+        chain.report(f"{what}: made without that key, or made anew after training", "signature")
 
 
 def _check_head(chain: Chain, head: str) -> None:
     head = head.strip().lower()
-    if len(head) >= MIN_HEAD_DIGITS and chain.head.startswith(head):
-        return
-    at = next(
-        (link for link in chain.links if len(head) >= MIN_HEAD_DIGITS and link.head.startswith(head)), None
-    )
-    if at is not None:
-        after = len(chain.links) - 1 - at.number
-        what = f"the given head is that of {_name(at)}; {after} links were added behind it"
-    else:
-        what = (
-            f"the chain does not hold the given head {head or '(empty)'}; it ends with {chain.head or 'none'}"
-        )
-    chain.found.append(_chain_difference(what, "head"))
+    named = [link for link in chain.links if len(head) >= MIN_HEAD_DIGITS and link.head.startswith(head)]
+    if not named:
+        given, last = head or "(empty)", chain.head or "none"
+        chain.report(f"the chain does not hold the given head {given}; it ends with {last}", "head")
+    elif named[-1] is not chain.links[-1]:
+        after = len(chain.links) - 1 - named[0].number
+        what = f"the given head is that of {_name(named[0])}; {after} links were added behind it"
+        chain.report(what, "head")
 
 
 def _apply(chain: Chain, link: AuditLink) -> None:
-    """Make a link the valid one of its subject; a resume invalidates what is made again."""
+    """Make a link the valid one of its subject; a resume invalidates the steps that it repeats."""
     if link.kind in ("begin", "resume"):
         first = int(link.body.get("first_step", 0))
         chain.first_step = first if chain.start is None and link.kind == "resume" else chain.first_step
@@ -155,7 +140,3 @@ def _apply(chain: Chain, link: AuditLink) -> None:
 
 def _name(link: AuditLink) -> str:
     return f"link {link.number} ({link.kind} {link.name})"
-
-
-def _chain_difference(what: str, kind: str = "chain") -> Difference:
-    return make_difference(kind, what, of="the chain")

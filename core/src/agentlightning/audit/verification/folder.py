@@ -8,13 +8,13 @@ from pathlib import Path
 from agentlightning.algorithms.journal import checkpoints_in, file_digests
 from agentlightning.audit.run import CannotRecompute, OpenRun
 from agentlightning.audit.verification.chain import Chain
-from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.audit.verification.differences import Difference, make_difference
 from agentlightning.types import StepReport
 
 
 def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Difference]]:
-    """The number of compared checkpoints, and the differences. The driver prunes checkpoints, except the
-    newest.
+    """Return the number of compared checkpoints, and the differences. Only the newest checkpoint of each
+    policy must be there: the driver prunes the others.
     """
     if run.folder is None:
         return 0, []
@@ -25,23 +25,21 @@ def compare_checkpoints(run: OpenRun, chain: Chain) -> tuple[int, list[Differenc
     for name, link in chain.checkpoints.items():
         if name in there:
             done += 1
-            found += _files(link.body["files"], there[name], "checkpoint", name)
+            found += _files(link.body["files"], there[name], "checkpoint", f"checkpoint {name}")
         elif name in newest.values() and run.info.get("summary"):
             what = "it is missing (deleted after training)"
             found.append(make_difference("checkpoint", what, of=f"checkpoint {name}"))
-    for name in there if chain.links and run.info.get("summary") else ():
-        if (
-            name not in chain.checkpoints
-            and ("checkpoint", name) not in chain.tampered
-            and chain.first_step == 0
-        ):
-            what = "the chain has no link of it (added or copied after training)"
-            found.append(make_difference("checkpoint", what, of=f"checkpoint {name}"))
+    unlinked = [name for name in there if name not in chain.checkpoints]
+    if chain.links and chain.first_step == 0 and run.info.get("summary"):
+        what = "the chain has no link of it (added or copied after training)"
+        for name in unlinked:
+            if ("checkpoint", name) not in chain.tampered:
+                found.append(make_difference("checkpoint", what, of=f"checkpoint {name}"))
     return done, found
 
 
 def compare_policy(run: OpenRun, chain: Chain) -> list[Difference]:
-    """The exported policy, file by file."""
+    """Compare the exported policy, file by file."""
     files = chain.end.body.get("policy") if chain.end else None
     if run.folder is None or files is None:
         return []
@@ -51,26 +49,25 @@ def compare_policy(run: OpenRun, chain: Chain) -> list[Difference]:
     return list(_files(files, run.folder / "policy", "policy", "policy"))
 
 
-def _files(then: Mapping[str, str], folder: Path, kind: str, name: str) -> Iterator[Difference]:
-    of = f"checkpoint {name}" if kind == "checkpoint" else name
+def _files(then: Mapping[str, str], folder: Path, kind: str, of: str) -> Iterator[Difference]:
     now = file_digests(folder)
-    for path in [*then, *(path for path in now if path not in then)]:
+    for path in dict.fromkeys([*then, *now]):
         was, is_ = then.get(path), now.get(path)
-        if was == is_:
-            continue
-        how = (
-            "is missing (deleted" if is_ is None else "was added (" if was is None else "was changed (edited"
-        )
-        yield make_difference(kind, f"{path} {how} after training)", of=of, then=was, now=is_)
+        if was != is_:
+            how = "is missing (deleted" if is_ is None else "was changed (edited" if was else "was added ("
+            what = f"{path} {how} after training)"
+            yield make_difference(kind, what, of=of, then=was, now=is_)
 
 
 def compare_parameters(run: OpenRun, reports: Sequence[StepReport]) -> tuple[str, list[Difference]]:
-    """The newest folder of each policy against the digest that its step logged: in words, and differences."""
+    """Compare the newest folder of each policy with the digest that its step logged; return the result in
+    words, and the differences.
+    """
     said: list[str] = []
     found: list[Difference] = []
     names: list[str | None] = [*run.trained] or [None]
     for name in names:
-        mine = [report for report in reports if name is None or report.policy == name]
+        mine = [report for report in reports if name in (None, report.policy)]
         text, differences = _parameters_of(run, mine, name)
         said += [text] if text not in said else []
         found += differences
@@ -95,8 +92,6 @@ def _parameters_of(
         where = folder.relative_to(run.folder) if run.folder else folder
         if now == logged[step]:
             return f"the parameters in {where} are those after step {step}", []
-        what = (
-            f"the parameters in {where} are not those that the step left (edited or replaced after training)"
-        )
+        what = f"the parameters in {where} are not those after the step (edited or replaced after training)"
         return f"{where} differs", [make_difference("params", what, step=step, then=logged[step], now=now)]
     return "parameters not compared: the run's folder holds no policy of a step with a digest", []

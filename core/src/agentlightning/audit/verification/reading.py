@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentlightning.audit.run import OpenRun
-from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.audit.verification.differences import Difference, make_difference
 from agentlightning.types import Record
 
 
 async def read_records(
     run: OpenRun, rollouts: Sequence[str], step: int | None, of: str | None = None
 ) -> tuple[list[Record], list[Difference]]:
-    """The records of ``rollouts``, and a difference for each that the store lost or cannot read."""
+    """Return the records of ``rollouts``, and a difference for each rollout that the store lost or cannot
+    read.
+    """
     known = await run.known(rollouts)
     what = "the store no longer has it (deleted after training)"
     lost = [make_difference("missing", what, of=of, step=step, rollout=r) for r in rollouts if r not in known]
@@ -30,7 +32,7 @@ async def read_records(
 
 
 async def readable(run: OpenRun, rollouts: Sequence[str]) -> list[Record]:
-    """All records at once; none if one of them is damaged, which reading them one by one finds."""
+    """Return all records, or none if one of them is damaged."""
     try:
         return await run.store.records(rollouts)
     except Exception:

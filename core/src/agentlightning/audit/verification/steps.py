@@ -1,7 +1,7 @@
-"""Make one step again from the store and compare it with what was logged when it was trained.
+"""Recompute one step from the store and compare it with its records from training.
 
-The step's link in the chain holds its report and the digests of its fingerprints. Where a run has no chain
-(an older version trained it), the report and the fingerprints in the store are taken as they are.
+The step's link in the chain holds its report and the digests of its fingerprints. For a run without a chain
+(an older version trained it), the report and the fingerprints in the store are trusted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import msgspec
 
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.verification.compare import (
-    Difference,
     changed_outputs,
     code_difference,
     consequences,
     input_differences,
+)
+from agentlightning.audit.verification.differences import (
+    Difference,
+    leaf_differences,
     make_difference,
+    value_differences,
 )
 from agentlightning.audit.verification.reading import read_records
-from agentlightning.audit.verification.values import close, differences, same, shorten
 from agentlightning.credit.fingerprints.call_digests import LAYOUT
 from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -31,7 +34,6 @@ from agentlightning.credit.policy_batch import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
-from agentlightning.types.failure import read_failure_table
 from agentlightning.types.rewards import effective_reward
 
 UNKNOWN = "differs"
@@ -42,23 +44,23 @@ Fingerprints = Mapping[str, RolloutFingerprint]
 
 @dataclass(slots=True)
 class StepCheck:
-    """One step of one policy: what was logged of it, and what the store gives now."""
+    """One step of one policy: its logged records, and the present contents of the store."""
 
     run: OpenRun
     report: StepReport
-    """As it was logged: its link's, else the store's."""
+    """The logged report: that of its link, else that of the store."""
     stored: Fingerprints
-    """All that the store has of the step."""
+    """The step's fingerprints in the store."""
     rollouts: list[str]
-    """Those that it trained, in order."""
+    """The rollouts that it trained, in order."""
     logged: dict[str, RolloutFingerprint] = field(default_factory=dict)
-    """Fingerprints that are as they were logged."""
+    """Fingerprints that are unchanged since they were logged."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Rollout → the digest of its fingerprint, where a link says."""
+    """Rollout → the digest of its fingerprint, if the step has a link."""
     found: list[Difference] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     batch: Batch | None = None
-    """Its rows, made again."""
+    """Its recomputed rows."""
 
     @property
     def version(self) -> int | None:
@@ -67,46 +69,35 @@ class StepCheck:
         return self.report.version if self.report.version is not None or first is None else first.version
 
     def differ(self, kind: str, what: str, rollout: str | None = None, **values: Any) -> Difference:
-        """A difference in this step."""
+        """Return a difference in this step."""
         return make_difference(kind, what, step=self.report.step, rollout=rollout, **values)
 
     async def check(self) -> list[Difference]:
-        """Make the step again and name what differs, causes first."""
+        """Recompute the step and name the differences, causes first."""
         if not self.rollouts:
             return self.found
         self.records, lost = await read_records(self.run, self.rollouts, self.report.step)
         found = [*self.found, *lost, *self._terms()]
         try:
-            self.batch = self._credit(self.records)
+            self.batch, remade = self._remake(self.records)
         except ValueError as error:  # a store that was tampered with may hold what credit refuses
             return [*found, self.differ("uncreditable", f"credit refuses it: {error}")]
-        remade = self._fingerprints(self.batch, self.records)
         edited = list(self._edited(remade))
         causes = [d for then, now in self._pairs(remade) for d in input_differences(then, now)]
         doubt = [d for d in edited if d.now == UNKNOWN]
         if doubt and not causes:
             found += doubt
         unread = any(d.kind != "report" for d in found)
-        return [*found, *(d for d in edited if d not in doubt), *self._compare(remade, causes, unread)]
+        rest = self._compare(self.batch, self._changed(remade), causes, unread)
+        return [*found, *(d for d in edited if d not in doubt), *rest]
 
-    def _terms(self) -> Iterator[Difference]:
-        """Whether the run's record has the recipe and failure table that the step was credited by."""
-        then = self.report.terms_digest
-        now = terms_digest(self.run.recipe, read_failure_table(self.run.info.get("failure")))
-        if then is not None and then != now:
-            what = "recipe or failure table in the run's record are not those it was credited by"
-            yield self.differ("terms", f"{what} (edited after training)", then=then, now=now)
-
-    def _credit(self, records: Sequence[Record]) -> Batch:
-        """The step's rows of its policy."""
-        if self.run.trained:
-            return policy_batch(self.run.credit(records, self.report.versions), self.report.policy)
-        return self.run.credit(records, self.version)
-
-    def _fingerprints(self, batch: Batch, records: Sequence[Record]) -> Fingerprints:
-        report = self.report
+    def _remake(self, records: Sequence[Record]) -> tuple[Batch, Fingerprints]:
+        """Credit records again: the rows of the step's policy, and the fingerprints of its rollouts."""
+        run, report = self.run, self.report
+        batch = run.credit(records, report.versions if run.trained else self.version)
+        if run.trained:
+            batch = policy_batch(batch, report.policy)
         then = next(iter((self.logged or self.stored).values()), None)
-        layout = LAYOUT if then is None else then.layout
         made = fingerprint_rollouts(
             batch,
             records,
@@ -114,17 +105,30 @@ class StepCheck:
             step=report.step,
             policy=report.policy,
             version=self.version,
-            layout=layout,
+            layout=LAYOUT if then is None else then.layout,
         )
-        return {one.rollout_id: one for one in made}
+        return batch, {one.rollout_id: one for one in made}
 
     def _pairs(self, remade: Fingerprints) -> list[tuple[RolloutFingerprint, RolloutFingerprint]]:
-        """Each rollout's fingerprint as it was logged, and as it is made now."""
+        """Each rollout's fingerprint as it was logged, and as it was recomputed."""
         return [(self.logged[r], remade[r]) for r in self.rollouts if r in self.logged and r in remade]
 
+    def _changed(self, remade: Fingerprints) -> dict[str, list[str]]:
+        """Rollout → its outputs that are not those that were logged."""
+        outputs = {then.rollout_id: changed_outputs(then, now) for then, now in self._pairs(remade)}
+        return {rollout: names for rollout, names in outputs.items() if names}
+
+    def _terms(self) -> Iterator[Difference]:
+        """Compare recipe and failure table in the run's record with those that the step was credited by."""
+        then = self.report.terms_digest
+        now = terms_digest(self.run.recipe, self.run.failure_table)
+        if then is not None and then != now:
+            what = "recipe or failure table in the run's record are not those it was credited by"
+            yield self.differ("terms", f"{what} (edited after training)", then=then, now=now)
+
     def _edited(self, remade: Fingerprints) -> Iterator[Difference]:
-        """Stored fingerprints that are not those that were logged. Where the store's rollout gives the logged
-        one, the rest is compared with that.
+        """Yield the stored fingerprints that differ from the logged digests. In ``logged`` a recomputed
+        fingerprint that has the logged digest takes their place.
         """
         if self.digests and not self.stored:
             what = f"all of its {len(self.digests)} fingerprints are missing (deleted after training)"
@@ -134,14 +138,13 @@ class StepCheck:
                 continue
             now, again = self.stored.get(rollout), remade.get(rollout)
             intact = again is not None and digest(again) == then
-            if again is not None and intact:
+            if intact and again is not None:
                 self.logged[rollout] = again
             if now is None and self.stored:
-                yield self.differ(
-                    "seal", "its fingerprint is missing (deleted after training)", rollout, then=then
-                )
+                what = "its fingerprint is missing (deleted after training)"
+                yield self.differ("seal", what, rollout, then=then)
             elif now is not None:
-                names = [path for path, _, _ in differences(plain(again), plain(now))] if intact else []
+                names = [path for path, _, _ in leaf_differences(plain(again), plain(now))] if intact else []
                 where = f" ({', '.join(names[:4])})" if names else ""
                 what = f"its fingerprint was edited after training{where}"
                 yield self.differ("seal", what, rollout, then=then, now=digest(now))
@@ -149,12 +152,12 @@ class StepCheck:
                 what = "it is not what was trained; without its fingerprint it cannot be said what differs"
                 yield self.differ("seal", what, rollout, then=then, now=UNKNOWN)
 
-    def _compare(self, remade: Fingerprints, causes: list[Difference], unread: bool) -> list[Difference]:
-        """Causes, then what follows from them. ``unread``: a part of the step could not be read."""
-        assert self.batch is not None
-        changed = {
-            t.rollout_id: names for t, now in self._pairs(remade) if (names := changed_outputs(t, now))
-        }
+    def _compare(
+        self, batch: Batch, changed: Mapping[str, list[str]], causes: list[Difference], unread: bool
+    ) -> list[Difference]:
+        """Causes, then their consequences. ``changed``: rollout → outputs that differ; ``unread``: a part of
+        the step could not be read.
+        """
         if causes or unread:
             if not changed:
                 return causes
@@ -165,26 +168,31 @@ class StepCheck:
         if changed:
             versions = self.run.versions()
             return [code_difference(self.logged[r], names, versions) for r, names in changed.items()]
-        then, now = self.report.rows_digest, rows_digest(canonical_order(self.batch.rows))
+        then, now = self.report.rows_digest, rows_digest(canonical_order(batch.rows))
         if then is not None and then != now:
             what = "its rows equal the fingerprints, and not the digest in its report: one of them was edited"
             return [self.differ("rows", what, then=then, now=now)]
-        return list(self._metrics(self.batch))
+        return list(self._metrics(batch))
 
     def _metrics(self, batch: Batch) -> Iterator[Difference]:
-        """Metrics of credit that are not those of the report, where nothing else of the step differs."""
+        """Compare the metrics of credit with the report, if nothing else of the step differs."""
         cause = "the code that makes it has changed, or the chain was made anew" if self.digests else "edited"
         logged = StepMetrics(self.report.metrics)
-        for name, now in batch.metrics.items():
-            then = logged.get(name)
-            if then is not None and not same(then, now) and not close(then, now):
-                what = (
-                    f"its report says {name} {shorten(then)}, its rollouts in the store give {shorten(now)}"
-                )
-                yield self.differ("report", f"{what} ({cause})", then=then, now=now)
+        then = {name: logged.get(name) for name in batch.metrics if name in logged}
+        now = {name: batch.metrics[name] for name in then}
+        yield from value_differences(
+            "report",
+            then,
+            now,
+            "its rollouts in the store give",
+            label="its report's ",
+            cause=cause,
+            recomputed=True,
+            step=self.report.step,
+        )
 
     def _explained(self, causes: Sequence[Difference]) -> list[Difference]:
-        """Put the logged rewards back: if everything is as it was trained, nothing else has changed."""
+        """Restore the logged rewards and recompute: if all outputs match, nothing else has changed."""
         old = {str(d.rollout_id): d.then for d in causes}
         if not causes or any(d.kind != "reward" or d.then is None for d in causes):
             return []
@@ -192,17 +200,16 @@ class StepCheck:
             _with_reward(record, old[name]) if (name := record.rollout.rollout_id) in old else record
             for record in self.records
         ]
-        remade = self._fingerprints(self._credit(restored), restored)
-        if any(changed_outputs(then, now) for then, now in self._pairs(remade)):
-            return [
-                self.differ("code", "even with that put back, rows differ: something else has changed too")
-            ]
+        _, remade = self._remake(restored)
+        if self._changed(remade):
+            what = "even with that put back, rows differ: something else has changed too"
+            return [self.differ("code", what)]
         what = "with that put back, every row, advantage and weight of the step equals what was trained"
         return [self.differ("consequence", what)]
 
 
 def from_store(run: OpenRun, report: StepReport, stored: Sequence[RolloutFingerprint]) -> StepCheck:
-    """A step without a link: report and fingerprints vouch for themselves."""
+    """Return the check of a step without a link: the report and fingerprints in the store are trusted."""
     known = {one.rollout_id: one for one in stored}
     step = StepCheck(run, report, known, [*known], logged={**known})
     if not stored:
@@ -229,8 +236,8 @@ def from_link(
     stored: Sequence[RolloutFingerprint],
     others: Mapping[str, str],
 ) -> StepCheck:
-    """A step as its link has it, and where the store differs. ``others``: :func:`report_digest` of every
-    step's report → the step.
+    """Return the check of a step with a link, and the differences of the store from the link. ``others``:
+    :func:`report_digest` of every step's report → the step.
     """
     then = {str(rollout): str(value) for rollout, value in link.body["seals"]}
     logged = msgspec.convert(link.body["report"], StepReport)
@@ -246,30 +253,30 @@ def from_link(
 
 
 def report_digest(report: Any) -> str:
-    """A digest of a report but for the number of its step: equal for copies."""
+    """Return a digest of a report without the number of its step: equal for copies."""
     return digest({k: v for k, v in plain(report).items() if k != "step"})
 
 
 def _reported(
     step: StepCheck, link: AuditLink, report: StepReport | None, others: Mapping[str, str]
 ) -> Iterator[Difference]:
-    """Where the store's report is not the link's."""
+    """Compare the store's report with that of the link."""
     if report is None:
         yield step.differ("step", "its report is missing (deleted after training)")
         return
-    found = list(differences(link.body["report"], plain(report)))
+    then, now = link.body["report"], plain(report)
+    at = step.report.step
+    found = list(value_differences("report", then, now, "the store says", label="its report's ", step=at))
     copied = others.get(report_digest(report))
-    if found and copied is not None and copied != link.name:
-        what = f"its report is that of step {copied} (copied or exchanged after training)"
-        yield step.differ("report", what, then=link.body["report"], now=plain(report))
+    if not found or copied in (None, link.name):
+        yield from found
         return
-    for path, was, now in found:
-        what = f"its report said {path} {shorten(was)} when it was logged, the store says {shorten(now)}"
-        yield step.differ("report", f"{what} (edited after training)", then=was, now=now)
+    what = f"its report is that of step {copied} (copied or exchanged after training)"
+    yield step.differ("report", what, then=then, now=now)
 
 
 def _with_reward(record: Record, value: float) -> Record:
-    """``record`` with ``value`` as the final reward that counts."""
+    """Return ``record`` with ``value`` as the effective final reward."""
     emitted = attach_rewards(record)[0].get(ROLLOUT)
     if emitted is None:
         return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value)])

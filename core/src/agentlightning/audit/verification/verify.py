@@ -1,8 +1,8 @@
-"""Verify a run: recompute all that can be recomputed from the store, and compare it with what was logged.
+"""Verify a run: recompute its steps and evaluations from the store, and compare them with the logged ones.
 
-The chain holds what was logged (:mod:`.chain`). Steps are recomputed as ``records → credit → fingerprints``
+The chain holds the logged values (:mod:`.chain`). Steps are recomputed as ``records → credit → fingerprints``
 (:mod:`.steps`), evaluations from their rollouts (:mod:`.evaluations`), and the run's record and files are
-compared with both (:mod:`.record`, :mod:`.folder`). Only links that match their heads are trusted; of a run
+compared with both (:mod:`.record`, :mod:`.folder`). Only links that match their heads are trusted; for a run
 without a chain, the fingerprints and digests in its store.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentlightning.audit.run import CannotRecompute, OpenRun
 from agentlightning.audit.verification.chain import Chain, read_chain
-from agentlightning.audit.verification.compare import Difference, make_difference
+from agentlightning.audit.verification.differences import Difference, make_difference
 from agentlightning.audit.verification.evaluations import compare_evaluations, in_file_order
 from agentlightning.audit.verification.folder import compare_checkpoints, compare_parameters, compare_policy
 from agentlightning.audit.verification.reading import readable
@@ -51,17 +51,17 @@ class Verification(Model):
     head: str = ""
     """Of the last link; empty for a run that was made before there were chains."""
     notes: list[str] = []
-    """What was not compared, or only in part, and why."""
+    """Parts that were not compared, or only in part, and why."""
     params: str = ""
-    """What the parameters were compared with, or why they were not; empty for a single step."""
+    """Result of comparing the parameters, or why they were not compared; empty for a single step."""
     redone: list[int] = []
-    """Steps that a resumed run is making again: not compared."""
+    """Steps that a resumed run is repeating: not compared."""
     equal: bool = True
     differences: list[Difference] = []
     """Root causes first, step by step."""
 
     def add(self, found: Iterable[Difference]) -> None:
-        """Enter differences; those that the policies of a step share, once."""
+        """Enter differences; a difference that the policies of a step share is entered once."""
         for one in found:
             if one not in self.differences:
                 self.differences.append(one)
@@ -81,10 +81,10 @@ async def verify(
     key: str | None = None,
     head: str | None = None,
 ) -> Verification:
-    """Compare the run, or one of its steps (counted from 0). ``progress``: steps done, of how many. ``key``:
-    what its chain was signed with (``AGL_SEAL_KEY``); ``head``: what it must end with.
+    """Verify the run, or one of its steps (counted from 0). ``progress``: steps done, of how many. ``key``:
+    the key that signed its chain (default ``AGL_SEAL_KEY``); ``head``: the expected head of its last link.
 
-    Raises :class:`CannotRecompute` where there is nothing to compare with.
+    Raise :class:`CannotRecompute` if there is nothing to compare with.
     """
     key = key or os.environ.get(KEY_VARIABLE) or None
     chain = await read_chain(run, key, head)
@@ -96,8 +96,7 @@ async def verify(
         result.add(compare_record(run, chain))
     if chain.start is not None:
         run.info = {**run.info, **chain.start.body["info"]}  # an edited record is named once, above
-    reports = await run.store.query_steps(run.run_id)
-    verifier = _Verifier(run, chain, result, reports)
+    verifier = _Verifier(run, chain, result, await run.store.query_steps(run.run_id))
     await verifier.steps(step, progress)
     if step is None:
         await verifier.everything_else()
@@ -114,11 +113,15 @@ class _Verifier:
         self.finished = bool(run.info.get("summary"))
         self.checked: list[StepCheck] = []
 
+    def add(self, what: str, step: int) -> None:
+        """Enter a difference of kind ``step``."""
+        self.result.add([make_difference("step", what, step=step)])
+
     async def steps(self, only: int | None, progress: Progress) -> None:
-        """Make every step that was logged again, and name those that are missing or were added."""
+        """Recompute every logged step, and name the steps that are missing or were added."""
         stored = self._stored_reports()
         wanted = sorted(at for at in {*self.chain.steps, *stored} if only in (None, at[0]))
-        missing = await self._missing_steps([*stored.values()]) if only is None else []
+        missing = await self._missing_steps(list(stored.values())) if only is None else []
         if not wanted and not missing and not (only is None and self.chain.evaluations):
             have = f"{self.reports[0].step} to {self.reports[-1].step}" if self.reports else "none"
             what = "no step yet" if only is None else f"no step {only}; it has {have}"
@@ -141,22 +144,22 @@ class _Verifier:
         (number, policy), chain, result = at, self.chain, self.result
         link = chain.steps.get(at)
         stored = [one for one in await self.run.seals(number) if one.policy == policy]
-        redone = link is None and (number in chain.waiting or await self._is_redone(number, stored))
-        if redone and not self.finished:
-            result.redone += [number] if first else []
-            return
-        tampered = ("step", f"{number}/{policy}") in chain.tampered
-        if link is None and chain.links and number >= chain.first_step and not tampered:
-            copied = copies.get(report_digest(report))
-            how = f"a copy of step {copied}, made" if copied else "added"
-            what = f"the store has a report of it, and the chain has no link ({how} after training)"
-            result.add([make_difference("step", what, step=number)])
-            return
-        if link is None:
+        if link is not None:
+            one = from_link(self.run, link, report, stored, copies)
+        else:
+            if not self.finished and (number in chain.waiting or await self._is_redone(number, stored)):
+                result.redone += [number] if first else []
+                return
+            tampered = ("step", f"{number}/{policy}") in chain.tampered
+            if chain.links and number >= chain.first_step and not tampered:
+                copied = copies.get(report_digest(report))
+                how = f"a copy of step {copied}, made" if copied else "added"
+                self.add(
+                    f"the store has a report of it, and the chain has no link ({how} after training)", number
+                )
+                return
             assert report is not None
             one = from_store(self.run, report, stored)
-        else:
-            one = from_link(self.run, link, report, stored, copies)
         result.add(await one.check())
         result.steps += first
         if one.batch is not None:
@@ -166,7 +169,7 @@ class _Verifier:
         self.checked.append(one)
 
     def _stored_reports(self) -> dict[At, StepReport]:
-        """The store's reports; those that are there twice or out of order are named."""
+        """Return the store's reports, and name those that are there twice or out of order."""
         stored: dict[At, StepReport] = {}
         last = -1
         for report in self.reports:
@@ -175,18 +178,18 @@ class _Verifier:
                 what = (
                     "the store has two reports of it: one was copied over, or to the place of, another step"
                 )
-                self.result.add([make_difference("step", f"{what} (after training)", step=report.step)])
+                self.add(f"{what} (after training)", report.step)
                 continue
             if report.step < last:
                 what = f"its report stands behind that of step {last} (moved or exchanged after training)"
-                self.result.add([make_difference("step", what, step=report.step)])
+                self.add(what, report.step)
             last = max(last, report.step)
             stored[at] = report
         return stored
 
     async def _is_redone(self, step: int, stored: Sequence[RolloutFingerprint]) -> bool:
-        """Whether a resumed run is rolling out this step again: its report and fingerprints count for
-        nothing until it is reported anew.
+        """Whether a resumed run is rolling out this step again: its old report and fingerprints are not
+        compared until the run reports the step again.
         """
         lives = self.run.info.get("resumed") or []
         if self.finished or not lives or step < lives[-1]["first_step"]:
@@ -198,7 +201,7 @@ class _Verifier:
         return any(one.attempt_id in earlier for one in stored)
 
     async def _missing_steps(self, reports: Sequence[StepReport]) -> list[Difference]:
-        """Steps without a report: between others, fingerprinted, or of a run that says it was finished."""
+        """Find the steps without a report: between other steps, with fingerprints, or of a finished run."""
         chain, trained = self.chain, sorted(self.run.trained)
         reported = {(report.step, report.policy) for report in reports} | set(chain.steps)
         have = {step for step, _ in reported} | chain.waiting
@@ -217,7 +220,7 @@ class _Verifier:
         return found
 
     async def everything_else(self) -> None:
-        """Evaluations, summary, files, checkpoints, parameters, and rollouts that nothing accounts for."""
+        """Compare evaluations, summary, files, checkpoints and parameters, and name unknown rollouts."""
         run, chain, result = self.run, self.chain, self.result
         logged = sorted((one.report for one in self.checked), key=lambda report: report.step)
         made, found = await compare_evaluations(run, chain)
@@ -235,28 +238,30 @@ class _Verifier:
         result.add(found)
 
     async def _unknown_rollouts(self) -> list[Difference]:
-        """Rollouts of a finished run that no step trained and no evaluation counted. Cancelled ones were
-        under way when it ended.
+        """Find the rollouts of a finished run that no step trained and no evaluation counted. Cancelled
+        rollouts were running when it ended.
         """
         chain = self.chain
         if not self.finished or not chain.links or chain.first_step or chain.tampered:
             return []
         known = {rollout for step in self.checked for rollout in step.rollouts}
         known |= {one.rollout_id for link in chain.links for one in link.seals}
-        found: list[Difference] = []
-        async for page in pages(self.run.store.query_rollouts, run_id=self.run.run_id):
-            for rollout in page:
-                if rollout.rollout_id not in known and rollout.status != RolloutStatus.CANCELLED:
-                    which = f"{rollout.mode}, {rollout.status}"
-                    what = f"no step and no evaluation knows it ({which}): added after training"
-                    found.append(
-                        make_difference("added", what, rollout=rollout.rollout_id, now=str(rollout.status))
-                    )
-        return found
+        cancelled = RolloutStatus.CANCELLED
+        unknown = [
+            rollout
+            async for page in pages(self.run.store.query_rollouts, run_id=self.run.run_id)
+            for rollout in page
+            if rollout.rollout_id not in known and rollout.status != cancelled
+        ]
+        what = "no step and no evaluation knows it ({}, {}): added after training"
+        return [
+            make_difference("added", what.format(r.mode, r.status), rollout=r.rollout_id, now=str(r.status))
+            for r in unknown
+        ]
 
 
 def _notes(run: OpenRun, chain: Chain, key: str | None) -> list[str]:
-    """What was not compared, and why."""
+    """Say which parts were not compared, and why."""
     if not chain.links:
         return [
             "this run has no chain (it was trained by an older version): steps are compared with their "

@@ -49,7 +49,7 @@ Baseline = Callable[[Groups, Recipe], Groups]
 
 
 class Advantage(NamedTuple):
-    """How one call's advantage came about: ``value = (credit - baseline) / scale``, or 0 where
+    """The advantage of one call and its terms: ``value = (credit - baseline) / scale``, or 0 if
     ``zero_reason`` is set.
     """
 
@@ -93,12 +93,12 @@ class Advantages:
 
 
 def group(groups: Groups, recipe: Recipe) -> Groups:
-    """The mean of the group, the rollout itself included (GRPO, arXiv 2402.03300)."""
+    """Return the mean of the group, the rollout itself included (GRPO, arXiv 2402.03300)."""
     return {key: dict.fromkeys(values, mean(list(values.values()))) for key, values in groups.items()}
 
 
 def rloo(groups: Groups, recipe: Recipe) -> Groups:
-    """The mean of the *other* rollouts of the group (RLOO, arXiv 2402.14740); 0 in a group of one."""
+    """Return the mean of the *other* rollouts of the group (RLOO, arXiv 2402.14740); 0 in a group of one."""
     out: Groups = {}
     for key, values in groups.items():
         total, others = math.fsum(values.values()), max(len(values) - 1, 1)
@@ -109,7 +109,7 @@ def rloo(groups: Groups, recipe: Recipe) -> Groups:
 
 
 def none(groups: Groups, recipe: Recipe) -> Groups:
-    """No baseline: the advantage is the credit."""
+    """Return 0: the advantage is the credit."""
     return {key: dict.fromkeys(values, 0.0) for key, values in groups.items()}
 
 

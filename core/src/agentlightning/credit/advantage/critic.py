@@ -37,11 +37,15 @@ CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
         "ratio_level": ("token", "each token has an advantage of its own, a sequence has none"),
     }
 )
-"""Recipe fields that have no meaning, or another one, with a critic → the value they must have, and why."""
+"""Recipe fields that have no meaning, or another one, with a critic → their required value, and the
+reason.
+"""
 
 
 def check_critic(recipe: Recipe) -> None:
-    """Raise ``ValueError`` that names the field, for a recipe with a critic that would be ignored in part."""
+    """Raise ``ValueError`` that names the field, if a field of the recipe contradicts its critic, or lacks
+    one.
+    """
     if not 0.0 <= recipe.lam <= 1.0:
         raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
     if not recipe.critic:
@@ -56,7 +60,7 @@ def check_critic(recipe: Recipe) -> None:
 
 
 def recipe_for_rule(recipe: Recipe) -> Recipe:
-    """Return ``recipe`` as credit rules see it: with a critic without a discount, as GAE discounts."""
+    """Return ``recipe`` for credit rules: without a discount if it has a critic, because GAE discounts."""
     return msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe
 
 

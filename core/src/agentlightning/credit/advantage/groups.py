@@ -35,13 +35,13 @@ class CreditedCall(NamedTuple):
 
 
 def turns(calls: Iterable[Call]) -> dict[str, int]:
-    """Call id → the number of the request among those of its agent (tag ``agent``) in the rollout, from 1.
-    The choices of one request share their turn.
+    """Return call id → turn: the number of its request among those of its agent (tag ``agent``) in the
+    rollout, from 1. The choices of one request share their turn.
     """
     seen: dict[str, list[int]] = {}
     out: dict[str, int] = {}
     for call in sorted(calls, key=lambda call: call.sequence):
-        requests = seen.setdefault(_agent(call), [])
+        requests = seen.setdefault(agent_of(call), [])
         if not requests or requests[-1] != call.sequence:
             requests.append(call.sequence)
         out[call.call_id] = len(requests)
@@ -49,7 +49,7 @@ def turns(calls: Iterable[Call]) -> dict[str, int]:
 
 
 def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:
-    """The group of a call, e.g. ``("group=7", "side=wolf")``.
+    """Return the group of a call, e.g. ``("group=7", "side=wolf")``.
 
     ``group``: rollouts sampled together, else those of one task, else the rollout alone; ``task``;
     ``policy``; ``batch``: everything; any other word is a tag, and calls without it form a group of their
@@ -59,26 +59,27 @@ def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey
 
 
 def turn_key(one: CreditedCall) -> str:
-    """The turn of a call, e.g. ``turn=wolf 3``: the third call of the agent ``wolf``."""
-    return f"{TURN}={' '.join(filter(None, (_agent(one.call), str(one.turn))))}"
+    """Return the turn of a call, e.g. ``turn=wolf 3``: the third call of the agent ``wolf``."""
+    return f"{TURN}={' '.join(filter(None, (agent_of(one.call), str(one.turn))))}"
 
 
 def agent_key(one: CreditedCall) -> str:
-    """The agent of a call, e.g. ``agent=wolf``."""
-    return f"agent={_agent(one.call)}" if _agent(one.call) else "no agent"
+    """Return the agent of a call as a key, e.g. ``agent=wolf``."""
+    return f"agent={agent_of(one.call)}" if agent_of(one.call) else "no agent"
 
 
 def grouped(
     credited: Iterable[CreditedCall], key: Callable[[CreditedCall], K]
 ) -> dict[K, list[CreditedCall]]:
-    """Key → the calls that have it, in the order given."""
+    """Return key → calls with that key, in the order given."""
     out: dict[K, list[CreditedCall]] = {}
     for one in credited:
         out.setdefault(key(one), []).append(one)
     return out
 
 
-def _agent(call: Call) -> str:
+def agent_of(call: Call) -> str:
+    """Return the agent that made a call (tag ``agent``); empty if it has no name."""
     return call.tags.get("agent", "")
 
 

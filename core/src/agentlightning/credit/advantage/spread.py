@@ -27,7 +27,7 @@ Residual = tuple[float, int]
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, within the values' own bounds: equal values have exactly that mean, rounding or not."""
+    """Return the mean, within the bounds of the values: the mean of equal values is exactly that value."""
     try:
         centre = math.fsum(values) / len(values)
     except OverflowError:  # of the sum; the mean itself lies between its values
@@ -36,7 +36,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def std(values: Sequence[float]) -> float:
-    """Sample standard deviation (n - 1); NaN for fewer than two values."""
+    """Return the sample standard deviation (n - 1); NaN for fewer than two values."""
     if len(values) < 2:
         return math.nan
     centre = mean(values)
@@ -45,8 +45,8 @@ def std(values: Sequence[float]) -> float:
 
 
 def pooled_std(residuals: Mapping[str, Sequence[Residual]]) -> float:
-    """The spread of a group; 0 for fewer than two rollouts. ``residuals``: rollout → its residuals, without
-    those that no other rollout can be compared with.
+    """Return the spread of a group; 0 for fewer than two rollouts. ``residuals``: rollout → its residuals,
+    without those of locations that no other rollout has.
     """
     n = len(residuals)
     if n < 2:

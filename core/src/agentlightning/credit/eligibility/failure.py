@@ -1,23 +1,21 @@
-"""Decide by the failure table (:mod:`agentlightning.types.failure`) how a failed rollout is trained.
+"""Name the kind of failure of a rollout, for the failure table (:mod:`agentlightning.types.failure`).
 
 By default every kind is *left out*: no row, no part in any baseline, counted. If the table gives a kind a
-reward, the rollout is credited as if it had ended with that final reward; nothing else it emitted counts.
+reward, the rollout is credited as if it had ended with that final reward; its other rewards do not count.
 The store has made all retries before credit sees a record.
 """
 
 from __future__ import annotations
 
-import msgspec
-
 from agentlightning.credit.eligibility.trainable import NOT_LIVE, superseded_calls
 from agentlightning.credit.eligibility.verdicts import unrecorded
 from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Record, Reward, RolloutStatus
+from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.failure import SET_ASIDE_REASON, failure_kind_of_end
 
 
 def failure_of(record: Record) -> str | None:
-    """The kind of failure of a record; ``None`` if it succeeded with a reward to learn from.
+    """Return the kind of failure of a record; ``None`` if it succeeded with a reward to learn from.
 
     Under the over-length policy ``drop``, one prompt that was too long fails its rollout. An agent that
     returned without a single answer from the model is ``no-call``, whatever its reward: the policy had no
@@ -35,13 +33,7 @@ def failure_of(record: Record) -> str | None:
     if not _answered(record):
         return "no-call"
     rewards = resolve(record)
-    values = [rewards.final, *rewards.calls.values(), *rewards.agents.values()]
-    return "no-reward" if all(value is None for value in values) else None
-
-
-def with_reward(record: Record, value: float) -> Record:
-    """The record as if its rollout had ended with this final reward and nothing else."""
-    return msgspec.structs.replace(record, rewards=[Reward(value=value)])
+    return "no-reward" if rewards.final is None and not rewards.targeted else None
 
 
 def _answered(record: Record) -> bool:

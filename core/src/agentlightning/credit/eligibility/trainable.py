@@ -23,13 +23,13 @@ OVER_LENGTH = "over-length"
 NOT_LIVE = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
 """Reasons of calls whose answer the agent never used."""
 ROUNDING = 1e-4
-"""How far above 0 rounding in an engine may put a logprob."""
+"""The largest logprob above 0 that rounding in an engine can explain."""
 
 
 def untrainable_reasons(
     record: Record, verdicts: Mapping[str, Verdict], *, max_staleness: int, version: Versions
 ) -> dict[str, str]:
-    """Call id → why it cannot be trained; trainable calls are absent.
+    """Return call id → why the call cannot be trained; trainable calls are absent.
 
     ``version``: the policy version about to be trained; a call more than ``max_staleness`` versions older is
     ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls
@@ -51,12 +51,14 @@ def untrainable_reasons(
 
 
 def version_of(version: Versions, policy: str) -> int | None:
-    """The version of ``policy`` that is about to be trained."""
+    """Return the version of ``policy`` that is about to be trained."""
     return version.get(policy) if isinstance(version, Mapping) else version
 
 
 def superseded_calls(record: Record) -> set[str]:
-    """Calls that the SDK retried: another call has the same caller span and a higher retry count."""
+    """Return the calls that the SDK retried: another call has the same caller span and a higher retry
+    count.
+    """
     newest: dict[tuple[str, str | None], int] = {}
     for call in record.calls:
         if call.span_id:
@@ -66,7 +68,7 @@ def superseded_calls(record: Record) -> set[str]:
 
 
 def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
-    """The record for a credit rule: live calls in order, each untrainable one with its reason in
+    """Return the record for a credit rule: live calls in order, each untrainable call with its reason in
     ``masked``."""
     live = sorted((c for c in record.calls if reasons.get(c.call_id) not in NOT_LIVE), key=call_order)
     calls = [
@@ -77,7 +79,7 @@ def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
 
 
 def call_order(call: Call) -> tuple[int, int, str]:
-    """Order of calls within an attempt: by request, then choice."""
+    """Sort key of calls within an attempt: by request, then choice."""
     return call.sequence, call.choice, call.call_id
 
 

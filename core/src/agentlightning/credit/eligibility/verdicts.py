@@ -19,7 +19,7 @@ Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids", "supp
 
 
 class Verdict(NamedTuple):
-    """How far the ids of a call are confirmed; ``reason`` is empty for ``exact``."""
+    """The degree to which the ids of a call are confirmed; ``reason`` is empty for ``exact``."""
 
     kind: Kind
     reason: str
@@ -56,7 +56,7 @@ def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()
 
 
 def verdicts(record: Record) -> dict[str, Verdict]:
-    """Call id → verdict, for all calls of a record; joins by index, not by comparing all pairs."""
+    """Return call id → verdict for all calls of a record, with an index instead of comparing all pairs."""
     by_join: dict[tuple[str, str], list[Span]] = {}
     for span in record.wire:
         for key in _join_keys(_response_id(span), span.span_id):
@@ -72,13 +72,15 @@ def verdicts(record: Record) -> dict[str, Verdict]:
 
 
 def unrecorded(record: Record) -> list[Span]:
-    """Wire spans without a recorded call: the call bypassed the gateway, or the gateway lost it."""
+    """Return the wire spans without a recorded call: the call bypassed the gateway, or the gateway lost
+    it.
+    """
     known = {key for call in record.calls for key in _join_keys(call.response_id, call.span_id)}
     return [span for span in record.wire if known.isdisjoint(_join_keys(_response_id(span), span.span_id))]
 
 
 def matches_call(span: Span, call: Call) -> bool:
-    """Whether the span is of this call: same choice, and same response id or else same caller span."""
+    """Whether the span belongs to the call: same choice, and same response id or else same caller span."""
     if span.attributes.get(semconv.CHOICE, 0) != call.choice:
         return False
     response_id = _response_id(span)
@@ -90,7 +92,9 @@ def matches_call(span: Span, call: Call) -> bool:
 
 
 def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
-    """(contradiction, what could not be checked); both empty when ids, usage and logprobs agree."""
+    """Return (contradiction, part that could not be checked); both are empty when ids, usage and logprobs
+    agree.
+    """
     assert call.prompt_ids is not None and call.response_ids is not None
     prompt, response = len(call.prompt_ids), len(call.response_ids)
     if call.prompt_tokens is not None and call.prompt_tokens != prompt:

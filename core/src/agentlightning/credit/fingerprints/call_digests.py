@@ -1,9 +1,8 @@
-"""Digests of a call: of all that credit reads of it, and of each of its parts.
+"""Digests of a call: of the fields that credit reads, and of each part of the call.
 
-Layout 2 takes the ids of a prompt by the digests of what they begin with, and a request by the digests of its
-messages and values: where calls share them, each is hashed once, so that a rollout's fingerprint costs what
-its tokens do. Layout 1 hashes every prompt and request from the start; runs that were trained before layout 2
-are verified by it.
+Layout 2 hashes the beginning of a prompt, and each message and value of a request, once for all calls that
+share it, so that the cost of a rollout's fingerprint grows with its tokens. Layout 1 hashes every prompt and
+request from the start; ``agl verify`` uses it for runs that were trained before layout 2.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.credit.fingerprints.chain import canonical
-from agentlightning.credit.fingerprints.digest import int_bytes, real_bytes, text_bytes
+from agentlightning.credit.fingerprints.chain import canonical, digest
+from agentlightning.credit.fingerprints.digest import digest_of, int_bytes, real_bytes, text_bytes
 from agentlightning.types import Call
 from agentlightning.types.tokens import as_ids, shared_buffer
 
 LAYOUT = 2
-"""Of fingerprints that are made today."""
+"""Layout of new fingerprints."""
 CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "token ids": ("prompt_ids", "response_ids"),
@@ -52,18 +50,14 @@ class CallDigests:
         """Messages and values of requests, by identity: calls that were read from a store share them."""
 
     def parts(self, call: Call) -> dict[str, str]:
-        """A digest of each part, by which it is said what of the call was changed."""
-        return {part: digest_of(self._part(call, part, names)) for part, names in _FIELDS.items()}
+        """Return a digest of each part, to tell which part of a call was changed."""
+        return {part: digest_of(self._part(call, part)) for part in _FIELDS}
 
     def read(self, call: Call) -> Iterable[bytes]:
-        """What credit reads of a call. Texts are not trained on: the ids are."""
+        """Yield the fields that credit reads. Texts are not among them: the ids are trained."""
         yield text_bytes(call.call_id)
         yield struct.pack("<qqq", call.sequence, call.choice, call.retry)
-        if self._layout == 1:
-            for ids in (call.prompt_ids, call.response_ids):
-                yield b"-" if ids is None else int_bytes(ids)
-        else:
-            yield from _ids(call)
+        yield from self._ids(call)
         yield b"-" if call.logprobs is None else real_bytes(call.logprobs)
         rest = [
             call.policy, call.policy_version, call.selected, call.masked, call.status,
@@ -73,54 +67,39 @@ class CallDigests:
         ]  # fmt: skip
         yield text_bytes(json.dumps(rest, sort_keys=True))
 
-    def _part(self, call: Call, part: str, names: Sequence[str]) -> Iterable[bytes]:
+    def _part(self, call: Call, part: str) -> Iterable[bytes]:
         if part == "token ids" and self._layout > 1:
-            return _ids(call)
+            return self._ids(call)
+        values = [getattr(call, name) for name in _FIELDS[part]]
         if part in _ARRAYS:
-            return (_array(getattr(call, name)) for name in names)
-        values = [getattr(call, name) for name in names]
-        if part == "request" and self._layout > 1:
-            values[0] = self._request(call.request)
+            return map(_array, values)
+        if part == "request" and self._layout > 1 and call.request is not None:
+            values[0] = {name: self._in_request(name, value) for name, value in call.request.items()}
         return [canonical(values)]
 
-    def _request(self, request: Mapping[str, Any] | None) -> Any:
-        """A request with digests in place of messages, lists and objects."""
-        if request is None:
-            return None
-        found: dict[str, Any] = {}
-        for name, value in request.items():
-            if name == "messages" and isinstance(value, list):
-                found[name] = [self._value(message) for message in value]
-            else:
-                found[name] = self._value(value)
-        return found
+    def _in_request(self, name: str, value: Any) -> Any:
+        """A value of a request, with digests in place of messages, lists and objects."""
+        if name == "messages" and isinstance(value, list):
+            return [self._value(message) for message in value]
+        return self._value(value)
 
     def _value(self, value: Any) -> Any:
         if not isinstance(value, list | dict):
             return value
         if id(value) not in self._known:
-            self._known[id(value)] = digest_of([canonical(value)])
+            self._known[id(value)] = digest(value)
         return self._known[id(value)]
 
-
-def digest_of(parts: Iterable[bytes]) -> str:
-    """32 hex digits of blake2b."""
-    state = blake2b(digest_size=16)
-    for part in parts:
-        state.update(part)
-    return state.hexdigest()
-
-
-def _ids(call: Call) -> Iterable[bytes]:
-    """Digests of the prompt, and of prompt + response."""
-    if call.prompt_ids is None or call.response_ids is None:
-        for ids in (call.prompt_ids, call.response_ids):
-            yield b"-" if ids is None else int_bytes(ids)
-        return
-    data, own, whole = shared_buffer(as_ids(call.prompt_ids), call.response_ids)
-    yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
+    def _ids(self, call: Call) -> Iterable[bytes]:
+        """The ids of prompt and response; in layout 2 digests of the prompt, and of prompt + response."""
+        if self._layout == 1 or call.prompt_ids is None or call.response_ids is None:
+            for ids in (call.prompt_ids, call.response_ids):
+                yield b"-" if ids is None else int_bytes(ids)
+        else:
+            data, own, whole = shared_buffer(as_ids(call.prompt_ids), call.response_ids)
+            yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
 
 
 def _array(values: Sequence[float] | None) -> bytes:
-    """Ids or logprobs as bytes: there are many of them."""
+    """Encode ids or logprobs, of which there are many, without JSON."""
     return b"-" if values is None else array("d", values).tobytes() + b"."

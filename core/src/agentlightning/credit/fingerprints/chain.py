@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.credit.fingerprints.digest import digest_of
 from agentlightning.types import AuditLink, RolloutFingerprint
 from agentlightning.types.arrays import ARRAYS
 
@@ -34,7 +35,7 @@ def next_link(
     seals: Sequence[RolloutFingerprint] = (),
     key: str | None = None,
 ) -> AuditLink:
-    """The link that follows ``after`` (``None``: the first), signed if there is a ``key``."""
+    """Return the link that follows ``after`` (``None``: the first link), signed if there is a ``key``."""
     made = AuditLink(
         run_id=run_id,
         number=after.number + 1 if after else 0,
@@ -50,13 +51,18 @@ def next_link(
 
 
 def compute_head(link: AuditLink) -> str:
-    """The head of a link: sha256 over its content."""
+    """Return the head of a link: sha256 over its content."""
     held = [link.run_id, link.number, link.kind, link.name, link.body, link.seals, link.previous]
     return hashlib.sha256(canonical(held)).hexdigest()
 
 
+def summary_entry(end: AuditLink) -> dict[str, Any]:
+    """Return the entry about the chain that the summary of a run has. ``end``: the last link."""
+    return {"head": end.head, "links": end.number + 1, "signed": end.mac is not None}
+
+
 def sign(head: str, key: str) -> str:
-    """HMAC-SHA256 of a head."""
+    """Return the HMAC-SHA256 of a head."""
     return hmac.new(key.encode(), head.encode(), hashlib.sha256).hexdigest()
 
 
@@ -66,18 +72,18 @@ def signed_by(link: AuditLink, key: str) -> bool:
 
 
 def digest(value: Any) -> str:
-    """32 hex digits over a value, as :func:`canonical` writes it."""
-    return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()
+    """Return 32 hex digits over a value in its canonical form."""
+    return digest_of([canonical(value)])
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for equal values, whichever store or file they passed through."""
+    """Encode a value: equal values give the same bytes, whichever store or file they passed through."""
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON: records without fields at their defaults (so that a new field of a later version
-    changes no digest), whole floats as integers, other types as text.
+    """Convert a value to JSON types: records without fields at their defaults (so that a new field of a later
+    version changes no digest), whole floats as integers, other types as text.
     """
     if isinstance(value, msgspec.Struct):
         return {

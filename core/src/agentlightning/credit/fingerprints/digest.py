@@ -1,8 +1,8 @@
 """One digest for the rows of a step: equal digests mean the same training input, bit for bit.
 
 The encoding is canonical: fields in a fixed order, every list and text preceded by its length, integers as
-little-endian int64, reals as little-endian float64. What only names an attempt (call ids) or explains
-(metadata) is left out: a rollout that was run again, token for token the same, has the same digest.
+little-endian int64, reals as little-endian float64. The digest leaves out call ids, which name an
+attempt, and metadata: a rollout that was run again with the same tokens has the same digest.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from agentlightning.types import Row
 from agentlightning.types.tokens import little_endian
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """sha256 (hex) over all that is trained of all rows, in order."""
+    """Return the sha256 (hex) over the trained content of all rows, in order."""
     state = sha256(struct.pack("<q", len(rows)))
     for row in rows:
         for part in _parts(row):
@@ -26,8 +26,8 @@ def rows_digest(rows: Sequence[Row]) -> str:
 
 
 def canonical_order(rows: Sequence[Row]) -> list[Row]:
-    """``rows`` sorted by what they hold, so that float sums do not depend on the order in which rollouts
-    finished.
+    """Return ``rows`` sorted by their content, so that float sums do not depend on the order in which
+    rollouts finished.
     """
     return sorted(
         rows, key=lambda row: (len(row.token_ids), row.token_ids, row.advantages, row.weights, row.row_id)
@@ -53,17 +53,25 @@ def _parts(row: Row) -> Iterable[bytes]:
         yield from map(int_bytes, sequences)
 
 
+def digest_of(parts: Iterable[bytes]) -> str:
+    """Return 32 hex digits of blake2b over ``parts``."""
+    state = blake2b(digest_size=16)
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
+
+
 def text_bytes(text: str) -> bytes:
-    """UTF-8, its length before it."""
+    """Encode a text: its length, then UTF-8."""
     encoded = text.encode()
     return struct.pack("<q", len(encoded)) + encoded
 
 
 def int_bytes(values: Sequence[int]) -> bytes:
-    """int64, their number before them."""
+    """Encode integers: their number, then int64."""
     return struct.pack("<q", len(values)) + little_endian(array("q", values)).tobytes()
 
 
 def real_bytes(values: Sequence[float]) -> bytes:
-    """float64, their number before them."""
+    """Encode reals: their number, then float64."""
     return struct.pack("<q", len(values)) + little_endian(array("d", values)).tobytes()

@@ -1,4 +1,4 @@
-"""Seals: what a step trained of each rollout, as hashes logged at training time.
+"""Fingerprints: hashes of the training data of each rollout of a step, logged at training time.
 
 A fingerprint is small, and still shows later, from the store alone, whether the training data of a step has
 changed and where: in the calls, in the rewards, or, if both are equal, in the code that made rows of them.
@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.fingerprints.call_digests import LAYOUT, CallDigests, digest_of
+from agentlightning.credit.fingerprints.call_digests import LAYOUT, CallDigests
 from agentlightning.credit.fingerprints.chain import plain
-from agentlightning.credit.fingerprints.digest import canonical_order, int_bytes, real_bytes, text_bytes
+from agentlightning.credit.fingerprints.digest import (
+    canonical_order,
+    digest_of,
+    int_bytes,
+    real_bytes,
+    text_bytes,
+)
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
 from agentlightning.types import Batch, Recipe, Record, Reward, RolloutFingerprint, Row, Span
@@ -32,8 +39,8 @@ def fingerprint_rollouts(
     version: int | None,
     layout: int = LAYOUT,
 ) -> list[RolloutFingerprint]:
-    """One fingerprint for each record of the step, rows or not, in the order of the records. ``layout``: of
-    the digests of calls (:mod:`.call_digests`).
+    """Return one fingerprint for each record of the step, with rows or without, in the order of the records.
+    ``layout``: of the digests of calls (:mod:`.call_digests`).
     """
     rows: dict[str, list[Row]] = {}
     for row in canonical_order(batch.rows):
@@ -58,7 +65,7 @@ def fingerprint_rollouts(
 def fingerprint_record(
     record: Record, *, run_id: str, step: int, policy: str, version: int | None, layout: int = LAYOUT
 ) -> RolloutFingerprint:
-    """The seal of what a rollout was, without rows: all that there is to seal of an evaluation's."""
+    """Return the fingerprint of a rollout without its rows: that of an evaluation's rollout is complete."""
     digests = CallDigests(layout)
     parts = {call.call_id: digests.parts(call) for call in record.calls}
     inputs = {**_inputs(record), "content": [[name, held] for name, held in parts.items()]}
@@ -74,16 +81,21 @@ def fingerprint_record(
         failure=failure_of(record) or "",
         calls=len(record.calls),
         calls_digest=digest_of(part for call in record.calls for part in digests.read(call)),
-        parts={name: _short(held) for name, held in parts.items()},
+        parts={call: {part: one[:12] for part, one in held.items()} for call, held in parts.items()},
         layout=layout,
         rewards_digest=digest_of(part for reward in record.rewards for part in _reward(reward)),
         inputs={name: digest_of([_json(value)]) for name, value in inputs.items()},
     )
 
 
+def header(fingerprint: RolloutFingerprint) -> dict[str, Any]:
+    """Return the arguments with which a fingerprint is made again."""
+    return {name: getattr(fingerprint, name) for name in ("run_id", "step", "policy", "version", "layout")}
+
+
 def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
-    """Of what a step is credited by: the recipe's fields that are not their defaults, and the table's kinds
-    that lead to anything.
+    """Return a digest of the recipe and failure table of a step: the recipe's fields that are not at their
+    defaults, and the table's kinds that have an action.
     """
     table = {
         kind: [action.retry, action.reward] for kind, action in failure.items() if action != FailureAction()
@@ -93,7 +105,7 @@ def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
 
 
 def _inputs(record: Record) -> dict[str, object]:
-    """What credit reads of a record beside its calls and rewards."""
+    """The fields of a record that credit reads beside calls and rewards, and the facts of its execution."""
     rollout, attempt = record.rollout, record.attempt
     return {
         "attempts": [[e.attempt_id, str(e.status), e.reason, e.calls] for e in record.earlier],
@@ -111,7 +123,7 @@ def _inputs(record: Record) -> dict[str, object]:
 _COMPARED_APART = frozenset({"status", "group_id", "task_id", "sample"})
 """Fields of a rollout that are compared by themselves."""
 _TRANSIENT = frozenset({"last_heartbeat_time", "status"})
-"""Fields of an attempt that say how it went on its way."""
+"""Fields of an attempt that change while it runs."""
 
 
 def _execution(record: Record) -> dict[str, object] | None:
@@ -121,12 +133,8 @@ def _execution(record: Record) -> dict[str, object] | None:
     return {name: held for name, held in plain(record.attempt).items() if name not in _TRANSIENT}
 
 
-def _short(parts: Mapping[str, str]) -> dict[str, str]:
-    return {part: value[:12] for part, value in parts.items()}
-
-
 def _compared_attributes(span: Span) -> dict[str, object]:
-    """What verdicts compare of a wire span."""
+    """The attributes of a wire span that verdicts compare."""
     return {
         name: value
         for name, value in span.attributes.items()

@@ -27,8 +27,8 @@ def build_row(
     recipe: Recipe,
     version: Versions = None,
 ) -> Row:
-    """One row, its weights still 0 (they depend on the whole batch), its id the rollout's until the rows of
-    the rollout are numbered. ``version``: the one about to be trained.
+    """Return one row. Its weights are still 0, because they depend on the whole batch, and its id is the
+    rollout's until the rows of the rollout are numbered. ``version``: the version about to be trained.
     """
     end = path.own[-1]
     token_ids = concat(as_ids(end.prompt_ids or ()), end.response_ids or ())
@@ -57,7 +57,7 @@ def build_row(
 
 
 def _train(row: Row, call: Call, advantage: float) -> None:
-    """Write one call's response into its place."""
+    """Write the response of one call into its place in the row."""
     start, stop = _span(call)
     n = stop - start
     row.mask[start:stop] = Flags([1]) * n
@@ -78,7 +78,7 @@ def _span(call: Call) -> tuple[int, int]:
 def _metadata(
     path: CallPath, rollout: Rollout, advantages: Mapping[str, Advantage], version: int | None
 ) -> dict[str, Any]:
-    """How the advantages came about, for ``explain`` and for readers of the rows."""
+    """The terms of the advantages, for readers of the rows."""
     metadata: dict[str, Any] = {
         "task_id": rollout.task_id,
         "group_id": rollout.group_id,

@@ -9,18 +9,33 @@ ignored.
 - no entry: this rule does not train the call; left out, reason ``not-<rule>`` (``not-last``).
 
 Below, :math:`R` is the final reward of the rollout, :math:`r_i` the own reward of call :math:`i`.
+
+Invariant: a rule that fails on one record affects that rollout alone (:func:`apply_rule`). If it raises, or
+returns something that is no credit, the error is logged and the rollout's calls are left out as
+``credit-error``.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from itertools import groupby
+from typing import Final
 
+from agentlightning.credit.advantage.groups import agent_of
 from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Call, Recipe, Record
+from agentlightning.types import Recipe, Record
+
+log = logging.getLogger(__name__)
 
 Credits = dict[str, float | None]
 CreditRule = Callable[[Record, Recipe], Credits]
+
+
+CREDIT_ERROR: Final = "credit-error"
+LARGEST_CREDIT: Final = 1e100
+"""Credits up to it have finite sums and squares over any batch."""
 
 
 def broadcast(record: Record, recipe: Recipe) -> Credits:
@@ -77,7 +92,7 @@ def per_agent(record: Record, recipe: Recipe) -> Credits:
     An agent's reward that was emitted and is not finite is missing; it does not fall back to the rollout's.
     """
     rewards = resolve(record)
-    return {call.call_id: rewards.agents.get(_agent(call), rewards.final) for call in record.calls}
+    return {call.call_id: rewards.agents.get(agent_of(call), rewards.final) for call in record.calls}
 
 
 RULES: Mapping[str, CreditRule] = {
@@ -100,10 +115,6 @@ READS: Mapping[str, frozenset[str]] = {
 """Built-in rule → whose rewards it reads: each without one of them gives a call no credit."""
 
 
-def _agent(call: Call) -> str:
-    return call.tags.get("agent", "")
-
-
 def _plus(own: float | None, gamma: float, ahead: float | None) -> float | None:
     return None if own is None or ahead is None else own + gamma * ahead
 
@@ -111,3 +122,37 @@ def _plus(own: float | None, gamma: float, ahead: float | None) -> float | None:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def apply_rule(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
+    """Call id → credit; ``None`` if the rule gives no usable answer."""
+    try:
+        credits = rule(record, recipe)
+        if fault := _problem(credits, record):
+            raise ValueError(fault)
+        return {call: None if value is None else float(value) for call, value in credits.items()}
+    except Exception as error:
+        log.warning(
+            "credit rule %r has no answer for rollout %s, which is left out as %s: %s: %s",
+            recipe.credit,
+            record.rollout.rollout_id,
+            CREDIT_ERROR,
+            type(error).__name__,
+            error,
+            exc_info=not isinstance(error, ValueError),
+        )
+        return None
+
+
+def _problem(credits: object, record: Record) -> str:
+    """The problem with an answer; empty if there is none."""
+    if not isinstance(credits, Mapping):
+        return f"it gave a {type(credits).__name__}, not a mapping from call ids to numbers"
+    if unknown := set(credits) - {call.call_id for call in record.calls}:
+        return f"it credited calls that it was not shown: {sorted(map(str, unknown))}"
+    for call, value in credits.items():
+        if value is not None and not math.isfinite(value):
+            return f"it gave {value} for call {call!r}; missing is None"
+        if value is not None and abs(value) > LARGEST_CREDIT:
+            return f"it gave {value:g} for call {call!r}, beyond {LARGEST_CREDIT:g}: no mean of it is finite"
+    return ""
