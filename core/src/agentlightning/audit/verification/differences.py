@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentlightning.audit.run import OpenRun
+from agentlightning.types import Record
 from agentlightning.types.base import Model
 
 ABSENT = "nothing"
@@ -100,3 +102,33 @@ def shorten(value: Any) -> str:
     """Return a value as it is shown in a sentence."""
     text: str = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+async def read_records(
+    run: OpenRun, rollouts: Sequence[str], step: int | None, of: str | None = None
+) -> tuple[list[Record], list[Difference]]:
+    """Return the records of ``rollouts``, and a difference for each rollout that the store lost or cannot
+    read.
+    """
+    known = await run.known(rollouts)
+    what = "the store no longer has it (deleted after training)"
+    lost = [make_difference("missing", what, of=of, step=step, rollout=r) for r in rollouts if r not in known]
+    here = [rollout for rollout in rollouts if rollout in known]
+    if together := await readable(run, here):
+        return together, lost
+    records: list[Record] = []
+    for rollout in here:
+        try:
+            records += await run.store.records([rollout])
+        except Exception as error:
+            what = f"its record cannot be read ({type(error).__name__}: {error}): damaged after training"
+            lost.append(make_difference("unreadable", what, of=of, step=step, rollout=rollout))
+    return records, lost
+
+
+async def readable(run: OpenRun, rollouts: Sequence[str]) -> list[Record]:
+    """Return all records, or none if one of them is damaged."""
+    try:
+        return await run.store.records(rollouts)
+    except Exception:
+        return []

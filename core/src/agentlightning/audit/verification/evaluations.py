@@ -16,10 +16,10 @@ from agentlightning.audit.verification.differences import (
     close,
     leaf_differences,
     make_difference,
+    read_records,
     shorten,
     value_differences,
 )
-from agentlightning.audit.verification.reading import read_records
 from agentlightning.credit.fingerprints.chain import plain
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_record, header
 from agentlightning.store.pages import pages

@@ -23,9 +23,9 @@ from agentlightning.audit.verification.differences import (
     Difference,
     leaf_differences,
     make_difference,
+    read_records,
     value_differences,
 )
-from agentlightning.audit.verification.reading import read_records
 from agentlightning.credit.fingerprints.call_digests import LAYOUT
 from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -180,15 +180,9 @@ class StepCheck:
         logged = StepMetrics(self.report.metrics)
         then = {name: logged.get(name) for name in batch.metrics if name in logged}
         now = {name: batch.metrics[name] for name in then}
+        source, at = "its rollouts in the store give", self.report.step
         yield from value_differences(
-            "report",
-            then,
-            now,
-            "its rollouts in the store give",
-            label="its report's ",
-            cause=cause,
-            recomputed=True,
-            step=self.report.step,
+            "report", then, now, source, label="its report's ", cause=cause, recomputed=True, step=at
         )
 
     def _explained(self, causes: Sequence[Difference]) -> list[Difference]:

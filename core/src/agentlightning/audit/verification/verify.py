@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentlightning.audit.run import CannotRecompute, OpenRun
 from agentlightning.audit.verification.chain import Chain, read_chain
-from agentlightning.audit.verification.differences import Difference, make_difference
+from agentlightning.audit.verification.differences import Difference, make_difference, readable
 from agentlightning.audit.verification.evaluations import compare_evaluations, in_file_order
 from agentlightning.audit.verification.folder import compare_checkpoints, compare_parameters, compare_policy
-from agentlightning.audit.verification.reading import readable
 from agentlightning.audit.verification.record import (
     compare_headline,
     compare_lines,

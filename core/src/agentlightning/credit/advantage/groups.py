@@ -55,7 +55,11 @@ def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey
     ``policy``; ``batch``: everything; any other word is a tag, and calls without it form a group of their
     own. ``turn`` divides no group: it is a location within one (:func:`turn_key`).
     """
-    return tuple(_part(rollout, call, name) for name in group_by if name != TURN)
+    task = f"rollout={rollout.rollout_id}" if rollout.task_id is None else f"task={rollout.task_id}"
+    group = task if rollout.group_id is None else f"group={rollout.group_id}"
+    keys = {"batch": "batch", "policy": f"policy={call.policy}", "task": task, "group": group}
+    tags = {name: f"{name}={call.tags[name]}" if name in call.tags else f"no {name}" for name in group_by}
+    return tuple({**tags, **keys}[name] for name in group_by if name != TURN)
 
 
 def turn_key(one: CreditedCall) -> str:
@@ -81,15 +85,3 @@ def grouped(
 def agent_of(call: Call) -> str:
     """Return the agent that made a call (tag ``agent``); empty if it has no name."""
     return call.tags.get("agent", "")
-
-
-def _part(rollout: Rollout, call: Call, name: str) -> str:
-    if name == "batch":
-        return "batch"
-    if name == "policy":
-        return f"policy={call.policy}"
-    if name == "task":
-        return f"task={rollout.task_id}" if rollout.task_id is not None else f"rollout={rollout.rollout_id}"
-    if name == "group":
-        return f"group={rollout.group_id}" if rollout.group_id is not None else _part(rollout, call, "task")
-    return f"{name}={call.tags[name]}" if name in call.tags else f"no {name}"

@@ -1,7 +1,7 @@
 """Which recorded calls may be trained, before any reward is looked at.
 
-Every call gets one reason or none; the first that applies, in the order of :func:`untrainable_reasons`, is
-in the ledger. ``superseded``, ``error``, ``over-length`` and ``cancelled`` calls are not *live*: the agent
+Every call gets one reason or none: the first that applies in the order of :func:`untrainable_reasons` is in
+the ledger. ``superseded``, ``error``, ``over-length`` and ``cancelled`` calls are not *live*: the agent
 never went on from their answer, so no rule sees them.
 """
 
@@ -36,16 +36,31 @@ def untrainable_reasons(
     without a version, age is not checked. If versions are given by name, each call is checked against its
     own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
     """
-    superseded = superseded_calls(record)
+    superseded, attempt = superseded_calls(record), record.attempt
+    supplied = attempt.metadata.get(semconv.SUPPLIED) if attempt else None
     reasons: dict[str, str] = {}
     for call in record.calls:
-        frozen = isinstance(version, Mapping) and call.policy not in version
-        reason = _reason(call, record, verdicts[call.call_id], superseded, frozen)
-        mine = version_of(version, call.policy)
-        if not reason and mine is not None and call.policy_version is not None:
-            reason = "stale" if mine - call.policy_version > max_staleness else ""
-            reason = "version-ahead" if call.policy_version > mine else reason
-        if reason:
+        trained = version_of(version, call.policy)
+        age = 0 if trained is None or call.policy_version is None else trained - call.policy_version
+        checks = (
+            (attempt is not None and call.attempt_id != attempt.attempt_id, "other-attempt"),
+            (call.call_id in superseded, "superseded"),
+            (call.status != "ok", OVER_LENGTH if call.masked == OVER_LENGTH else call.status),
+            (supplied is not None and call.call_id not in supplied, "replaced-by-agent"),
+            (isinstance(version, Mapping) and call.policy not in version, "frozen-policy"),
+            (not call.selected, "not-selected"),
+            (call.masked, call.masked),
+            (not call.has_ids, "no-ids"),
+            (not call.response_ids, "empty-response"),
+            (not call.prompt_ids, "empty-prompt"),
+            (verdicts[call.call_id].kind == "mismatch", "mismatch"),
+            (call.logprobs is None, "no-logprobs"),
+            (not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs or ()), "bad-logprobs"),
+            (not _has_distribution(call), "off-policy-sampling"),
+            (age > max_staleness, "stale"),
+            (age < 0, "version-ahead"),
+        )
+        if reason := next((reason for applies, reason in checks if applies), None):
             reasons[call.call_id] = reason
     return reasons
 
@@ -81,37 +96,6 @@ def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
 def call_order(call: Call) -> tuple[int, int, str]:
     """Sort key of calls within an attempt: by request, then choice."""
     return call.sequence, call.choice, call.call_id
-
-
-def _reason(call: Call, record: Record, verdict: Verdict, superseded: set[str], frozen: bool) -> str:
-    """Why this call cannot be trained whatever its age; empty if it can."""
-    if record.attempt is not None and call.attempt_id != record.attempt.attempt_id:
-        return "other-attempt"
-    if call.call_id in superseded:
-        return "superseded"
-    if call.status != "ok":
-        return OVER_LENGTH if call.masked == OVER_LENGTH else call.status
-    if record.attempt and call.call_id not in record.attempt.metadata.get(semconv.SUPPLIED, [call.call_id]):
-        return "replaced-by-agent"
-    if frozen:
-        return "frozen-policy"
-    if not call.selected:
-        return "not-selected"
-    if call.masked:
-        return call.masked
-    if call.prompt_ids is None or call.response_ids is None:
-        return "no-ids"
-    if not call.response_ids:
-        return "empty-response"
-    if not call.prompt_ids:
-        return "empty-prompt"
-    if verdict.kind == "mismatch":
-        return "mismatch"
-    if call.logprobs is None:
-        return "no-logprobs"
-    if not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs):
-        return "bad-logprobs"
-    return "" if _has_distribution(call) else "off-policy-sampling"
 
 
 def _has_distribution(call: Call) -> bool:

@@ -28,26 +28,21 @@ from agentlightning.types.arrays import Floats
 
 
 def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:
-    """Write the weights of all rows of a step, in place. Untrained tokens weigh 0."""
-    policies: dict[str, list[Row]] = {}
-    for row in rows:
-        policies.setdefault(row.policy, []).append(row)
-    for of_policy in policies.values():
-        _set_policy(of_policy, recipe)
-
-
-def _set_policy(rows: Sequence[Row], recipe: Recipe) -> None:
-    tokens: Counter[str] = Counter()
-    calls = 0
-    for row in rows:
-        tokens[row.rollout_id] += row.trained_tokens
-        calls += sum(segment.trained for segment in row.segments)
-    rollouts, total = len(tokens), sum(tokens.values())
-    for row in rows:
-        for segment in row.segments:
-            if segment.trained:
-                weight = _weight(recipe, segment, tokens[row.rollout_id], rollouts, calls, total)
-                row.weights[segment.start : segment.end] = Floats([weight]) * (segment.end - segment.start)
+    """Write the weights of all rows of a step, in place, for each policy by itself. Untrained tokens weigh
+    0.
+    """
+    for policy in {row.policy for row in rows}:
+        mine = [row for row in rows if row.policy == policy]
+        tokens: Counter[str] = Counter()
+        for row in mine:
+            tokens[row.rollout_id] += row.trained_tokens
+        calls = sum(segment.trained for row in mine for segment in row.segments)
+        for row in mine:
+            for segment in row.segments:
+                if segment.trained:
+                    n, own = segment.end - segment.start, tokens[row.rollout_id]
+                    weight = _weight(recipe, segment, own, len(tokens), calls, tokens.total())
+                    row.weights[segment.start : segment.end] = Floats([weight]) * n
 
 
 def _weight(recipe: Recipe, segment: Segment, own: int, rollouts: int, calls: int, total: int) -> float:
