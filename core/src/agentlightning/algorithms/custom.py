@@ -191,15 +191,6 @@ def as_summary(result: Any) -> dict[str, Any]:
     return found
 
 
-def refuse_rl_settings(**given: Any) -> None:
-    """Raise for settings that only training with a recipe reads."""
-    if named := [name for name, value in given.items() if value]:
-        raise UsageError(
-            f"training.{named[0]}: only training with a recipe knows it; an algorithm of your own queues its "
-            "rollouts itself: drop it"
-        )
-
-
 # ------------------------------------------------------------------------------------------------ baseline
 class Baseline(Algorithm):
     """Runs every task once, those to train on in mode ``train``, those held out in mode ``val``, and returns

@@ -75,10 +75,8 @@ def failure_reasons(records: Sequence[Record]) -> str:
     found: Counter[str] = Counter()
     for record in records:
         if record.rollout.status != RolloutStatus.SUCCEEDED:
-            attempt = record.attempt
-            found[
-                (attempt.reason if attempt else None) or record.rollout.reason or record.rollout.status
-            ] += 1
+            reason = record.attempt.reason if record.attempt else None
+            found[reason or record.rollout.reason or record.rollout.status] += 1
         elif record.rollout.mode == "train" and failure_of(record) == "no-call":
             found["the agent got no answer of the model"] += 1
         elif resolve(record).outcome is None:
@@ -119,11 +117,7 @@ def _rewarded_targets(record: Record) -> set[str]:
     if record.rollout.status != RolloutStatus.SUCCEEDED:
         return set()
     rewards = resolve(record)
-    found = {
-        "rollout": [rewards.final],
-        "calls": list(rewards.calls.values()),
-        "agents": list(rewards.agents.values()),
-    }
+    found = {"rollout": [rewards.final], "calls": rewards.calls.values(), "agents": rewards.agents.values()}
     return {kind for kind, values in found.items() if any(value is not None for value in values)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.algorithms.context import TrainingLoop
-from agentlightning.algorithms.custom import as_algorithm, refuse_rl_settings
+from agentlightning.algorithms.custom import as_algorithm
 from agentlightning.algorithms.recipe_checks import (
     check_credit_fields,
     check_schedule,
@@ -19,7 +19,7 @@ from agentlightning.types import Recipe, UsageError
 
 
 def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
-    """The recipe that is trained with (the default one for algorithms that bring their own loop)."""
+    """Return the recipe that is trained with; an algorithm with a loop of its own has the default one."""
     given = config.training.algorithm
     if isinstance(given, Recipe):
         return given
@@ -31,7 +31,7 @@ def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
 
 
 def check_recipe_fits(config: RunConfig, recipe: Recipe) -> None:
-    """:class:`ConfigError` for a recipe that the schedule of the run would turn into nothing."""
+    """Raise :class:`ConfigError` if the run's schedule does not work with ``recipe``."""
     try:
         check_schedule(recipe, config.training)
     except ValueError as error:
@@ -39,14 +39,17 @@ def check_recipe_fits(config: RunConfig, recipe: Recipe) -> None:
 
 
 def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingLoop:
-    """The object whose ``run(context)`` is the run. The user's own algorithm may ask for ``trainer``."""
+    """Return the object whose ``run(context)`` is the run. A user's algorithm may ask for ``trainer``."""
     training, algorithm = config.training, config.training.algorithm
     named = isinstance(algorithm, str) and algorithm in {*plugins.recipes, "rl"}
     if named or isinstance(algorithm, Recipe):
         return _rl(config, plugins)
-    refuse_rl_settings(
-        quorum=training.quorum, async_steps=training.async_steps, dynamic_sampling=training.dynamic_sampling
-    )
+    for name in ("quorum", "async_steps", "dynamic_sampling"):
+        if getattr(training, name):
+            raise UsageError(
+                f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
+                "rollouts itself: drop it"
+            )
     if isinstance(algorithm, str):
         known: dict[str, Any] = {**plugins.recipes, **plugins.algorithms}
         algorithm = pick(known, "recipe or algorithm", algorithm).factory()

@@ -11,11 +11,10 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from agentlightning.store.sqlite.file.lock import FileLock, Locked
 from agentlightning.types import UsageError
@@ -149,14 +148,3 @@ def _cannot_make(folder: Path, error: OSError) -> RunError:
 def say(line: str) -> None:
     """A line for the person at the terminal."""
     print(line, file=sys.stderr)
-
-
-def report_unfinished(folder: Path) -> Callable[..., None]:
-    """For an exit stack: on the way out of a run that did not finish, where its files lie."""
-
-    def leaving(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-        if kind is not None:
-            say(f"The run did not finish. What there is of it: {folder}")
-            say(f"To go on with it: --run {folder.name} --resume")
-
-    return leaving

@@ -29,7 +29,7 @@ from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.run_config import RunConfig
-from agentlightning.train.run_folder import open_run_folder, report_unfinished, say
+from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
 from agentlightning.types import Call, Recipe, Resource, RolloutConfig, UsageError
@@ -93,10 +93,14 @@ class TrainingSession:
             )
             await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)
             run.started = True
-            if self.trackers:  # a probe that leaves nothing behind has no place to tell of
-                stack.push(report_unfinished(run.folder))
-            self._start_runner(context, agent, stack)
-            yield context
+            try:
+                self._start_runner(context, agent, stack)
+                yield context
+            except BaseException:
+                if self.trackers:  # a probe leaves nothing behind: there is no folder to tell of
+                    say(f"The run did not finish. What there is of it: {run.folder}")
+                    say(f"To go on with it: --run {run.folder.name} --resume")
+                raise
 
     @property
     def recipe(self) -> Recipe:

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.recipe_checks import check_schedule, check_supported_fields
+from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
-from agentlightning.credit.advantage.baselines import BASELINES
-from agentlightning.credit.assign import check_recipe
-from agentlightning.credit.scoring.rules import RULES
 from agentlightning.doctor.checks.environment import nearest_existing
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_bytes, plural
@@ -64,10 +61,7 @@ def _recipe(configured: ConfiguredRun) -> None:
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
-    check_schedule(trainer.recipe, trainer.config.training)
-    rules = {name: s.rule for name, s in plugins.credit_rules.items()}
-    baselines = {name: s.baseline for name, s in plugins.baselines.items()}
-    check_recipe(trainer.recipe, {**RULES, **rules}, {**BASELINES, **baselines})
+    check_credit_fields(trainer.recipe, plugins)
     if spec.environment_info is not None:
         spec.environment_info(trainer.options)
 
