@@ -14,8 +14,8 @@ from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, 
 
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.algorithms.recipe_checks import RecipeRefused
 from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
@@ -91,7 +91,7 @@ async def test_a_run_with_fresh_and_stale_tokens_says_their_mean_age(tmp_path: P
 async def test_calls_that_a_recipe_would_leave_out_are_refused_beforehand(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         with pytest.raises(
-            RecipeRefused, match=r"async_steps = 2 with recipe\.max_staleness = 1: .*importance_cap"
+            ConfigError, match=r"async_steps = 2 with recipe\.max_staleness = 1: .*importance_cap"
         ):
             await line(server, tmp_path, 2, algorithm=recipe(1)).fit(None, TASKS)
         with pytest.raises(

@@ -18,13 +18,13 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.audit.run_list import RunSummary
 from agentlightning.cli.inspect.runs import table
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.train.configured import policy_sources
-from agentlightning.train.fields import ConfigError
 from agentlightning.train.policies import PolicyFolder, read_policies
 from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport

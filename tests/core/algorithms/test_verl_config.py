@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.verl_config import OPTIONS, RECIPE, BadConfiguration
+from agentlightning.algorithms.settings import ConfigError
+from agentlightning.algorithms.verl_config import OPTIONS, RECIPE
 from agentlightning.recipes import FIELDS
 
 
@@ -99,12 +100,12 @@ def test_without_a_term_a_coefficient_says_nothing() -> None:
     ({"agentlightning": {"recipe": {"group_size": 2}}, "actor_rollout_ref.rollout.n": 4}, "says it too"),
 ])  # fmt: skip
 def test_what_belongs_elsewhere_is_refused_by_name(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadConfiguration, match=said):
+    with pytest.raises(ConfigError, match=said):
         agl.VERL(config)
 
 
 def test_all_that_cannot_be_used_is_named_at_once() -> None:
-    with pytest.raises(BadConfiguration) as refused:
+    with pytest.raises(ConfigError) as refused:
         agl.VERL({
             "algorithm": {"adv_estimator": "remax", "use_kl_in_reward": True},
             "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean", "ppo_mini_batch_size": 8}},
@@ -123,18 +124,17 @@ def test_all_that_cannot_be_used_is_named_at_once() -> None:
 
 def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
     assert agl.VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
-    with pytest.raises(BadConfiguration, match="group_size"):
+    with pytest.raises(ConfigError, match="group_size"):
         agl.VERL({"actor_rollout_ref.rollout.n": 4}, recipe=agl.RLOO())
 
 
 def test_several_policies_are_for_the_local_driver() -> None:
-    from agentlightning.train.policies import PolicyError
     from agentlightning.train.serving import driver_spec
 
     trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
     if "verl" not in trainer.plugins.drivers:
         pytest.skip("the plugin agl-verl is not installed")
-    with pytest.raises(PolicyError, match="one policy a run"):
+    with pytest.raises(ConfigError, match="one policy a run"):
         driver_spec(trainer.plugins, trainer.driver, trainer.served)
 
 

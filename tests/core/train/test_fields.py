@@ -10,16 +10,9 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 import agentlightning as agl
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.train import fields
-from agentlightning.train.fields import (
-    FILE_ONLY,
-    SECTION_OF,
-    SECTIONS,
-    ConfigError,
-    RunFields,
-    fields_of,
-    from_fields,
-)
+from agentlightning.train.fields import FILE_ONLY, SECTION_OF, SECTIONS, RunFields, fields_of, from_fields
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import load_config
 from agentlightning.types import aliases

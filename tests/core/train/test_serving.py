@@ -11,14 +11,15 @@ import pytest
 
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
 from agentlightning.specs import DriverSpec
 from agentlightning.train.algorithm import algorithm_of
-from agentlightning.train.fields import ConfigError, from_fields
-from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, PolicyError, read_policies
+from agentlightning.train.fields import from_fields
+from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, read_policies
 from agentlightning.train.serving import driver_spec, serve, serve_scripted
 from agentlightning.types import UsageError
 from agentlightning.types.select import BadSelect
@@ -137,7 +138,7 @@ async def test_what_is_served_and_closed() -> None:
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
         assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
-        with pytest.raises(PolicyError, match="headroom: 'old' is the name of a policy"):
+        with pytest.raises(ConfigError, match="headroom: 'old' is the name of a policy"):
             await serve_scripted({"old": list}, [1], gateway, stack, config.served.names)
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
     assert log[3:] == ["close old", "close town", "close wolves"]
@@ -148,7 +149,7 @@ async def test_options_that_must_be_the_same() -> None:
     config = from_fields({"policy": policy, "options": {"save_every": 2}, "driver": "fake"})
     plugins = build([], discover=False)
     plugins.drivers["fake"] = spec([])
-    with pytest.raises(PolicyError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
+    with pytest.raises(ConfigError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
         async with AsyncExitStack() as stack:
             gateway = Gateway(open_store(":memory:"), Keys())
             await serve(config, GRPO(), plugins, gateway, stack)
@@ -161,10 +162,10 @@ def test_drivers_that_cannot_are_refused() -> None:
     frozen = read_policies({"a": "a", "old": PolicyFolder("o", train=False)})
     plugins.drivers["fake"] = spec(log, multi_policy=False)
     assert driver_spec(plugins, "fake", one) and driver_spec(plugins, "fake", read_policies({"j": JUDGE}))
-    with pytest.raises(PolicyError, match="'fake' trains one policy a run"):
+    with pytest.raises(ConfigError, match="'fake' trains one policy a run"):
         driver_spec(plugins, "fake", two)
     plugins.drivers["fake"] = replace(spec(log), serve=None)
-    with pytest.raises(PolicyError, match="policy 'old': driver 'fake' serves no policy that it does not"):
+    with pytest.raises(ConfigError, match="policy 'old': driver 'fake' serves no policy that it does not"):
         driver_spec(plugins, "fake", frozen)
     with pytest.raises(UsageError, match="nothing is trained: judge are frozen"):
         algorithm_of(from_fields({"policy": {"judge": JUDGE}}), plugins, None)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import spider
-from agentlightning.algorithms.recipe_checks import RecipeRefused, check_credit_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
 from agentlightning.train.configured import load_data
@@ -55,7 +56,7 @@ def test_the_gpu_profile_is_one_that_verl_carries_out() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "error"),
     [
-        ("training.recipe", {"group_size": 4, "credit": "per_cal"}, RecipeRefused),
+        ("training.recipe", {"group_size": 4, "credit": "per_cal"}, ConfigError),
         ("backend.options", {"device": "cuda", "learning_rate": 1e-6}, UsageError),
     ],
 )

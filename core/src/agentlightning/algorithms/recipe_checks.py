@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
-from agentlightning.algorithms.settings import TrainingSection
+from agentlightning.algorithms.settings import ConfigError, TrainingSection
 from agentlightning.credit.assign import check_recipe
 from agentlightning.plugins.manager import Plugins
-from agentlightning.types import Recipe, UsageError
+from agentlightning.types import Recipe
 
 CORE_FIELDS = frozenset(
     {
@@ -23,10 +23,6 @@ CORE_FIELDS = frozenset(
 """Recipe fields that core carries out, whatever the driver: they end in the rows."""
 
 
-class RecipeRefused(UsageError, ValueError):
-    """The run would ignore something that the recipe asks for."""
-
-
 def check_supported_fields(
     recipe: Recipe, driver: str, supported: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
 ) -> None:
@@ -35,7 +31,7 @@ def check_supported_fields(
     if ignored:
         reasons = {k: f" ({why[k]})" if k in why else "" for k in ignored}
         listed = ", ".join(f"{k}={v!r}{reasons[k]}" for k, v in sorted(ignored.items()))
-        raise RecipeRefused(
+        raise ConfigError(
             f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
             "or drop it"
         )
@@ -46,7 +42,7 @@ def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
     try:
         check_recipe(recipe, **plugins.credit_functions)
     except ValueError as error:
-        raise RecipeRefused(str(error)) from None
+        raise ConfigError(str(error)) from None
 
 
 def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
@@ -55,20 +51,20 @@ def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
     if training.quorum is not None:
         group_size_needed(training.quorum, recipe.group_size + training.quorum.hedge)
     if recipe.max_staleness < async_steps:
-        raise RecipeRefused(
+        raise ConfigError(
             f"async_steps = {async_steps} with recipe.max_staleness = {recipe.max_staleness}: calls made "
             f"that early are up to {async_steps} versions old when they are trained, and the recipe leaves "
             f"them out; set recipe.max_staleness to {async_steps} or more, best with recipe.importance_cap "
             "(say 2.0), which corrects for their age"
         )
     if dynamic_sampling and not recipe.filter_zero_std_groups:
-        raise RecipeRefused(
+        raise ConfigError(
             f"dynamic_sampling = {dynamic_sampling} without recipe.filter_zero_std_groups: groups without a "
             "spread are then part of the step, and nothing replaces them; set "
             "recipe.filter_zero_std_groups to true"
         )
     if dynamic_sampling and recipe.baseline == "none" and recipe.scale == "none":
-        raise RecipeRefused(
+        raise ConfigError(
             f"dynamic_sampling = {dynamic_sampling} with recipe.baseline = 'none': nothing is compared, so "
             "no group is without a spread and none is replaced; drop dynamic_sampling, or use a baseline"
         )

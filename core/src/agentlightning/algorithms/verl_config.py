@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.recipes import RECIPES, get
-from agentlightning.types import Recipe, UsageError
+from agentlightning.types import Recipe
 
 OURS = "agentlightning"
 """Section of the configuration for settings that verl does not have."""
@@ -84,16 +85,12 @@ REFUSED = {
 K3 = ("k3", "low_var_kl")
 
 
-class BadConfiguration(UsageError, ValueError):
-    """An unusable entry of the configuration; the message names it."""
-
-
 class VERL:
     """A recipe trained by verl's trainer, through the driver of ``plugins/verl``.
 
     ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
     (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
-    ``recipe`` and ``options`` may be given beside it, and win. :class:`BadConfiguration` names every entry
+    ``recipe`` and ``options`` may be given beside it, and win. :class:`ConfigError` names every entry
     that belongs elsewhere, all of them at once.
     """
 
@@ -193,7 +190,7 @@ def read_recipe(
 ) -> Recipe:
     """The named or given recipe with ``fields`` of verl's tree; ``base``: the default.
 
-    Raises :class:`BadConfiguration` for all errors, ``wrong`` included.
+    Raises :class:`ConfigError` for all errors, ``wrong`` included.
     """
     found = [*wrong]
     if isinstance(given, Recipe):
@@ -218,7 +215,7 @@ def read_recipe(
 def _refuse(wrong: Sequence[str]) -> None:
     """Raise one error for all problems, so that they can be fixed at once."""
     if len(wrong) == 1:
-        raise BadConfiguration(wrong[0])
+        raise ConfigError(wrong[0])
     if wrong:
         listed = "".join(f"\n  {line}" for line in wrong)
-        raise BadConfiguration(f"{len(wrong)} entries cannot be used:{listed}")
+        raise ConfigError(f"{len(wrong)} entries cannot be used:{listed}")

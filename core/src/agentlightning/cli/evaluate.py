@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.cli.config_options import Config, Sets, last_line, read
 from agentlightning.train.configured import configure
-from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.train.fields import from_fields
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types.policy import missing_policy_message
 

@@ -11,8 +11,8 @@ from agentlightning.algorithms.recipe_checks import (
     check_schedule,
     check_supported_fields,
 )
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.plugins.manager import Plugins, pick
-from agentlightning.train.fields import ConfigError
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import Recipe, UsageError

@@ -15,9 +15,10 @@ import msgspec
 
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 from agentlightning.algorithms.rollouts.datasets import tasks_of
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.train.algorithm import check_recipe_fits, recipe_of
-from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import PolicyFolder, PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer

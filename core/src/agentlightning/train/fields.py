@@ -14,15 +14,10 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentlightning.algorithms.settings import FILE, Quorum, Section
+from agentlightning.algorithms.settings import FILE, ConfigError, Quorum, Section
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
-from agentlightning.types import UsageError
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
-
-
-class ConfigError(UsageError, ValueError):
-    """A configuration that cannot be used, with file and key."""
 
 
 class RunFields(TypedDict, total=False):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Upstream
-from agentlightning.types import LLM, UsageError
+from agentlightning.types import LLM
 from agentlightning.types.select import selector
 
 POLICY = "policy"
@@ -24,10 +25,6 @@ BY_AGENT = "by-agent"
 CATCH_ALL = "re:.*"
 """Everybody that the map of agents does not name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-class PolicyError(UsageError, ValueError):
-    """Policies, or a map of agents to them, that cannot be used; the message names the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ class Policies:
 def read_policies(
     policy: PolicySource | Mapping[str, PolicySource] | None, agents: Mapping[str, str] | None = None
 ) -> Policies:
-    """Check ``Trainer(policy=…, policies=…)``. :class:`PolicyError` names the entry that is wrong."""
+    """Check ``Trainer(policy=…, policies=…)``. :class:`ConfigError` names the entry that is wrong."""
     trained: dict[str, PolicyFolder] = {}
     frozen: dict[str, PolicyFolder | LLM] = {}
     named = isinstance(policy, Mapping)
@@ -104,7 +101,7 @@ def read_policies(
         elif named:
             frozen[name] = source
         else:
-            raise PolicyError("policy: the only policy is the one that is trained: give its folder")
+            raise ConfigError("policy: the only policy is the one that is trained: give its folder")
     found = Policies(trained, frozen, dict(agents or {}), named)
     _check_same_but_case(found.names)
     _check_agents(found)
@@ -113,26 +110,26 @@ def read_policies(
 
 def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PolicyError(f"policy {name!r}: a name has letters, digits, '-' and '_', at most 64")
+        raise ConfigError(f"policy {name!r}: a name has letters, digits, '-' and '_', at most 64")
     if name in (BY_AGENT, "llm"):
-        raise PolicyError(f"policy {name!r}: that name is taken; choose another")
+        raise ConfigError(f"policy {name!r}: that name is taken; choose another")
     if isinstance(given, str | Path):
         return PolicyFolder(given)
     if isinstance(given, PolicyFolder):
         return given
     if not isinstance(given, LLM):
-        raise PolicyError(
+        raise ConfigError(
             f"policy {name!r} is a {type(given).__name__}: give a folder, agl.PolicyFolder(…), or "
             "agl.LLM(endpoint=…, model=…)"
         )
     if given.sampling_parameters:
-        raise PolicyError(
+        raise ConfigError(
             f"policy {name!r}: an endpoint is asked as the agent asks; leave sampling_parameters out"
         )
     try:
         route(name, given)
     except ValueError as error:
-        raise PolicyError(f"policy {name!r}: {error}") from None
+        raise ConfigError(f"policy {name!r}: {error}") from None
     return given
 
 
@@ -141,7 +138,7 @@ def _check_same_but_case(names: Sequence[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         if (other := known.setdefault(name.lower(), name)) != name:
-            raise PolicyError(
+            raise ConfigError(
                 f"policy {name!r}: differs from {other!r} by its case only; choose another name"
             )
 
@@ -153,7 +150,7 @@ def _check_agents(found: Policies) -> None:
             near = difflib.get_close_matches(str(policy), found.names, n=1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             known = ", ".join(found.names) or "none"
-            raise PolicyError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
+            raise ConfigError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
 
 
 def route(name: str, llm: LLM, **settings: Any) -> Upstream:

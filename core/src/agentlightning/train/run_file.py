@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from agentlightning.algorithms.settings import FILE
-from agentlightning.train.fields import ConfigError, build, new_key, rename_keys
+from agentlightning.algorithms.settings import FILE, ConfigError
+from agentlightning.train.fields import build, new_key, rename_keys
 from agentlightning.train.run_config import RunConfig
 
 

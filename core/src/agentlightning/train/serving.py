@@ -11,10 +11,11 @@ from typing import Any, cast
 import msgspec
 
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
-from agentlightning.train.policies import POLICY, Policies, PolicyError, PolicyFolder, route
+from agentlightning.train.policies import POLICY, Policies, PolicyFolder, route
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
 
@@ -95,7 +96,7 @@ async def serve_scripted(
 ) -> None:
     """Serve scripted policies (oracle, random) through the same gateway as the real ones."""
     if clash := sorted(set(headroom) & set(taken)):
-        raise PolicyError(f"headroom: {clash[0]!r} is the name of a policy; choose another")
+        raise ConfigError(f"headroom: {clash[0]!r} is the name of a policy; choose another")
     if not headroom or not tasks:
         return
     from agentlightning.testing.scripted import ScriptedModelServer
@@ -108,17 +109,17 @@ async def serve_scripted(
 
 
 def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec:
-    """Return the driver's spec. Raise :class:`PolicyError` if the driver cannot serve ``policies``."""
+    """Return the driver's spec. Raise :class:`ConfigError` if the driver cannot serve ``policies``."""
     spec = pick(plugins.drivers, "driver", driver)
     if policies.named and policies.trained and not spec.multi_policy:
         able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.multi_policy))
-        raise PolicyError(
+        raise ConfigError(
             f"driver {driver!r} trains one policy a run: give policy the folder of one, not a mapping "
             f"(several are for: {able})"
         )
     folders = [name for name, given in policies.frozen.items() if isinstance(given, PolicyFolder)]
     if folders and spec.serve is None:
-        raise PolicyError(
+        raise ConfigError(
             f"policy {folders[0]!r}: driver {driver!r} serves no policy that it does not train; serve it "
             "yourself and give its endpoint"
         )
@@ -130,7 +131,7 @@ def _check_shared_options(options: Mapping[str, Mapping[str, Any]], spec: Driver
         values = {name: of.get(key) for name, of in options.items()}
         if len({repr(value) for value in values.values()}) > 1:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
-            raise PolicyError(
+            raise ConfigError(
                 f"options.{key}: driver {spec.name!r} needs one value for all policies of a run ({listed}); "
                 "set it in the options of the run"
             )

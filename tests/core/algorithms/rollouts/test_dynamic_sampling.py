@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentlightning import GRPO, PolicyFolder, Trainer
-from agentlightning.algorithms.recipe_checks import RecipeRefused
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
-from agentlightning.algorithms.settings import TrainingSection
-from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.algorithms.settings import ConfigError, TrainingSection
+from agentlightning.train.fields import from_fields
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 
 SPREAD = GRPO(filter_zero_std_groups=True)
@@ -80,7 +79,7 @@ def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
     ],
 )
 def test_what_would_come_to_nothing_is_refused(recipe: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeRefused, match=said):
+    with pytest.raises(ConfigError, match=said):
         RL(recipe, TrainingSection(steps=1, **options))
 
 

@@ -13,12 +13,12 @@ from core.runner.across import Event
 
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.batching import group_rollouts
-from agentlightning.algorithms.rollouts.quorum import METRICS, BadQuorum, wait_for_groups
-from agentlightning.algorithms.settings import Quorum, TrainingSection
+from agentlightning.algorithms.rollouts.quorum import METRICS, wait_for_groups
+from agentlightning.algorithms.settings import ConfigError, Quorum, TrainingSection
 from agentlightning.credit import assign
 from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.train.fields import ConfigError, from_fields
+from agentlightning.train.fields import from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
 from agentlightning.types.failure import (
     FAILURE_KINDS,
@@ -279,9 +279,9 @@ def test_bad_quorums_are_named(given: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(("quorum", "words"), [(Quorum(k=3), "more than the 2"), (Quorum(hedge=2), "extra")])
 async def test_a_quorum_must_fit_its_groups(store: Store, quorum: Quorum, words: str) -> None:
     groups = await queue(store, [1, 1])
-    with pytest.raises(BadQuorum, match=words):
+    with pytest.raises(ConfigError, match=words):
         await wait_for_groups(store, groups, quorum)
-    with pytest.raises(BadQuorum, match=words):
+    with pytest.raises(ConfigError, match=words):
         RL(Recipe(name="t", group_size=2 - quorum.hedge), TrainingSection(quorum=quorum))
 
 

@@ -14,28 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agentlightning.algorithms.settings import Quorum
+from agentlightning.algorithms.settings import ConfigError, Quorum
 from agentlightning.store.base import Conflict, Store
-from agentlightning.types import Rollout, RolloutStatus, UsageError
+from agentlightning.types import Rollout, RolloutStatus
 from agentlightning.types.failure import SET_ASIDE_REASON, FailureTable, failure_kind_of_end
 
 METRICS = ("quorum/stragglers", "quorum/hedged", "quorum/cancelled", "quorum/short_groups")
 """Counts of a step with a quorum (:func:`wait_for_groups`)."""
 
 
-class BadQuorum(UsageError, ValueError):
-    """A quorum does not fit the groups of the run."""
-
-
 def group_size_needed(quorum: Quorum, queued: int) -> int:
-    """Return ``n``, the rollouts that a group of ``queued`` needs. Raise :class:`BadQuorum` if the group is
+    """Return ``n``, the rollouts that a group of ``queued`` needs. Raise :class:`ConfigError` if the group is
     too small for ``quorum``.
     """
     n = queued - quorum.hedge
     if n < 1:
-        raise BadQuorum(f"quorum.hedge = {quorum.hedge}: all of a group of {queued} would be extra")
+        raise ConfigError(f"quorum.hedge = {quorum.hedge}: all of a group of {queued} would be extra")
     if quorum.k is not None and quorum.k > n:
-        raise BadQuorum(f"quorum.k = {quorum.k}: more than the {n} rollouts of a group")
+        raise ConfigError(f"quorum.k = {quorum.k}: more than the {n} rollouts of a group")
     return n
 
 
