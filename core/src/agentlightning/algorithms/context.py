@@ -50,7 +50,7 @@ class Context:
     policy: str = "policy"
     """Model name under which agents ask for their policy."""
     named: tuple[str, ...] = ()
-    """Further policies that agents may ask for by name, in a run with named policies."""
+    """Policies that agents may ask for by name, in a run with named policies."""
     driver: Driver | MultiPolicyDriver | None = None
     headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Scripted policies (``oracle``, ``random``) that bound the headroom."""
@@ -61,7 +61,7 @@ class Context:
     progress: dict[str, Any] = field(default_factory=dict)
     """The algorithm's state in the checkpoint of ``first_step``."""
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Batch → a finished evaluation and the policy version that it is of."""
+    """Batch → a finished evaluation and the policy version that was evaluated."""
     journal: Journal = field(init=False)
     """Writes the run's chain."""
     runner: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Context:
     say: Callable[[str], None] = print
     """Prints a line at the terminal."""
     evaluated: Counter[str] = field(default_factory=Counter)
-    """Evaluation name → how often it was made; each one has new rollouts."""
+    """Evaluation name → number of evaluations of that name; each has new rollouts."""
     resources: dict[str, str] = field(default_factory=dict)
     """Policy name → id of the resources that point agents at it."""
 
@@ -87,18 +87,18 @@ class Context:
 
     @property
     def versions(self) -> Versions:
-        """The version about to be trained; of named policies, that of each."""
+        """Return the policy version about to be trained; of named policies, the version of each."""
         if isinstance(self.driver, MultiPolicyDriver):
             return self.driver.versions
         return self.driver.version if self.driver else None
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Names of the policies that are trained."""
+        """Return the names of the trained policies."""
         return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
 
     async def publish(self) -> None:
-        """Store the endpoints for agents: the policy, and the scripted policies of the headroom check."""
+        """Store the resources of agents: endpoints of the policy and of the scripted policies."""
         for name in (self.policy, *self.headroom):
             bundle = dict(self.initial)
             if self.endpoint or name != self.policy:
@@ -160,7 +160,7 @@ class Context:
         return evaluation
 
     async def accounts(self) -> dict[str, dict[str, int]]:
-        """Counts of refusals, losses and failures besides those of rollouts, by component."""
+        """Return counts of refusals, losses and failures by component, without those of rollouts."""
         gateway = self.gateway.metrics
         found = {
             "refused": (await self.store.counts()).get("refused", {}),
@@ -200,5 +200,5 @@ class Context:
 
 
 def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
-    """Whether an evaluation made before the resume is still the one that is asked for."""
+    """Whether an evaluation from before the resume still holds for the served version."""
     return known["version"] == version or policy is not None or name.startswith("before")

@@ -1,7 +1,8 @@
-"""Users' own algorithms: a function or a class on the store of the run.
+"""Users' own algorithms: a function or a class that works on the store of the run.
 
 ``@agl.algo async def search(*, store, train_dataset): …`` gets its arguments by name. Invariant: rollouts
-that it enqueues belong to the run and use the trainer's settings for attempts, unless it gives its own.
+that an algorithm enqueues belong to the run and use the trainer's settings for attempts, unless the algorithm
+gives others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from agentlightning.types import Evaluation, Resources, Rollout, UsageError
 
 
 class AlgorithmStore:
-    """The store that an algorithm gets: rollouts it enqueues belong to the run and use the run's settings
-    for attempts unless they have their own (:meth:`.Store.add_run`).
+    """The store of an algorithm: enqueued rollouts belong to the run and use the run's settings for
+    attempts, unless they have their own (:meth:`.Store.add_run`).
     """
 
     def __init__(self, context: Context) -> None:
@@ -32,7 +33,7 @@ class AlgorithmStore:
         return getattr(self._store, name)
 
     async def enqueue_rollout(self, *args: Any, **fields: Any) -> Rollout:
-        """As :meth:`.Store.enqueue_rollout`, in the run."""
+        """Enqueue a rollout of the run, as :meth:`.Store.enqueue_rollout` does."""
         fields.setdefault("run_id", self._run)
         rollout: Rollout = await self._store.enqueue_rollout(*args, **fields)
         return rollout
@@ -40,7 +41,7 @@ class AlgorithmStore:
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
-        """As :meth:`.Store.enqueue_many_rollouts`, in the run."""
+        """Enqueue rollouts of the run, as :meth:`.Store.enqueue_many_rollouts` does."""
         mine = [r if r.run_id else msgspec.structs.replace(r, run_id=self._run) for r in rollouts]
         return await self._store.enqueue_many_rollouts(mine, request_id=request_id)
 
@@ -71,29 +72,29 @@ class Algorithm:
         return self._given[name]
 
     def get_store(self) -> Store:
-        """The run's store."""
+        """Return the run's store."""
         store: Store = self._get("store")
         return store
 
     def get_trainer(self) -> Any:
-        """The trainer."""
+        """Return the trainer."""
         return self._get("trainer")
 
     def get_adapter(self) -> Any:
-        """The converter that the trainer was given, or ``None``."""
+        """Return ``Trainer(adapter=…)``."""
         return self._get("adapter")
 
     def get_tracer(self) -> Any:
-        """The tracer that the trainer was given, or ``None``."""
+        """Return ``Trainer(tracer=…)``."""
         return self._get("tracer")
 
     def get_llm_proxy(self) -> str:
-        """Base URL of the run's gateway."""
+        """Return the base URL of the run's gateway."""
         url: str = self._get("llm_proxy")
         return url
 
     def get_initial_resources(self) -> Resources | None:
-        """The resources that the trainer was given, as stored; ``None``: it was given none."""
+        """Return ``Trainer(initial_resources=…)`` as stored, ``None`` without them."""
         found: Resources | None = self._get("initial_resources")
         return found
 
@@ -110,7 +111,7 @@ class FunctionAlgorithm(Algorithm):
 
 
 def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
-    """Make ``function``, plain or a coroutine function, an algorithm that gets by name what it asks for:
+    """Make ``function``, plain or a coroutine function, an algorithm. It may name these arguments:
     ``store, train_dataset, val_dataset, context, trainer, llm_proxy`` (the gateway's URL)\\ ``, gateway,
     adapter, tracer, initial_resources``.
     """
@@ -148,7 +149,7 @@ class BoundAlgorithm:
 
 
 def as_algorithm(given: Any, trainer: Any) -> Any:
-    """``given`` as an object with ``run(context)``; a function is an algorithm too."""
+    """Return ``given``, an object, a class or a function, as an object with ``run(context)``."""
     if isinstance(given, type):
         given = given()
     if inspect.isroutine(given) or isinstance(given, functools.partial):
@@ -162,7 +163,7 @@ def as_algorithm(given: Any, trainer: Any) -> Any:
 
 
 def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for the parameters of ``function``."""
+    """Return the arguments for the parameters of ``function``."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -176,7 +177,7 @@ def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[s
 
 
 async def _call(function: Callable[..., Any], **given: Any) -> Any:
-    """Await a coroutine function on this loop, run a plain one in a thread; its result."""
+    """Await a coroutine function on this loop or run a plain one in a thread; return its result."""
     if inspect.iscoroutinefunction(function):
         return await function(**given)
     result = await in_thread(functools.partial(function, **given))
@@ -184,7 +185,7 @@ async def _call(function: Callable[..., Any], **given: Any) -> Any:
 
 
 def as_summary(result: Any) -> dict[str, Any]:
-    """The result for the run's summary: a dict as it is, anything else as ``result``."""
+    """Return the result for the run's summary: a dict as it is, anything else as ``result``."""
     if result is None:
         return {}
     found: dict[str, Any] = jsonable(result if isinstance(result, dict) else {"result": result})
@@ -193,8 +194,8 @@ def as_summary(result: Any) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ baseline
 class Baseline(Algorithm):
-    """Runs every task once, those to train on in mode ``train``, those held out in mode ``val``, and returns
-    the mean rewards. ``tasks``: at most so many of each dataset (``None``: all).
+    """Runs every task once, training tasks in mode ``train`` and held-out tasks in mode ``val``, and returns
+    the mean rewards. ``tasks``: run at most this many of each dataset (``None``: all).
     """
 
     def __init__(self, *, tasks: int | None = None) -> None:

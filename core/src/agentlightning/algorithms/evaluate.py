@@ -28,9 +28,9 @@ class NothingRewarded(UsageError):
 
 
 def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one.
+    """Return the 95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one.
 
-    ``None`` without a reward, or with a single graded one.
+    ``None`` without a reward, or with a single reward other than 0 and 1.
     """
     n = len(rewards)
     if n == 0:
@@ -71,7 +71,7 @@ async def evaluate(store: Store, name: str, rollouts: Sequence[Rollout]) -> tupl
 
 
 def failure_reasons(records: Sequence[Record]) -> str:
-    """Why rollouts have no reward, the commonest reason first, for an error message."""
+    """Return why rollouts have no reward, the commonest reason first, for an error message."""
     found: Counter[str] = Counter()
     for record in records:
         if record.rollout.status != RolloutStatus.SUCCEEDED:
@@ -85,7 +85,7 @@ def failure_reasons(records: Sequence[Record]) -> str:
 
 
 def first_traceback(records: Sequence[Record]) -> str:
-    """The traceback of the first rollout whose agent raised, to append to a message."""
+    """Return the traceback of the first rollout whose agent raised, to append to a message."""
     for record in records:
         traceback = record.attempt.metadata.get(TRACEBACK) if record.attempt else None
         if traceback:
@@ -94,8 +94,8 @@ def first_traceback(records: Sequence[Record]) -> str:
 
 
 def unread_rewards(records: Sequence[Record], rule: str) -> str:
-    """A message if the credit rule does not read the rewards that the agent emits; empty if it does, or if
-    the rule is a plugin's.
+    """Return a message if the credit rule does not read the rewards that the agent emits; an empty one if
+    the rule reads them or is a plugin's.
     """
     unread: Counter[str] = Counter()
     for record in records:
@@ -113,7 +113,7 @@ def unread_rewards(records: Sequence[Record], rule: str) -> str:
 
 
 def _rewarded_targets(record: Record) -> set[str]:
-    """The targets of a successful rollout's finite rewards: ``rollout``, ``calls``, ``agents``."""
+    """Return the targets of a successful rollout's finite rewards: ``rollout``, ``calls``, ``agents``."""
     if record.rollout.status != RolloutStatus.SUCCEEDED:
         return set()
     rewards = resolve(record)
@@ -122,7 +122,7 @@ def _rewarded_targets(record: Record) -> set[str]:
 
 
 def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:
-    """The evaluation of these records."""
+    """Return the evaluation of these records."""
     found = [resolve(r).outcome if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
     rewards = [0.0 if value is None else value for value in found]
     return Evaluation(
@@ -138,7 +138,7 @@ def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluatio
 
 
 def call_metrics(records: Sequence[Record]) -> dict[str, float]:
-    """Calls made, and how many of them were captured exactly."""
+    """Return the number of calls, in all and by verdict, and of response tokens."""
     kinds: Counter[str] = Counter()
     made = recorded = 0
     for record in records:

@@ -29,7 +29,7 @@ GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time",
 
 
 class Journal:
-    """Writes the chain of run ``run_id``, whose files lie in ``folder``. ``key``: signs it; default
+    """Writes the chain of run ``run_id``, whose files lie in ``folder``. ``key`` signs the links; default:
     ``AGL_SEAL_KEY``."""
 
     def __init__(self, store: Store, run_id: str, folder: Path, key: str | None = None) -> None:
@@ -43,7 +43,7 @@ class Journal:
         self._lock = asyncio.Lock()
 
     async def begin(self, info: Mapping[str, Any]) -> None:
-        """The first link: settings and data of the run."""
+        """Write the first link: settings and data of the run."""
         await self._add("begin", self.run_id, {"info": _fixed_entries(info)})
 
     async def resume(self, info: Mapping[str, Any], first_step: int, evaluations: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class Journal:
             self.last = made
 
     async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """The link of an evaluation, with fingerprints of its rollouts."""
+        """Write the link of an evaluation, with fingerprints of its rollouts."""
         version = entry.get("version")
         seals = [
             fingerprint_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
@@ -80,14 +80,14 @@ class Journal:
         await self._add("evaluation", batch, plain(entry), seals)
 
     async def checkpoint(self, folder: Path) -> None:
-        """The link of a complete checkpoint: the digest of each file in ``folder``."""
+        """Write the link of a complete checkpoint: the digest of each file in ``folder``."""
         name = self._name(folder)
         files = await asyncio.to_thread(file_digests, folder)
         await self._add("checkpoint", name, {"files": files})
         self._checkpoints.add(name)
 
     async def end(self, summary: Mapping[str, Any], policy: Path | None) -> dict[str, Any]:
-        """The last link: the summary and the exported policy. Returns the summary's entry about the chain."""
+        """Write the last link: the summary and the exported policy. Return the summary's entry about it."""
         files = await asyncio.to_thread(file_digests, policy) if policy is not None else None
         await self._add("end", self.run_id, {"summary": plain(summary), "policy": files})
         assert self.last is not None
@@ -107,19 +107,19 @@ class Journal:
         return next_link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
 
     def _name(self, folder: Path) -> str:
-        """A folder's name in the chain: relative, since the run's folder may be moved."""
+        """Return a folder's name in the chain: a relative path, since the run's folder may be moved."""
         folder, home = folder.resolve(), self.folder.resolve()
         return folder.relative_to(home).as_posix() if folder.is_relative_to(home) else str(folder)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The folders of a run's checkpoints, of all its policies."""
+    """Return the checkpoint folders of all policies of a run."""
     found = [*folder.glob("checkpoints/*"), *folder.glob("policies/*/checkpoints/*")]
     return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """sha256 of every file below ``folder``, by its path there."""
+    """Return path → sha256 of every file below ``folder``."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="hash") as pool:
         hashes = pool.map(_sha256, files)

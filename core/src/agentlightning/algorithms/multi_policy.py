@@ -1,10 +1,10 @@
 """Train several policies in one run: one driver each, on steps that all share.
 
-Each policy has its own driver, and all call one shared job. A step is collected once all have arrived; its
-rows are split by policy; the drivers update one after another (they share a machine and torch's random
-state); the gateway lets no call pass until the last driver serves its new version. Invariants: no rollout
-sees one policy before an update and another after it; no policy is more than one checkpoint ahead of
-another.
+Each policy has its own driver, and all drivers call one shared job. The job collects a step once all drivers
+have asked for it and splits the rows by policy; the drivers update one after another (they share a machine
+and torch's random state); the gateway lets no call pass until the last driver serves its new version.
+Invariants: no rollout sees one policy before an update and another after it; no policy is more than one
+checkpoint ahead of another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CheckpointMismatch(UsageError):
 
 
 def policy_home(folder: Path, policy: str) -> Path:
-    """The folder of one of several policies, in the run's folder."""
+    """Return the folder of one of several policies, in the run's folder."""
     return folder / "policies" / policy
 
 
@@ -44,17 +44,18 @@ class MultiPolicyDriver:
 
     @property
     def versions(self) -> dict[str, int | None]:
-        """Served version of each policy."""
+        """Return the served version of each policy."""
         return {name: driver.version for name, driver in self.drivers.items()}
 
     @property
     def version(self) -> int:
-        """The sum of their versions: grows with each update."""
+        """Return the sum of the versions, which grows with each update."""
         return sum(driver.version for driver in self.drivers.values())
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
-        """Resume from the last step of which every policy has a complete checkpoint; later checkpoints are
-        removed. ``(0, {})`` if there is none. :class:`CheckpointMismatch` if a policy lacks more than one.
+        """Resume from the last step of which every policy has a complete checkpoint, and remove later
+        checkpoints. Return ``(0, {})`` if there is no such step. Raise :class:`CheckpointMismatch` if a
+        policy lacks more than one checkpoint.
         """
         places = {name: policy_home(folder, name) for name in self.drivers}
         steps = {name: await driver.checkpoints(places[name]) for name, driver in self.drivers.items()}
@@ -82,14 +83,14 @@ class MultiPolicyDriver:
             await self.gateway.resume()
 
     async def export(self, folder: Path) -> Path:
-        """Write every policy to ``folder/<its name>``; the folder."""
+        """Write every policy to ``folder/<its name>``; return ``folder``."""
         for name, driver in self.drivers.items():
             await driver.export(folder / name)
         return folder
 
 
 class Barrier:
-    """A barrier: the last driver to arrive does the work of that point, once, for all."""
+    """A barrier: the last driver that arrives at a point does its work, once, for all drivers."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)
@@ -101,8 +102,8 @@ class Barrier:
         self._done: asyncio.Future[Any] | None = None
 
     async def __call__(self, name: str, point: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for the others; all get the result of ``work``, or its error. ``RuntimeError`` if a driver
-        waits at another point.
+        """Wait for the other drivers; all get the result of ``work``, or its error. Raise ``RuntimeError``
+        if a driver waits at another point.
         """
         self._waiting[name] = point
         if self._left or len(set(self._waiting.values())) > 1:
@@ -129,7 +130,7 @@ class Barrier:
         return result
 
     def leave(self, name: str) -> None:
-        """``name`` has ended: nobody waits for it any more."""
+        """Note that driver ``name`` has ended; drivers that wait for it get an error."""
         self._left.add(name)
         if self._done is not None and not self._done.done():
             self._done.set_exception(self._out_of_step())
@@ -169,7 +170,7 @@ class SharedJob:
             turn.set()
 
     async def collect(self, step: int) -> dict[str, Batch]:
-        """Collect the step and split it. No call passes from here until all serve their new versions."""
+        """Collect the step and split it. No call passes until all drivers serve their new versions."""
         batch = await self.job.collect(step)
         await self.gateway.pause()
         if not await self.gateway.drain(PATIENCE):
@@ -184,8 +185,8 @@ class SharedJob:
             self.turns[after].set()
 
     async def report(self) -> None:
-        """Report all policies after their updates. The first report holds the seconds of the rollouts,
-        which all share."""
+        """Report all policies after their updates. Only the first report holds the seconds of the
+        rollouts, which all policies share."""
         await self.gateway.resume()
         for name in self.names:
             report = self.reports.pop(name)
@@ -214,25 +215,25 @@ class PolicyJob:
         self.folder = policy_home(job.folder, policy)
 
     async def collect(self, step: int) -> Batch:
-        """The policy's batch of the step, when its turn comes."""
+        """Return the policy's batch of the step once the policies before it are updated."""
         parts = await self.shared.barrier(self.policy, f"collect {step}", lambda: self.shared.collect(step))
         await self.shared.turns[self.policy].wait()
         return parts[self.policy]
 
     async def report(self, report: StepReport) -> None:
-        """Let the next policy update; all are reported once all are updated."""
+        """Let the next policy update; wait until all policies are updated and reported."""
         self.shared.reports[self.policy] = report
         self.shared.next(self.policy)
         await self.shared.barrier(self.policy, f"report {report.step}", self.shared.report)
 
     async def evaluate(self, step: int) -> Evaluation | None:
-        """One evaluation of all policies together."""
+        """Evaluate all policies together, once."""
         return await self.shared.barrier(
             self.policy, f"evaluate {step}", lambda: self.shared.job.evaluate(step)
         )
 
     def state(self) -> dict[str, Any]:
-        """The job's state, in every policy's checkpoint."""
+        """Return the shared job's state, which every policy's checkpoint holds."""
         return self.shared.job.state()
 
     async def saved(self, folder: Path, step: int) -> None:
@@ -241,11 +242,11 @@ class PolicyJob:
         await self.shared.barrier(self.policy, f"saved {step}", lambda: self.shared.announce_saved(step))
 
     async def hold(self) -> None:
-        """Hold calls of this policy before its engine; others pass."""
+        """Hold calls of this policy before its engine; calls of other policies pass."""
         await self.shared.gateway.hold(self.policy)
 
     async def release(self) -> None:
-        """Let them pass again."""
+        """Let calls of this policy pass again."""
         await self.shared.gateway.release(self.policy)
 
 

@@ -1,6 +1,6 @@
 """End a run, with the reason, when step after step gives nothing to learn from.
 
-Without it, a dead engine, a broken agent or a wrong ``select`` would show only after all steps.
+Without this check, a dead engine, a broken agent or a wrong ``select`` would show only after all steps.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ class NoSignalGuard:
         """Policy → steps in a row without a row for it."""
 
     def state(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
+        """Return the guard's part of a checkpoint."""
         kept: dict[str, Any] = {"barren": self.no_signal_steps}
         if self.zero_variance_steps:
             kept["flat"] = self.zero_variance_steps
         return {**kept, "silent": dict(self.idle_policies)} if self.idle_policies else kept
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore the counts of :meth:`state`."""
         self.no_signal_steps = state.get("barren", 0)
         self.zero_variance_steps = state.get("flat", 0)
         self.idle_policies.update(state.get("silent", {}))
 
     def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
-        """Count a step; at the first one without a reward, print the reasons. Raises
-        :class:`.NothingRewarded` or :class:`NothingTrained` at the third.
+        """Count a step; print the reasons at the first step without a reward. Raise :class:`.NothingRewarded`
+        or :class:`NothingTrained` at the third step in a row.
         """
         learnable = batch.metrics.get("calls_trained") or _only_zero_variance(batch)
         self.no_signal_steps = 0 if learnable else self.no_signal_steps + 1
@@ -109,7 +109,7 @@ class NoSignalGuard:
 
 
 def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str) -> UsageError:
-    """What ends the run."""
+    """Return the error that ends the run."""
     idle = batch.metrics.get("failed/no-call") == len(records)
     if batch.metrics.get("reward_count") or idle:
         why = _why_untrained(records, batch, rule)
@@ -127,7 +127,7 @@ def _only_zero_variance(batch: Batch) -> bool:
 
 
 def _why_untrained(records: Sequence[Record], batch: Batch, rule: str) -> str:
-    """Why no call was trained, and which agents made the calls."""
+    """Return why no call was trained, and which agents made the calls."""
     reasons_out: Counter[str] = Counter()
     for ledger in batch.ledgers:
         reasons_out.update(ledger.left_out)

@@ -1,4 +1,4 @@
-"""Refuse a recipe that a run would not carry out as written, before anything is rolled out.
+"""Refuse a recipe that a run would not carry out as written, before any rollout.
 
 Invariant: no field of a recipe is ignored in silence.
 """
@@ -20,7 +20,7 @@ CORE_FIELDS = frozenset(
         "filter_zero_std_groups", "merge", "max_staleness", "temperature",
     }
 )  # fmt: skip
-"""Recipe fields that core carries out, whatever the driver: they end in the rows."""
+"""Recipe fields that core implements for every driver: they decide what the rows hold."""
 
 
 def check_supported_fields(

@@ -45,7 +45,7 @@ class RL:
         self.headroom_tasks = headroom_tasks
 
     async def run(self, context: Context) -> dict[str, Any]:
-        """Evaluate, train, evaluate. The summary holds both evaluations and how long training took."""
+        """Evaluate, train, evaluate; return both evaluations and the seconds of training for the summary."""
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
         if self.training.steps and (said := repetition_warning(context.train, self.training.batch_size)):
@@ -83,7 +83,7 @@ class RL:
 
 
 def _scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Reward and interval of an evaluation, under the summary's names."""
+    """Return the reward and interval of an evaluation, under the summary's names."""
     return {
         f"reward_{when}": evaluation.reward if evaluation else None,
         f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
@@ -119,13 +119,13 @@ class RLJob:
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
     def state(self) -> dict[str, Any]:
-        """The job's part of a checkpoint, as JSON. The order of the data is a function of seed and step;
-        built-in rules and baselines have no state.
+        """Return the job's part of a checkpoint, as JSON. The order of the data is a function of seed and
+        step; built-in rules and baselines have no state.
         """
         return {**self.totals.state(), **self._no_signal.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`; skips the batches of finished steps."""
+        """Restore the state of a checkpoint, and skip the batches of finished steps."""
         self.totals.restore(state)
         self._no_signal.restore(state)
         if self._batches is not None:
@@ -171,7 +171,7 @@ class RLJob:
         return waited, await self.context.store.records(ids)
 
     def _credit(self, records: list[Record]) -> Batch:
-        """The rows of a step's records, for the versions served now."""
+        """Return the rows of a step's records, for the versions served now."""
         self._versions = self.context.versions
         return assign(
             records,
@@ -182,7 +182,7 @@ class RLJob:
         )
 
     def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
-        """Metrics of dynamic sampling. ``groups``: of tasks, whatever the baseline groups by."""
+        """Return the metrics of dynamic sampling. ``groups``: the rollouts of each task."""
         spread, size = groups_with_spread(batch, groups), self.training.batch_size
         return {
             "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),
@@ -209,30 +209,30 @@ class RLJob:
         self._no_signal.step(step, batch, records)
 
     def _groups_of_step(self, step: int) -> TaskGroups:
-        """The groups of a step: those of the next batch of tasks."""
+        """Return the groups of a step: those of the next batch of tasks."""
         assert self._batches is not None
         return self._groups(f"train/{step}", next(self._batches))
 
     def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
-        """A group of rollouts for each task. ``name``: the batch's, on which ids and seeds depend."""
+        """Return a group of rollouts for each task. Ids and seeds depend on ``name``, the batch's name."""
         size = self.recipe.group_size + (self.training.quorum.hedge if self.training.quorum else 0)
         rollouts = self.context.rollouts(tasks, size, name=name, mode="train")
         return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
     def _by_policy(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:
-        """Each policy, its version, and its batch of the step."""
+        """Return each policy, its version, and its batch of the step."""
         if not isinstance(self._versions, Mapping):
             return [(self.policy, self._versions, batch)]
         return [(name, version, policy_batch(batch, name)) for name, version in self._versions.items()]
 
     async def end(self) -> None:
-        """Cancel rollouts that will not be trained: none in a run that has finished its steps."""
+        """Cancel the rollouts that will not be trained. A run that has finished its steps has none."""
         if ended := await self._prefetcher.end():
             self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
 
     async def report(self, report: StepReport) -> None:
-        """Store the step with its fingerprints, add it to the totals, and notify hooks and trackers; once
-        for each policy.
+        """Store the step of a policy with its fingerprints, add it to the totals, and notify hooks and
+        trackers.
         """
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
@@ -265,7 +265,7 @@ class RLJob:
 
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
-        """The evaluation that is due after ``step``, if any."""
+        """Make and return the evaluation that is due after ``step``, if any."""
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
@@ -274,7 +274,7 @@ class RLJob:
     async def measure(
         self, name: str, policy: str | None = None, limit: int | None = None, greedy: bool = True
     ) -> Evaluation | None:
-        """Evaluation on the validation tasks; ``None`` without any."""
+        """Evaluate on the held-out tasks; return ``None`` without any."""
         tasks = self.context.val[:limit] if limit else self.context.val
         return await self.context.evaluate(tasks, name=name, policy=policy, greedy=greedy) if tasks else None
 

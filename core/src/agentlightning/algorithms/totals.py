@@ -1,4 +1,4 @@
-"""Totals over the steps of a run, for its summary; kept in every checkpoint."""
+"""Totals over the steps of a run. The run's summary and every checkpoint hold them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Totals:
         self.values: dict[str, Any] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": None}
         """``logprob_gap_max``: ``None`` as long as no driver has measured it."""
         self.policies: dict[str, dict[str, float]] = {}
-        """Of a run with named policies: sums over the steps of each."""
+        """Policy → sums over its steps, in a run with named policies."""
         self._step: dict[str, float] = {}
         """StepMetrics that the policies of the step share, until they are in the totals."""
 
     def state(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
+        """Return the totals' part of a checkpoint."""
         kept: dict[str, Any] = {"totals": self.values}
         return {**kept, "policies": self.policies} if self.policies else kept
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore the sums of :meth:`state`."""
         self.values.update(state.get("totals", {}))
         self.policies = state.get("policies", {})
 
@@ -52,7 +52,7 @@ class Totals:
         self._step = metrics
 
     def count(self, report: StepReport, *, multi_policy: bool) -> None:
-        """Add a report. ``multi_policy``: it is one of several policies'; shared metrics are added once."""
+        """Add a report. ``multi_policy``: the run has named policies, whose shared metrics are added once."""
         metrics, gap = StepMetrics(report.metrics), report.metrics.get("logprob_gap_max")
         if multi_policy:
             metrics, self._step = StepMetrics(self._step), {}

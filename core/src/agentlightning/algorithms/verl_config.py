@@ -90,8 +90,8 @@ class VERL:
 
     ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
     (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
-    ``recipe`` and ``options`` may be given beside it, and win. :class:`ConfigError` names every entry
-    that belongs elsewhere, all of them at once.
+    ``recipe`` and ``options`` may be given beside it, and win. Raises :class:`ConfigError`, which names
+    all entries that belong elsewhere.
     """
 
     driver = "verl"
@@ -124,12 +124,12 @@ class VERL:
 
 
 def hydra_value(value: Any) -> str:
-    """``value`` as Hydra writes it; ``None`` is ``null``."""
+    """Return ``value`` as Hydra writes it; ``None`` is ``null``."""
     return "null" if value is None else str(value)
 
 
 def drop_refused(tree: dict[str, Any]) -> list[str]:
-    """Remove entries that belong elsewhere; returns an error for each that asks for something."""
+    """Remove entries that belong elsewhere; return an error for each that is neither null nor false."""
     reasons = {**REFUSED}
     if tree.get("algorithm.adv_estimator") == "gae":
         del reasons["critic"]
@@ -142,8 +142,8 @@ def drop_refused(tree: dict[str, Any]) -> list[str]:
 
 
 def combined_fields(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """Recipe fields that are made of several entries, which are removed from ``tree``. Errors are added to
-    ``wrong``.
+    """Return recipe fields that are made of several entries, and remove the entries from ``tree``. Errors are
+    added to ``wrong``.
     """
     actor, fields = "actor_rollout_ref.actor", {}
     if (estimator := tree.pop("algorithm.adv_estimator", None)) is not None:
@@ -162,7 +162,7 @@ def combined_fields(tree: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
 
 
 def resource_options(tree: dict[str, Any]) -> dict[str, Any]:
-    """Driver options that are made of several entries, which are removed from ``tree``."""
+    """Return driver options made of several entries, and remove the entries from ``tree``."""
     found: dict[str, Any]
     nodes, each = tree.pop("trainer.nnodes", 1), tree.pop("trainer.n_gpus_per_node", 1)
     found = {name: n for name, n in {"ranks": nodes * each, "nodes": nodes}.items() if n != 1}
@@ -174,7 +174,7 @@ def resource_options(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def entries(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every leaf."""
+    """Yield dotted key and value of every leaf."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from entries(value, f"{above}{key}.")
@@ -188,9 +188,9 @@ def read_recipe(
     base: str = "grpo",
     wrong: Sequence[str] = (),
 ) -> Recipe:
-    """The named or given recipe with ``fields`` of verl's tree; ``base``: the default.
+    """Return the named or given recipe with ``fields`` of verl's tree; ``base``: the default recipe.
 
-    Raises :class:`ConfigError` for all errors, ``wrong`` included.
+    Raises one :class:`ConfigError` for all errors, ``wrong`` included.
     """
     found = [*wrong]
     if isinstance(given, Recipe):

@@ -1,7 +1,7 @@
-"""The command ``agl`` (also ``agent-lightning``). Every subcommand comes in through ``agl_commands``.
+"""The command ``agl`` (also ``agent-lightning``). Plugins register every subcommand through ``agl_commands``.
 
-Exit status: 0 done, 2 a mistake a person can mend, 3 a run from which nothing was learned, 130 and 143 ended
-by Ctrl-C and SIGTERM after closing everything.
+Exit status: 0 done, 2 an error that the user can fix, 3 a run that learned nothing, 130 and 143 interrupted
+by Ctrl-C and SIGTERM, with everything closed.
 """
 
 from __future__ import annotations

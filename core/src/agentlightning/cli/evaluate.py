@@ -44,20 +44,20 @@ def register(app: typer.Typer) -> None:
 
 
 def _named(given: str) -> tuple[str, str]:
-    """``NAME=FOLDER`` taken apart; a folder alone has no name."""
+    """Split ``NAME=FOLDER``; a folder alone has the name ``""``."""
     name, _, folder = ("", "", given) if Path(given).is_dir() else given.rpartition("=")
     return name, folder
 
 
 def _folder(given: str) -> str:
-    """A policy's folder, which is relative to where the command was typed."""
+    """Return the absolute path of a policy's folder, which is relative to the working directory."""
     if not Path(given).is_dir():
         raise ConfigError(f"--policy {missing_policy_message(given)}")
     return str(Path(given).resolve())
 
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
-    """The configuration with other folders for some of its policies."""
+    """Return the configuration with other folders for some of its policies."""
     policy = config.backend.policy if isinstance(config.backend.policy, dict) else {}
     known = {name: given.path for name, given in policy.items() if getattr(given, "path", given)}
     for name, folder in folders.items():

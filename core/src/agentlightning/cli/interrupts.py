@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM: one way to end a command early, in which everything it opened is closed.
+"""Ctrl-C and SIGTERM end a command early in the same way, and close everything that the command opened.
 
-While a loop runs, asyncio's handler of SIGINT cancels the main task, whose context managers then close what
-they hold; raising an exception wherever the program happens to be would break other tasks instead. SIGTERM
-therefore goes through that same handler.
+While a loop runs, asyncio's handler of SIGINT cancels the main task, whose context managers then close their
+resources; an exception raised wherever the program happens to be would break other tasks instead. SIGTERM
+therefore goes through the same handler.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 THREADS_GRACE = 1.0
-"""Seconds that threads of agents have to end, when their process was told to and is otherwise done."""
+"""Seconds that threads of agents have to end after an interrupted process is otherwise done."""
 
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
-    """Within the block SIGTERM does what Ctrl-C does, and sets the event that is yielded."""
+    """Within the block SIGTERM acts as Ctrl-C and sets the yielded event."""
     terminated = threading.Event()
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -45,16 +45,16 @@ def sigterm_like_ctrl_c() -> Iterator[threading.Event]:
 
 
 _exit_status: list[int] = []
-"""The exit status of a command that was told to end."""
+"""The exit status of a command that was interrupted."""
 
 
 def set_exit_status(code: int) -> None:
-    """Note that this command ends with ``code`` because it was told to."""
+    """Set the exit status of a command that was interrupted."""
     _exit_status.append(code)
 
 
 def exit_despite_threads() -> None:
-    """At a process's end: if it was told to end, do not wait for threads that agents have left behind."""
+    """At the end of an interrupted process, do not wait for threads that agents have left behind."""
     if _exit_status:
         threading.Thread(target=_end, args=(_exit_status[-1],), name="agl-end", daemon=True).start()
 
@@ -75,8 +75,9 @@ def _end(code: int) -> None:
 
 @contextmanager
 def _handle_ignored_sigint() -> Iterator[None]:
-    """A shell's background job ignores SIGINT, and then asyncio sets no handler that SIGTERM could use: give
-    it Python's own, and keep the signal itself blocked.
+    """Give an ignored SIGINT Python's own handler within the block, and keep the signal itself blocked.
+
+    A shell's background job ignores SIGINT, and then asyncio sets no handler that SIGTERM could use.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN or not hasattr(signal, "pthread_sigmask"):
         yield
@@ -92,8 +93,8 @@ def _handle_ignored_sigint() -> Iterator[None]:
 
 @contextmanager
 def restore_ignored_sigint() -> Iterator[None]:
-    """Within the block an ignored SIGINT is that, and not merely blocked: programs started here inherit it,
-    and one may set a handler of its own. Whoever uses this handles SIGTERM himself.
+    """Within the block a blocked SIGINT is ignored instead: programs started here inherit that, and may set
+    a handler of their own. The caller handles SIGTERM itself.
     """
     if not hasattr(signal, "pthread_sigmask") or signal.SIGINT not in signal.pthread_sigmask(
         signal.SIG_BLOCK, ()

@@ -1,4 +1,4 @@
-"""From a description to what runs it: the trainer, the agent and the tasks."""
+"""Makes the trainer, the agent and the tasks of a run's description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentlightning.types.policy import missing_policy_message
 
 
 class ConfiguredRun(NamedTuple):
-    """A run as it is configured."""
+    """The trainer, agent and tasks of a configuration."""
 
     trainer: Trainer
     agent: Any
@@ -38,7 +38,7 @@ class ConfiguredRun(NamedTuple):
 
 
 def configure(config: RunConfig) -> ConfiguredRun:
-    """Import, open and check what the description of a file names. :class:`ConfigError` names the key."""
+    """Import, open and check the objects that a configuration names. :class:`ConfigError` names the key."""
     agent = load_agent(config)
     trainer = Trainer.from_config(with_objects(config))
     if config.training.steps and config.environment.train is None:
@@ -53,7 +53,7 @@ def configure(config: RunConfig) -> ConfiguredRun:
 
 
 def with_objects(config: RunConfig) -> RunConfig:
-    """The description with objects in place of what names them, and paths that no longer need the file."""
+    """Return the description with objects in place of their names, and with absolute paths."""
     headroom = {
         name: import_target(target, f"environment.headroom.{name}")
         for name, target in config.environment.headroom.items()
@@ -70,7 +70,7 @@ def with_objects(config: RunConfig) -> RunConfig:
 
 
 def policy_sources(config: RunConfig) -> PolicySource | dict[str, PolicySource]:
-    """The policies with folders made absolute, and keys of endpoints from the environment."""
+    """Return the policies with absolute folders, and with keys of endpoints from the environment."""
     policy = config.backend.policy
     if policy is None:
         raise ConfigError("backend.policy: give the folder of a policy, or several by name")
@@ -105,7 +105,7 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
 
 # ------------------------------------------------------------------------------------- agents and tasks
 def load_agent(config: RunConfig) -> LitAgent[Any]:
-    """The agent that ``agent.target`` names."""
+    """Import and return the agent ``agent.target``."""
     if config.agent.target is None:
         raise ConfigError("agent.target: give module:object, the agent to run")
     try:
@@ -115,7 +115,7 @@ def load_agent(config: RunConfig) -> LitAgent[Any]:
 
 
 def import_target(target: str, key: str) -> Any:
-    """The object that ``module:object`` names; ``key`` is the configuration key, for the error."""
+    """Import and return ``module:object``; ``key``: the configuration key, for the error."""
     module, _, name = target.partition(":")
     if not name:
         raise ConfigError(f"{key}: {target!r} must be written module:object")
@@ -136,7 +136,7 @@ def import_target(target: str, key: str) -> Any:
 
 
 def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:
-    """The tasks of a data section, each plain JSON; an empty list for none."""
+    """Return the tasks of a data section, each plain JSON; an empty list for ``None``."""
     if section is None:
         return []
     if (section.file is None) == (section.target is None):
@@ -157,8 +157,8 @@ def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[
 
 
 def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
-    """The dataset that ``loader(**args)`` returns; its own errors are told with the target that raised
-    them.
+    """Return the dataset ``loader(**args)``. Errors of the loader become a :class:`ConfigError` that names
+    ``target``.
     """
     if not callable(loader):
         kind = type(loader).__name__
@@ -181,7 +181,7 @@ def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
 
 
 def _describe_error(error: Exception) -> str:
-    """An error of the user's code in one line: kind, message, and the place it came from."""
+    """Return an error of the user's code in one line: kind, message, and the place it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen ")]
     where = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""

@@ -1,7 +1,7 @@
-"""Fields of a run by name: what ``Trainer`` takes, names of older versions, and what an error says.
+"""Fields of a run by name: keywords of ``Trainer``, former names, and error messages.
 
-Invariant: every way to a :class:`RunConfig` goes through :func:`build`, so that a bad value is refused with
-its place, what is wrong with it and what is allowed.
+Invariant: :func:`build` makes every :class:`RunConfig`, so that the error of a bad value names its place,
+what is wrong and what is allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 
 
 class RunFields(TypedDict, total=False):
-    """Keywords of ``Trainer``, for type checkers; a test keeps them those of :class:`RunConfig`."""
+    """Keywords of ``Trainer``, for type checkers; a test compares them with :class:`RunConfig`."""
 
     name: str
     adapters: str | Sequence[str]
@@ -62,7 +62,7 @@ class RunFields(TypedDict, total=False):
 
 
 FILE_ONLY = ("target", "train", "val", "pythonpath")
-"""Fields that ``Trainer`` is given otherwise: the agent and the tasks are arguments of ``fit``."""
+"""Fields that are no keywords of ``Trainer``: the agent and the tasks are arguments of ``fit``."""
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -81,11 +81,11 @@ SECTION_OF: dict[str, str | None] = {
     **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
     **{field: name for name, section in SECTIONS.items() for field in section.model_fields},
 }
-"""Field → its section; ``None``: it is in none."""
+"""Field → its section; ``None`` for fields outside the sections."""
 
 
 def build(data: Mapping[str, Any], place: str, *, context: str | None = None) -> RunConfig:
-    """The description that ``data`` (sections of fields) says. :class:`ConfigError` begins with ``place``."""
+    """Parse ``data`` (sections of fields) into a :class:`RunConfig`. Errors begin with ``place``."""
     try:
         return RunConfig.model_validate(data, context=context)
     except ValidationError as error:
@@ -94,9 +94,9 @@ def build(data: Mapping[str, Any], place: str, *, context: str | None = None) ->
 
 
 def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
-    """``base`` (default: the defaults) with these fields; a whole section may be given as a mapping.
+    """Return ``base`` (default: the defaults) with these fields; a whole section may be given as a mapping.
 
-    ``None`` for a field that cannot be none means its default. ``TypeError`` for an unknown name.
+    ``None`` for a field that cannot be ``None`` means its default. Raises ``TypeError`` for an unknown name.
     """
     data: dict[str, Any] = {} if base is None else dict(base)
     for keyword, value in given.items():
@@ -115,12 +115,12 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunC
 
 
 def is_field(name: str) -> bool:
-    """Whether ``name`` is a field, also one of an older version."""
+    """Whether ``name`` is a field or a former name of one."""
     return name in SECTION_OF or name in TRAINER
 
 
 def field_of(config: RunConfig, name: str) -> Any:
-    """The value of a field, or a section; ``AttributeError`` for an unknown name."""
+    """Return the value of a field, or a section. Raise ``AttributeError`` for an unknown name."""
     name = TRAINER.get(name, name)
     if name in SECTIONS:
         return getattr(config, name)
@@ -131,12 +131,12 @@ def field_of(config: RunConfig, name: str) -> Any:
 
 
 def fields_of(config: RunConfig) -> dict[str, Any]:
-    """Field → value, of all fields that ``Trainer`` takes."""
+    """Return field → value for all fields that ``Trainer`` takes."""
     return {name: field_of(config, name) for name in SECTION_OF if name not in FILE_ONLY}
 
 
 def rename_keys(data: dict[str, Any], place: str) -> None:
-    """Move values under old keys to their new ones."""
+    """Move values of former keys to the present keys."""
     for old, new in RUN_FILE.items():
         section, _, key = old.partition(".")
         inner = data.get(section)
@@ -152,7 +152,7 @@ def rename_keys(data: dict[str, Any], place: str) -> None:
 
 
 def new_key(dotted: str, place: str) -> str:
-    """``dotted`` under its present name."""
+    """Return the present name of key ``dotted``."""
     for old, new in RUN_FILE.items():
         if dotted == old or dotted.startswith(old + "."):
             return successor(old, new, place) + dotted[len(old) :]
@@ -160,7 +160,7 @@ def new_key(dotted: str, place: str) -> str:
 
 
 def _given(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` without ``None`` for fields that cannot be none: they keep their defaults."""
+    """Return ``values`` without ``None`` for fields that cannot be ``None``: they keep their defaults."""
     return {k: v for k, v in values.items() if v is not None or _nullable(section.model_fields.get(k))}
 
 
@@ -169,7 +169,7 @@ def _nullable(field: FieldInfo | None) -> bool:
 
 
 def _line(error: Mapping[str, Any], short: bool) -> str:
-    """An error in words: the key, what is wrong, what was meant."""
+    """Return an error as text: the key, what is wrong, and the key that was meant."""
     keys = [str(part) for part in error["loc"] if not str(part).startswith("<")]
     cause = error.get("ctx", {}).get("error")
     text = str(cause) if isinstance(cause, Exception) else error["msg"]
@@ -183,7 +183,7 @@ def _line(error: Mapping[str, Any], short: bool) -> str:
 
 
 def _placed(text: str) -> str:
-    """What is wrong with the policies together, with the key of the file."""
+    """Return an error about several policies with the key of the file in front."""
     if text.startswith("policies"):
         return f"agent.{text}"
     return text.replace("policy ", "backend.policy: ", 1)

@@ -1,4 +1,4 @@
-"""The policies of a run: which are trained, which are only asked, and which agent talks to which.
+"""The policies of a run: trained ones, frozen ones, and the map of agents to policies.
 
 Invariants: only a folder is ever trained; the key of an endpoint goes to the gateway's route and nowhere
 else.
@@ -19,18 +19,18 @@ from agentlightning.types import LLM
 from agentlightning.types.select import selector
 
 POLICY = "policy"
-"""Name of the only policy: what agents ask the gateway for."""
+"""Name of the only policy, and the model name that agents use."""
 BY_AGENT = "by-agent"
-"""What agents ask for in a run with named policies: the one that is theirs."""
+"""Model name of agents in a run with named policies: the gateway picks the agent's policy."""
 CATCH_ALL = "re:.*"
-"""Everybody that the map of agents does not name."""
+"""Matches every agent: the last entry of a map of agents."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFolder:
     """A policy in Hugging Face layout. ``train=False``: served as it is, never trained. ``options``: its
-    driver's, over those of the run.
+    driver's options, which win over the run's.
     """
 
     path: str | Path
@@ -43,40 +43,40 @@ PolicySource = str | Path | PolicyFolder | LLM
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What a run serves, and who talks to whom."""
+    """The policies that a run serves, and which agent talks to which."""
 
     trained: dict[str, PolicyFolder] = field(default_factory=dict)
     frozen: dict[str, PolicyFolder | LLM] = field(default_factory=dict)
     agents: dict[str, str] = field(default_factory=dict)
     """Name of an agent, role or node, or ``"re:…"`` → policy."""
     named: bool = False
-    """Whether they were given by name."""
+    """Whether the policies were given by name."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return the names of all policies."""
         return (*self.trained, *self.frozen)
 
     @property
     def model_name(self) -> str:
-        """The model name that agents are given."""
+        """Return the model name that agents are given."""
         return BY_AGENT if self.named else POLICY
 
     @property
     def routing(self) -> dict[str, str]:
-        """``agents``, and for all others the only policy that is trained, if it is the only one."""
+        """Return ``agents``; if one policy is trained, all other agents talk to it."""
         only = self.named and len(self.trained) == 1 and CATCH_ALL not in self.agents
         return {**self.agents, CATCH_ALL: next(iter(self.trained))} if only else dict(self.agents)
 
     def record(self) -> dict[str, Any]:
-        """For the run's record: no keys."""
+        """Return the policies for the run's record, without keys."""
         if not self.named:
             return {"policy": self.summary()}
         given = {name: _policy_record(one) for name, one in {**self.trained, **self.frozen}.items()}
         return {"policy": None, "policies": given, "trained": sorted(self.trained), "agents": self.routing}
 
     def summary(self) -> str:
-        """In one line, for people."""
+        """Return the policies in one line."""
         if not self.named:
             return str(self.trained[POLICY].path) if self.trained else "None"
         return ", ".join(
@@ -134,7 +134,9 @@ def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
 
 
 def _check_same_but_case(names: Sequence[str]) -> None:
-    """Policies have folders of their names, and not all file systems tell ``A`` from ``a``."""
+    """Raise if two names differ by case only: policies have folders of their names, and not all file systems
+    tell ``A`` from ``a``.
+    """
     known: dict[str, str] = {}
     for name in names:
         if (other := known.setdefault(name.lower(), name)) != name:

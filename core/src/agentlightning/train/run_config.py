@@ -1,10 +1,10 @@
 """The description of a run, typed and checked once.
 
-A YAML file, ``--set`` and ``Trainer(**fields)`` all build a :class:`RunConfig`, and whatever opens a run
-reads it and nothing else. Invariant: a field has one name. Its key in the file, its keyword of ``Trainer``
-and the keyword of the part that uses it are the same word, and no word stands in two sections.
+A YAML file, ``--set`` and ``Trainer(**fields)`` all build a :class:`RunConfig`, which alone describes a run.
+Invariant: a field has one name. Its key in the file, its keyword of ``Trainer`` and the keyword of the part
+that uses it are the same word, and no word stands in two sections.
 
-A field that names something (a folder, ``module:object``, a recipe) also takes the thing itself, from Python.
+From Python, a field that names an object (a folder, ``module:object``, a recipe) also takes the object.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class EnvironmentSection(Section):
 
 
 class PolicySection(Section):
-    """A policy by name: a folder (``path``), or an ``endpoint`` that is asked and never trained (several that
-    serve the same model: ``endpoints``).
+    """A named policy: a folder (``path``), or an ``endpoint`` that is never trained (``endpoints``: several
+    addresses of the same model).
     """
 
     path: str | None = Field(default=None, min_length=1)
@@ -121,11 +121,11 @@ class PolicySection(Section):
 
     @property
     def addresses(self) -> list[str]:
-        """Base URLs of an endpoint; empty for a folder."""
+        """Return the base URLs of an endpoint; an empty list for a folder."""
         return self.endpoints or ([] if self.endpoint is None else [self.endpoint])
 
     def source(self) -> PolicyFolder | LLM:
-        """As ``Trainer(policy=…)`` takes it: the folder as written, the endpoint without its key."""
+        """Return the value for ``Trainer(policy=…)``: the folder as written, the endpoint without its key."""
         if not self.addresses:
             return PolicyFolder(self.path or "", self.train, self.options)
         first, *others = self.addresses
@@ -143,7 +143,7 @@ PolicyField: TypeAlias = Annotated[
     | _Object,
     Discriminator(lambda value: _kind(value, "<named>")),
 ]
-"""Parts of an error's place in angle brackets are no keys."""
+"""In an error's place, parts in angle brackets are no keys."""
 
 
 def _kind(value: Any, mapping: str) -> str:
@@ -183,7 +183,7 @@ class GatewaySection(Section):
 
     @property
     def route(self) -> dict[str, Any]:
-        """Settings of the route to a policy's folder."""
+        """Return the settings of the route to a policy's folder."""
         return self.model_dump(include={"over_length", "reserve", "max_len", "reasoning"})
 
 
@@ -210,7 +210,7 @@ class RunConfig(Section):
     note: str | None = None
     """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""
     _folder: Path = PrivateAttr(default=Path("."))
-    """Where the file lies: paths are relative to it."""
+    """Folder of the file; paths are relative to it."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
@@ -224,18 +224,18 @@ class RunConfig(Section):
 
     @property
     def served(self) -> Policies:
-        """The policies that the run serves, and who talks to whom."""
+        """Return the policies that the run serves, and which agent talks to which."""
         policy: Any = self.backend.policy
         if isinstance(policy, Mapping):
             policy = {name: p.source() if isinstance(p, PolicySection) else p for name, p in policy.items()}
         return read_policies(policy, self.agent.policies)
 
     def path(self, value: str | Path) -> Path:
-        """``value`` relative to the file's folder."""
+        """Return the absolute path of ``value``, which is relative to the file's folder."""
         return (self._folder / Path(value).expanduser()).resolve()
 
     def store_location(self) -> Any:
-        """What ``open_store`` is given: a path made absolute, a URL and ``:memory:`` as they are."""
+        """Return the argument of ``open_store``: a path is made absolute, a URL and ``:memory:`` stay."""
         if not isinstance(self.store, str) or "://" in self.store or self.store == ":memory:":
             return self.store
         return str(self.path(self.store))

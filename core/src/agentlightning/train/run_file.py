@@ -20,7 +20,7 @@ from agentlightning.train.run_config import RunConfig
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of JSON: ``1e-4`` is one, which YAML 1.1 reads as a text for want of a point."""
+    """YAML with the numbers of JSON: ``1e-4`` is a number here, and a string in YAML 1.1."""
 
 
 _Loader.add_implicit_resolver(
@@ -31,12 +31,12 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> Any:
-    """What a YAML text says. Raises ``yaml.YAMLError``."""
+    """Parse YAML. Raises ``yaml.YAMLError``."""
     return yaml.load(text, Loader=_Loader)  # a SafeLoader
 
 
 def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read ``file``. ``overrides`` maps dotted keys (``training.seed``) to values and wins."""
+    """Read the configuration ``file``. ``overrides``: dotted key (``training.seed``) → value, which wins."""
     path = Path(file)
     data = _read(path)
     rename_keys(data, str(path))
@@ -54,7 +54,7 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> None:
-    """A file names its agent and its policy."""
+    """Raise :class:`ConfigError` for a file that lacks its agent or its policy."""
     needed = {"agent": data.get("agent"), "agent.target": config.agent.target, "backend": data.get("backend"),
               "backend.policy": config.backend.policy}  # fmt: skip
     for key, value in needed.items():
@@ -63,7 +63,7 @@ def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> N
 
 
 def read_overrides(sets: Sequence[str] | None) -> dict[str, Any]:
-    """``key=value`` of the command line as dotted keys and YAML values."""
+    """Parse ``key=value`` words of the command line into dotted key → YAML value."""
     overrides: dict[str, Any] = {}
     for item in sets or []:
         key, sep, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""Run folders: where a run's files lie, and which process trains it.
+"""Run folders: the files of a run, and the lock of the process that trains it.
 
 ``<output>/<run id>/`` holds the run's store, metrics, checkpoints and summary. Invariants: one process trains
 a run at a time; a folder is never trained into by another run; a start that is refused leaves no folder.
@@ -23,24 +23,24 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class RunError(UsageError):
-    """A run that cannot be begun or gone on with, and what to do."""
+    """A run that cannot begin or resume; the message says what to do."""
 
 
 @dataclass(slots=True)
 class RunFolder:
-    """A run's folder, held by this process. ``resumed``: it was there before."""
+    """A run's folder, locked by this process. ``resumed``: the folder existed before."""
 
     run_id: str
     folder: Path
     resumed: bool
     lock: FileLock
     created_parents: list[Path] = field(default_factory=list)
-    """Folders above it that were made for it, the innermost first."""
+    """Parent folders that were made for this run, the innermost first."""
     started: bool = False
-    """Whether there is anything to go on with: a start that was refused before that leaves no folder."""
+    """Whether the run can be resumed: a start that is refused earlier leaves no folder."""
 
     def close(self) -> None:
-        """Let another process go on with it."""
+        """Release the lock; remove the folder of a new run that did not start."""
         if not self.resumed and not self.started:
             shutil.rmtree(self.folder, ignore_errors=True)
             for above in self.created_parents:
@@ -52,10 +52,10 @@ class RunFolder:
 def open_run_folder(
     output: Path, name: str, seed: int, *, run: str | None = None, resume: bool = False
 ) -> RunFolder:
-    """The folder of a new run, or with ``resume`` of one to go on with.
+    """Make and lock the folder of a new run; with ``resume``, lock the folder of a run that exists.
 
-    ``run``: its id; none: a new one is named after time, ``name`` and ``seed``, and the latest of ``name``
-    and ``seed`` is gone on with. Raises :class:`RunError` for one that cannot be made or gone on with.
+    ``run``: the run's id. Without it, a new run is named after time, ``name`` and ``seed``, and ``resume``
+    takes the latest run of ``name`` and ``seed``. Raises :class:`RunError` if the folder cannot be used.
     """
     created_parents = [above for above in (output, *output.parents) if not above.exists()]
     if run is not None and not _NAME.fullmatch(run):
@@ -83,13 +83,13 @@ def open_run_folder(
 
 
 def new_run_folder(output: Path, name: str) -> RunFolder:
-    """The folder of a new run, named after time and ``name``."""
+    """Make and lock the folder of a new run, named after time and ``name``."""
     created_parents = [above for above in (output, *output.parents) if not above.exists()]
     return _lock(_make_unused(output / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"), False, created_parents)
 
 
 def _no_such_run(output: Path, name: str) -> RunError:
-    """There is no such run to go on with; the one that was meant, perhaps."""
+    """Return the error for a run that does not exist, with the most similar name."""
     known = sorted((p.name for p in output.glob("*") if p.is_dir()), reverse=True) if output.is_dir() else []
     near = difflib.get_close_matches(name, known, n=1)
     meant = f" Did you mean {near[0]}?" if near else f" It holds {', '.join(known[:4])}." if known else ""
@@ -110,7 +110,7 @@ def _lock(folder: Path, resumed: bool, created_parents: Sequence[Path] = ()) -> 
 
 
 def _latest(output: Path, ending: str) -> Path:
-    """The newest folder of a run whose id was made for ``ending``."""
+    """Return the newest folder of a run whose generated id ends in ``ending``."""
     stamped = re.compile(r"\d{8}-\d{6}-" + re.escape(ending) + r"(-\d+)?")
     found = [p for p in output.glob("*") if stamped.fullmatch(p.name)] if output.is_dir() else []
     if not found:
@@ -146,5 +146,5 @@ def _cannot_make(folder: Path, error: OSError) -> RunError:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal."""
+    """Print a line for the person at the terminal."""
     print(line, file=sys.stderr)

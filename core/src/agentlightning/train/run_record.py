@@ -1,6 +1,6 @@
-"""What is on record of a run, and what must be the same when it goes on.
+"""The record of a run in its store, and the checks of a resume against it.
 
-Invariants: a run goes on only with the tasks, recipe and seed it began with; what else has changed is
+Invariants: a run resumes only with the tasks, recipe and seed it began with; other changed settings are
 reported. The record holds no keys.
 """
 
@@ -27,7 +27,7 @@ from agentlightning.types import Evaluation, Recipe, StepReport
 from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
 FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
-"""What a run began with and cannot change when it goes on: rows and order of its steps depend on it."""
+"""Settings that cannot change at a resume: the rows and the order of steps depend on them."""
 
 
 REPORTED = (
@@ -42,11 +42,11 @@ REPORTED = (
     "tries",
     "versions",
 )
-"""What may change when a run goes on, and is said then."""
+"""Settings that may change at a resume; each change is printed and recorded."""
 
 
 def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) -> dict[str, Any]:
-    """What there is to know of a run: what it is for a reader, and all that decides on its rows."""
+    """Return the record of a run: a description for people, and all settings that decide on its rows."""
     training, backend, select = config.training, config.backend, config.agent.select
     return {
         "run_id": context.run_id,
@@ -80,7 +80,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
 
 
 def data_digest(tasks: Sequence[Any]) -> str:
-    """32 hex digits over the tasks in their order."""
+    """Return a digest of the tasks in their order, 32 hex digits."""
     state = hashlib.blake2b(digest_size=16)
     for task in tasks:
         state.update(msgspec.json.encode(task, order="sorted") + b"\n")
@@ -88,7 +88,7 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """:class:`RunError` if a run would go on with something else than it began with."""
+    """Raise :class:`RunError` if a setting that cannot change has changed since the run began."""
     then = _present_names(then)
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
@@ -101,8 +101,8 @@ def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that a run goes on with otherwise than its last life had them: key, then, now. What an older
-    version did not put on record is not compared.
+    """Return the settings that have changed since the run was last started: key, value then, value now. A
+    setting that an older version did not record is not compared.
     """
     then = _present_names(then)
     known = [key for key in REPORTED if key in then]
@@ -110,7 +110,7 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tu
 
 
 def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's record, perhaps of an earlier version, under the names that settings have now."""
+    """Return a run's record, perhaps of an earlier version, under the present names of settings."""
     found = renamed(record, TRAINING, "record", quiet=True)
     if isinstance(recipe := found.get("recipe"), Mapping):
         fields = renamed(recipe, RECIPE, "record", quiet=True)
@@ -119,7 +119,7 @@ def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Dotted key, value then and value now of all that differs; ``None`` for what is only in one."""
+    """Return dotted key, value then and value now of each difference; ``None`` for a missing value."""
     then, now = msgspec.to_builtins(then), msgspec.to_builtins(now)
     if isinstance(then, dict) and isinstance(now, dict):
         inner = [*then, *(name for name in now if name not in then)]
@@ -132,7 +132,7 @@ def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """Installed versions of the distributions among ``names`` that are there."""
+    """Return the versions of those distributions in ``names`` that are installed."""
     found = {}
     for name in names:
         try:
@@ -143,7 +143,7 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 
 
 async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -> None:
-    """Put a run on record, or take up the one on record; then publish where agents find the policy."""
+    """Record a new run or resume a recorded one, and publish the resources of agents."""
     known = await stored_run(context.store, context.run_id) if resumed else None
     if known is None:
         check_store_knows(context.folder)
@@ -169,12 +169,12 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
 
 
 async def stored_run(store: Store, run_id: str) -> dict[str, Any] | None:
-    """What the store knows of a run."""
+    """Return the store's record of a run, ``None`` without one."""
     return next((run for run in await store.query_runs(limit=100_000) if run["run_id"] == run_id), None)
 
 
 def check_store_knows(folder: Path) -> None:
-    """:class:`RunError` for a folder with checkpoints of which the store knows nothing."""
+    """Raise :class:`RunError` if the folder holds checkpoints of a run that the store does not know."""
     if any(folder.glob("checkpoints/*")) or any(folder.glob("policies/*/checkpoints/*")):
         raise RunError(
             f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
@@ -185,10 +185,10 @@ def check_store_knows(folder: Path) -> None:
 async def restore_progress(
     context: Context, known: Mapping[str, Any]
 ) -> tuple[list[StepReport], list[Evaluation]]:
-    """Bring ``context`` to where the run's last checkpoint was taken; the reports and evaluations that stand.
+    """Bring ``context`` to the run's last checkpoint; return the reports and evaluations up to it.
 
-    Without a checkpoint the run begins again at step 0, under its old name. What was reported or evaluated
-    after the checkpoint does not stand: those steps are trained anew.
+    Without a checkpoint the run begins again at step 0, under its old name. Reports and evaluations after
+    the checkpoint are dropped: those steps are trained again.
     """
     if context.driver is not None:
         context.first_step, context.progress = await context.driver.resume(context.folder)

@@ -1,4 +1,4 @@
-"""Opens what a run needs, as its description says, and closes it in reverse, whatever happens.
+"""Opens the parts of a run as its description says, and closes them in reverse, whatever happens.
 
 One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
 is a process of its own. The order of :meth:`TrainingSession.open` is the flow: store → gateway → driver's
@@ -36,7 +36,7 @@ from agentlightning.types import Call, Recipe, Resource, RolloutConfig, UsageErr
 from agentlightning.types.failure import rollout_config
 
 Data = Any
-"""A dataset: what :func:`read_dataset` reads."""
+"""A dataset in any form that :func:`read_dataset` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TrainingSession:
     async def open(
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AsyncIterator[Context]:
-        """All of them, open. ``serve_policy=False``: an algorithm of the user's own that trains no policy."""
+        """Open all parts. ``serve_policy=False``: for a user's own algorithm that trains no policy."""
         config, policies = self.config, self.config.served
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         async with AsyncExitStack() as stack:
@@ -104,25 +104,25 @@ class TrainingSession:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that is trained with."""
+        """Return the recipe that is trained with."""
         return recipe_of(self.config, self.plugins)
 
     @property
     def trackers(self) -> list[str]:
-        """Names of the trackers."""
+        """Return the names of the trackers."""
         if self.config.trackers is not None:
             return self.config.trackers
         return [name for name, spec in self.plugins.trackers.items() if spec.default]
 
     def _plugins_with_trackers(self, folder: Path, stack: AsyncExitStack) -> Plugins:
-        """The plugins with this run's trackers among them; a tracker may listen to hooks of its own too."""
+        """Return the plugins with this run's trackers; a tracker may have hooks of its own too."""
         trackers = [pick(self.plugins.trackers, "tracker", name).factory(folder) for name in self.trackers]
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
         return self.plugins.with_listeners([tracker_hooks, *trackers])
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
-        """The store that was given, opened if it is a place, else a file in the run's folder."""
+        """Return the given store, opened if it is a place; without one, a file in the run's folder."""
         given = self.config.store
         if given is not None and not isinstance(given, str | Path):
             store: Store = given
@@ -160,7 +160,7 @@ class TrainingSession:
         return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
     def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
-        """Run the agent here, unless runners of their own do (``concurrency=0``)."""
+        """Run the agent in this process, unless other runners do (``concurrency=0``)."""
         settings = self.config.agent
         if not settings.concurrency:
             return
@@ -184,7 +184,7 @@ class TrainingSession:
 
 
 def rollouts_config(config: RunConfig) -> RolloutConfig:
-    """How the rollouts of the run are tried."""
+    """Return the settings of the run's attempts."""
     agent = config.agent
     return rollout_config(
         config.training.failure,
@@ -196,7 +196,7 @@ def rollouts_config(config: RunConfig) -> RolloutConfig:
 
 
 def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
-    """The hook of a recorded call, if any plugin has it: else the gateway's hot path builds no argument."""
+    """Return the hook of recorded calls, ``None`` if no plugin listens: the gateway then skips it."""
     if not plugins.has_listeners("agl_call_recorded"):
         return None
     return lambda call: plugins.notify("agl_call_recorded", call=call)

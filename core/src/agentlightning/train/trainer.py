@@ -29,13 +29,13 @@ class Trainer:
     ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
     options), a function (:func:`agl.algo`), or an object with ``async run(context)``.
 
-    ``fields``: those of :class:`~agentlightning.train.run_config.RunConfig` by their names, the same as in a
-    YAML file. ``policy``: folder of the model to start from; or several by name, each a folder, a
-    :class:`PolicyFolder`, or an :class:`LLM`, which is asked and never trained; ``policies``: who talks to
-    whom. ``driver``: who runs the recipe; ``options`` are its own settings. ``concurrency``: rollouts at a
-    time in this process, 0 for runners elsewhere (``agl runner``). ``output``: where runs go; each gets
-    ``<output>/<run id>``. ``run``: its id; ``resume``: go on with it, or with the latest of this name and
-    seed.
+    ``fields``: the fields of :class:`~agentlightning.train.run_config.RunConfig` by name, as in a YAML file.
+    ``policy``: folder of the model to start from; or several policies by name, each a folder, a
+    :class:`PolicyFolder`, or an :class:`LLM`, which is never trained; ``policies``: agent → policy.
+    ``driver``: the driver that runs the recipe; ``options``: the driver's own settings. ``concurrency``:
+    rollouts at a time in this process, 0 for runners elsewhere (``agl runner``). ``output``: folder of the
+    runs; each run has ``<output>/<run id>``. ``run``: the run's id; ``resume``: go on with this run, or with
+    the latest run of this name and seed.
 
     Names of v0.3: ``tracer`` (:mod:`agentlightning.compat.v0.tracer`), ``adapter`` (a converter, for the
     algorithm), ``strategy`` (:mod:`agentlightning.compat.v0.strategy`), ``initial_resources``, ``hooks``.
@@ -73,7 +73,7 @@ class Trainer:
 
     @classmethod
     def from_config(cls, config: RunConfig, *, plugins: Plugins | None = None) -> Trainer:
-        """The trainer of a description, whose fields hold objects and no names in a file."""
+        """Return the trainer of a description whose fields hold objects, not names of a file."""
         return cls(**fields_of(config), plugins=plugins)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,31 +88,31 @@ class Trainer:
 
     @property
     def served(self) -> Policies:
-        """What ``policy`` and ``policies`` amount to."""
+        """Return the policies that the run serves, and which agent talks to which."""
         return self.config.served
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that is trained with (the default one for algorithms that bring their own loop)."""
+        """Return the recipe that is trained with; an algorithm with a loop of its own has the default one."""
         return recipe_of(self.config, self.plugins)
 
     # -------------------------------------------------------------------------------------------- doing
     def fit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
-        """Train ``agent``; returns the run's summary. Blocks, also a loop that runs already (a notebook's):
-        ``await afit(…)`` does not.
+        """Train ``agent`` and return the run's summary. Blocks, also where an event loop already runs (in a
+        notebook); ``await afit(…)`` does not.
         """
         return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
 
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
     ) -> dict[str, Any]:
-        """A quick run that trains nothing: what the agent gets on at most ``tasks`` of each dataset."""
+        """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # a shallow one: what was given is shared
         short.config = from_fields({"algorithm": Baseline(tasks=tasks), "steps": 0}, self.config)
         return short.fit(agent, train_dataset, val_dataset)
 
     async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
-        """Coroutine form of :meth:`fit`."""
+        """Train ``agent`` and return the run's summary, as a coroutine."""
         algorithm = algorithm_of(self.config, self.plugins, self)
         serve = self.config.backend.policy is not None or not isinstance(algorithm, BoundAlgorithm)
         async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
@@ -137,7 +137,7 @@ class Trainer:
     def session(
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AbstractAsyncContextManager[Context]:
-        """All that a run needs, open: store, gateway, engine, runner. Closed in reverse, whatever happens."""
+        """Open the parts of a run: store, gateway, engine, runner. Close them in reverse, whatever happens."""
         opened = TrainingSession(
             self.config, self.plugins, self.tracer, self.adapter, self.initial_resources, self.hooks
         )
@@ -145,7 +145,7 @@ class Trainer:
 
 
 def _of_verl(given: VERL, fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a run that is given verl's own tree: its batch size wins, its policy gives way."""
+    """Return ``fields`` with those of verl's tree. The tree's batch size and the fields' policy win."""
     return {
         **fields,
         "policy": fields.get("policy") or given.policy,

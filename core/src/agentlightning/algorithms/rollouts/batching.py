@@ -20,11 +20,11 @@ PLAIN_JSON_HINT = "give plain JSON values (dict, list, str, numbers, bool, None)
 
 
 class DatasetError(UsageError, ValueError):
-    """Tasks that cannot be rolled out, with dataset and position."""
+    """A dataset with tasks that cannot be rolled out; the message names dataset and position."""
 
 
 def check_tasks(tasks: Sequence[Any], name: str) -> None:
-    """Raise :class:`DatasetError` unless every task is plain JSON; ``name`` is the dataset's, for the error.
+    """Raise :class:`DatasetError` unless every task is plain JSON; ``name``: the dataset's, for the error.
 
     Positions count from 0. Anything else (a dataclass, tuple, set, datetime, …) would reach the agent as
     another type than the dataset holds.
@@ -72,13 +72,13 @@ def _not_plain(task: str, what: str, path: str) -> DatasetError:
 
 
 def stable_seed(*parts: object) -> int:
-    """63 bits from the parts; equal parts give equal seeds on every machine."""
+    """Return 63 bits made of the parts; equal parts give equal seeds on every machine."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def task_id(task: Any) -> str:
-    """The task's own ``id``/``task_id``, else a digest of its content."""
+    """Return the task's own ``id``/``task_id``, else a digest of its content."""
     if isinstance(task, dict):
         for key in ("id", "task_id", "ID"):
             if key in task:
@@ -87,8 +87,8 @@ def task_id(task: Any) -> str:
 
 
 def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[Any]]:
-    """Endless batches: epoch after epoch, each shuffled by (seed, epoch); no task is left out at an
-    epoch's end.
+    """Yield batches without end: epoch after epoch, each shuffled by (seed, epoch). No task is left out at
+    an epoch's end.
     """
     if not tasks:
         raise DatasetError("the training dataset is empty; training needs at least one task")
@@ -96,7 +96,7 @@ def task_batches(tasks: Sequence[Any], size: int, seed: int) -> Iterator[list[An
 
 
 def repetition_warning(tasks: Sequence[Any], size: int) -> str | None:
-    """A message if a batch is larger than the dataset and so holds tasks more than once."""
+    """Return a message if a batch is larger than the dataset and so holds tasks more than once."""
     if not 0 < len(tasks) < size:
         return None
     often = (
@@ -133,8 +133,8 @@ def group_rollouts(
     config: RolloutConfig | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> list[Rollout]:
-    """``samples`` rollouts per task, sharing a group. Identifiers are functions of run, batch name and
-    position.
+    """Return ``samples`` rollouts per task, one group for each task. Ids and seeds are functions of run,
+    batch name and position.
     """
     rollouts: list[Rollout] = []
     for position, task in enumerate(tasks):

@@ -1,8 +1,8 @@
 """Read a user's dataset into a list of tasks, or refuse it by the name of its kind.
 
 A list of plain values is taken as it is. Files, tables of other libraries and map-style datasets are read
-here; none of their libraries is imported here. Invariant: nothing is iterated that yields anything but
-tasks (characters of a path, names of splits, batches).
+here, without importing their libraries. Invariant: only objects that yield tasks are iterated, none that
+yields characters of a path, names of splits, or batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLES = {"DataFrame": ("to_dicts", "to_dict"), "Table": ("to_pylist",), "Record
 
 
 def read_dataset(given: Any, name: str) -> list[Any]:
-    """The tasks of ``given``, each plain JSON; ``None`` holds none. ``name`` is the dataset's, for errors.
+    """Return the tasks of ``given``, each plain JSON; ``None`` is empty. ``name``: the dataset's, for errors.
 
     Raises :class:`DatasetError` that names what was given and what to give instead.
     """
@@ -34,7 +34,7 @@ def read_dataset(given: Any, name: str) -> list[Any]:
 
 
 def read_file(path: Path, name: str) -> list[Any]:
-    """The tasks of a file; its ending says how they are written."""
+    """Return the tasks of a file; its ending names the format."""
     reader = READERS.get(path.suffix.lower())
     if not path.exists():
         hub = f"; of the Hugging Face hub: datasets.load_dataset({path.as_posix()!r}, split='train')"
@@ -54,7 +54,7 @@ def read_file(path: Path, name: str) -> list[Any]:
 
 
 def tasks_of(given: Any, name: str) -> list[Any]:
-    """As :func:`read_dataset`, without a look at each task."""
+    """Return the tasks as :func:`read_dataset` does, without checking each task."""
     if given is None:
         return []
     if type(given) in (list, tuple):
@@ -75,7 +75,7 @@ def tasks_of(given: Any, name: str) -> list[Any]:
 
 
 def _rows(given: Any) -> list[Any] | None:
-    """The rows of a table of another library, or the values of one of its columns or arrays."""
+    """Return the rows of another library's table, or the values of its column or array."""
     library, kind = _library(given), type(given).__name__
     if library in ("pandas", "polars", "pyarrow"):
         for method in TABLES.get(kind, ()):
@@ -89,7 +89,7 @@ def _rows(given: Any) -> list[Any] | None:
 
 
 def _unusable(given: Any) -> str | None:
-    """Why an object is no list of tasks and what to pass instead; ``None`` if it may be one."""
+    """Return why an object is no list of tasks and what to pass instead; ``None`` if it may be one."""
     if isinstance(given, Mapping):
         names = [str(key) for key in itertools.islice(given, 4)]
         lists = all(_has_length(value) and not isinstance(value, str | bytes) for value in given.values())
@@ -108,7 +108,7 @@ def _unusable(given: Any) -> str | None:
 
 
 def _bounded(given: Iterable[Any], name: str) -> list[Any]:
-    """The tasks of an iterator; an error if it has too many."""
+    """Return the tasks of an iterator. Raise :class:`DatasetError` if it has too many."""
     tasks = list(itertools.islice(given, MAX_TASKS + 1))
     if len(tasks) > MAX_TASKS:
         raise DatasetError(
@@ -129,7 +129,7 @@ def _library(given: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------ files
 def _json(path: Path, name: str) -> list[Any]:
-    """One list of tasks."""
+    """Read one list of tasks."""
     found = _decoded(path.read_bytes(), str(path))
     if not isinstance(found, list):
         raise DatasetError(
@@ -139,13 +139,13 @@ def _json(path: Path, name: str) -> list[Any]:
 
 
 def _jsonl(path: Path, name: str) -> list[Any]:
-    """A task a line."""
+    """Read a task from each line."""
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     return [_decoded(line, f"{path}:{number}") for number, line in lines if line.strip()]
 
 
 def _csv(path: Path, name: str) -> list[Any]:
-    """A task a line, under the names of the first; all values are strings."""
+    """Read a task from each line after the first, which holds the names; all values are strings."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         rows = list(reader)
@@ -159,7 +159,7 @@ def _csv(path: Path, name: str) -> list[Any]:
 
 
 def _parquet(path: Path, name: str) -> list[Any]:
-    """A task a row."""
+    """Read a task from each row."""
     try:
         import pyarrow.parquet as parquet
     except ImportError:

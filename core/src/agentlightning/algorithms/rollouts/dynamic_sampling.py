@@ -3,7 +3,7 @@
 If all rollouts of a task do equally well, its group has no gradient, and a batch may have few groups with
 one. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) rolls out more tasks, here up to
 ``dynamic_sampling`` extra batches in a step. All groups with a spread are trained, also those beyond
-``batch_size``: they are paid for, and a group's advantages do not depend on the number of groups.
+``batch_size``: their rollouts are paid for, and a group's advantages do not depend on the number of groups.
 
 Invariant: the extra batches of a step are a function of run seed, step and their number. So they take no
 task from another step, no checkpoint has to remember them, and a step that is rolled out again has the same
@@ -23,8 +23,8 @@ from agentlightning.types import Batch, Rollout
 def extra_batches(
     tasks: Sequence[Any], size: int, seed: int, step: int, own: Sequence[Any] = ()
 ) -> Iterator[list[Any]]:
-    """Endless batches of ``size`` of ``tasks`` for a step. A task occurs again, or is one of ``own`` (the
-    step's own batch), only after all others have occurred.
+    """Yield batches of ``size`` of ``tasks`` for a step, without end. A task occurs again, or is one of
+    ``own`` (the step's own batch), only after all others have occurred.
     """
     draw = random.Random(stable_seed(seed, "refill", step))
     passed: set[int] = set()
@@ -45,6 +45,6 @@ def extra_batches(
 
 
 def groups_with_spread(batch: Batch, groups: Sequence[Sequence[Rollout]]) -> int:
-    """How many of the groups have a call that is trained, under a recipe with ``filter_zero_std_groups``."""
+    """Return how many groups have a trained call, under a recipe with ``filter_zero_std_groups``."""
     trained = {ledger.rollout_id for ledger in batch.ledgers if ledger.trained}
     return sum(any(rollout.rollout_id in trained for rollout in group) for group in groups)

@@ -14,12 +14,12 @@ from agentlightning.types import Rollout, RolloutStatus
 RESUMED = "cancelled: the run broke off and went on"
 """Reason of attempts from before the resume."""
 UNFINISHED = [status for status in RolloutStatus if not status.final]
-"""Statuses of rollouts that have not ended."""
+"""Statuses of unfinished rollouts."""
 
 
 async def enqueue(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
-    """Queue ``rollouts`` and return their ids; those that began before a resume are queued again, with
-    today's settings.
+    """Queue ``rollouts`` and return their ids. Rollouts that began before a resume are queued again, with
+    the present settings.
     """
     known = await store.enqueue_many_rollouts(rollouts)
     for given, there in zip(rollouts, known, strict=True):
@@ -32,9 +32,8 @@ async def enqueue(store: Store, rollouts: Sequence[Rollout]) -> list[str]:
 
 
 async def cancel_leftovers(store: Store, run_id: str) -> int:
-    """Cancel rollouts of steps and evaluations that were under way before a resume, before a worker takes
-    them: they would run now, unused, and again in their turn. Returns how many. Rollouts of a user's
-    algorithm are left to it.
+    """Cancel unfinished rollouts from before a resume, so that no worker runs them too early; return how
+    many. Their steps and evaluations queue them again. Rollouts of a user's algorithm are left to it.
     """
     cancelled = 0
     after: str | None = None
@@ -46,7 +45,7 @@ async def cancel_leftovers(store: Store, run_id: str) -> int:
 
 
 async def cancel(store: Store, rollouts: Sequence[Rollout], reason: str) -> int:
-    """Cancel rollouts; returns how many had not ended by themselves."""
+    """Cancel rollouts; return how many had not ended by themselves."""
     cancelled = 0
     for rollout in rollouts:
         try:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 TaskGroups = list[list[Rollout]]
 """The rollouts of each task."""
 ENDED = "cancelled: the run ended before this step was trained"
-"""Reason of rollouts that a run leaves behind when it ends early; a resume makes them again."""
+"""Reason of rollouts that a run cancels when it ends early; a resume queues them again."""
 PATIENCE = 10.0
 """Seconds that the end of a run waits for the store."""
 
@@ -32,9 +32,9 @@ class RunEnded(RuntimeError):
 
 
 class Prefetcher:
-    """The steps of a run from the first that :meth:`take` is asked for up to ``steps``.
+    """Queues the rollouts of a run's steps, up to ``steps``.
 
-    ``make``: the groups of a step; asked once for each step, in their order.
+    ``make`` returns the groups of a step; it is called once for each step, in order.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Prefetcher:
         self._ended = False
 
     async def take(self, step: int) -> TaskGroups:
-        """The groups of ``step``, queued, with those of the next ``async_steps`` steps."""
+        """Queue the groups of ``step`` and of the next ``async_steps`` steps; return those of ``step``."""
         begun = step if self._next is None else self._next
         for later in range(begun, min(step + self._async_steps, self._steps - 1) + 1):
             self._check()
@@ -66,7 +66,7 @@ class Prefetcher:
         await self._queue(groups)
 
     async def progress(self, step: int) -> dict[str, float]:
-        """Metrics: how many rollouts of a step started and ended before its turn; empty without
+        """Return metrics: how many rollouts of a step started and ended before its turn; none without
         ``async_steps``.
         """
         if not self._async_steps:
@@ -79,14 +79,14 @@ class Prefetcher:
         }
 
     def finish(self, step: int) -> None:
-        """Forget ``step``, whose rollouts have ended. Raises :class:`RunEnded` if they were cancelled."""
+        """Forget ``step``, whose rollouts have ended. Raise :class:`RunEnded` if they were cancelled."""
         self._check()
         self._open.pop(step, None)
 
     async def end(self) -> int:
-        """Cancel the rollouts under way; returns how many. Logs a warning if the store is gone.
+        """Cancel the rollouts under way and return how many. Log a warning if the store is gone.
 
-        A driver's own task may still call :meth:`take` a little longer: it gets :class:`RunEnded`.
+        A driver's own task that still calls :meth:`take` gets :class:`RunEnded`.
         """
         self._ended = True
         ids = [rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)]
