@@ -137,7 +137,7 @@ class Trainer:
     def session(
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AbstractAsyncContextManager[Context]:
-        """Open the parts of a run: store, gateway, engine, runner. They close in reverse, whatever happens."""
+        """Open store, gateway, engine and runner of a run; close them in reverse, whatever happens."""
         opened = TrainingSession(
             self.config, self.plugins, self.tracer, self.adapter, self.initial_resources, self.hooks
         )
