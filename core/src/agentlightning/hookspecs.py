@@ -75,9 +75,7 @@ def agl_run_started(run: dict[str, Any]) -> None:
 
 @hookspec
 def agl_run_resumed(run: dict[str, Any], reports: list[StepReport], evaluations: list[Evaluation]) -> None:
-    """A run resumes. ``reports`` and ``evaluations``: those up to its checkpoint; what follows replaces the
-    rest.
-    """
+    """A run resumes. ``reports`` and ``evaluations`` end at its checkpoint; later ones are made again."""
 
 
 @hookspec

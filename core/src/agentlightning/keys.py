@@ -68,8 +68,8 @@ class Keys:
 
     @classmethod
     def from_env(cls) -> Keys:
-        """Secret from ``AGL_SECRET`` (shared by processes of one run), else a random one. An empty one is
-        refused: whoever set the variable wanted a secret.
+        """Take the secret from ``AGL_SECRET`` (shared by processes of one run), else a random one. An empty
+        value is refused: whoever set the variable wanted a secret.
         """
         value = os.environ.get("AGL_SECRET")
         try:
@@ -80,7 +80,7 @@ class Keys:
     def mint(
         self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0
     ) -> str:
-        """A key for one attempt, valid ``ttl`` seconds."""
+        """Return a key for one attempt, valid ``ttl`` seconds."""
         expires = max(self._wall_clocks()) + ttl
         body = msgspec.msgpack.encode(Claims(run_id, rollout_id, attempt_id, fence, expires))
         return PREFIX + base64.urlsafe_b64encode(self._sign(body) + body).decode().rstrip("=")
@@ -118,8 +118,9 @@ class Keys:
             del self._revoked[first]
 
     def _wall_clocks(self) -> tuple[float, float]:
-        """The wall clock, which may jump, and the wall clock at the start plus the time since, which may have
-        been wrong then. Minting takes the later, checking the earlier: clocks of other processes differ.
+        """Return two clocks: the wall clock, which may jump, and the wall clock at the start plus the time
+        since, which may have been wrong then. Minting takes the later, checking the earlier: clocks of other
+        processes differ.
         """
         return time.time(), self._offset + time.monotonic()
 

@@ -1,9 +1,8 @@
 """Names of spans and attributes.
 
-``gen_ai.*`` are the OpenTelemetry semantic conventions for generative AI, kept here as our own constants
-because
-the published Python package marks them all as moved; ``agl.*`` are ours, for what the conventions do not name
-(token ids, rollouts, rewards).
+``gen_ai.*`` are the OpenTelemetry semantic conventions for generative AI. The published Python package marks
+all of them as moved, so they are constants here. ``agl.*`` are ours: token ids, rollouts and rewards have no
+name in the conventions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ANNOTATION_SPAN: Final = "agentlightning.annotation"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ROLLOUT_SPAN: Final = "agentlightning.rollout"
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
-"""What is kept of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
+"""Takes the place of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"

@@ -1,4 +1,4 @@
-"""What plugins register: one small dataclass for each kind, and the protocols of what their factories return.
+"""Specs that plugins register, one small dataclass for each kind, and the protocols of their products.
 
 A spec holds a name, a sentence and a factory that imports lazily, so that listing plugins costs nothing.
 """
@@ -17,7 +17,7 @@ CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
 
 def lazily(place: str) -> Callable[..., Any]:
-    """The function or class at ``"package.module:name"``, imported when it is first called."""
+    """Return a function that imports the one at ``"package.module:name"`` on its first call, and calls it."""
     module, _, name = place.partition(":")
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,8 @@
 """Finding plugins and calling their hooks.
 
-:func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns one
-:class:`Plugins`:
-the specs by kind and name, and :meth:`Plugins.notify` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
-those entry
-points (empty: none); ``AGL_TRACE_HOOKS=1`` prints each call.
+:func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns :class:`Plugins`:
+specs by kind and name, and :meth:`Plugins.notify` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
+those entry points (empty: none). ``AGL_TRACE_HOOKS=1`` prints each call of a hook.
 
 Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a
 plugin that cannot be imported is named, with its error, and the rest goes on.
@@ -103,7 +101,7 @@ class Plugins:
         }
 
     def with_listeners(self, listeners: Iterable[object]) -> Plugins:
-        """These plugins and ``listeners``, with moments of their own: what one run tells, no other hears."""
+        """Return these plugins and ``listeners``: a run notifies its own listeners only."""
         manager = pluggy.PluginManager("agentlightning")
         manager.add_hookspecs(hookspecs)
         for name, plugin in self.manager.list_name_plugin():
@@ -114,12 +112,12 @@ class Plugins:
         return Plugins(manager, self.broken)
 
     def has_listeners(self, hook: str) -> bool:
-        """Whether any plugin implements the hook; lets hot paths skip building its arguments."""
+        """Return whether any plugin implements the hook. A hot path then skips making its arguments."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
 
 
 def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
-    """The spec called ``name``; the error lists what there is, and what installs one of ours that is not."""
+    """Return the spec called ``name``. The error lists known names, and how to install one of the suite's."""
     if name in table:
         return table[name]
     known = ", ".join(sorted(table)) or "none are installed"
@@ -168,5 +166,5 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def load() -> Plugins:
-    """The process's plugins, loaded once."""
+    """Return the process's plugins, loaded once."""
     return build()

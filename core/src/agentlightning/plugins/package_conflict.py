@@ -35,7 +35,7 @@ class PackageConflict(NamedTuple):
     """Whether pip knows it, so that pip can remove it."""
 
     def message(self) -> str:
-        """What is wrong, where, and what mends it."""
+        """Return the problem, its place, and the commands that mend it."""
         if self.installed:
             pip = shlex.join([sys.executable, "-m", "pip"])
             mend = [
@@ -57,7 +57,7 @@ class PackageConflictError(ImportError):
 
 
 def find_conflict(path: list[str] | None = None, ours: Path = PACKAGE_FOLDER) -> PackageConflict | None:
-    """The package in the folders of ``path`` (default: ``sys.path``) that is not ``ours``, or ``None``."""
+    """Find a package in the folders of ``path`` (default: ``sys.path``) that is not ``ours``, or ``None``."""
     folders = sys.path if path is None else path
     spec = PathFinder.find_spec(PACKAGE, folders)
     origin = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
@@ -76,7 +76,7 @@ def refuse_conflict() -> None:
 
 
 def _is_umbrella(distribution: Distribution) -> bool:
-    """Our umbrella has no modules and requires the core; nobody else's package does."""
+    """Return whether it is our umbrella, which requires the core; no other package does."""
     return any(need.startswith(CORE) for need in distribution.requires or ())
 
 
@@ -88,7 +88,7 @@ def _modules(distribution: Distribution) -> Path | None:
 
 
 def _core_source() -> str:
-    """What pip reinstalls the core from: the checkout it was installed from, else its name."""
+    """Return pip's argument to reinstall the core: the checkout of its installation, else its name."""
     for core in distributions(name=CORE):
         origin = json.loads(core.read_text("direct_url.json") or "{}")
         url = urlsplit(origin.get("url", ""))

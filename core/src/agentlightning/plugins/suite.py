@@ -1,7 +1,7 @@
 """The suite's own adapters and drivers: the line that installs one from a checkout.
 
-None of these distributions is on a package index under our control, so a line names folders, and with each
-folder those of the suite that it needs: what is left out, pip would look for elsewhere.
+No package index under our control has these distributions, so a line names folders, with every folder of the
+suite that one needs. pip would look for a missing one elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def install_line(kind: str, name: str) -> str | None:
-    """What installs an adapter or driver of the suite, typed in its checkout; ``None`` for other names."""
+    """Return the command that installs an adapter or driver from a checkout; ``None`` for any other name."""
     folders = CHECKOUT.get(kind, {}).get(name)
     if folders is None:
         return None

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
+GivenResource = Resource | str | dict[str, Any]
+"""A resource, the text of a prompt template, or a dict that describes a resource."""
+
+
 class StoreError(UsageError):
     """A store operation failed; the message says what and what to do."""
 
@@ -267,14 +271,10 @@ class Store:
 
     # -- resources
     async def add_resources(
-        self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
+        self, resources: dict[str, GivenResource], *, request_id: str | None = None
     ) -> Resources: ...
     async def update_resources(
-        self,
-        resources_id: str,
-        resources: dict[str, Resource | str | dict[str, Any]],
-        *,
-        request_id: str | None = None,
+        self, resources_id: str, resources: dict[str, GivenResource], *, request_id: str | None = None
     ) -> Resources: ...
     async def get_latest_resources(self) -> Resources | None: ...
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources: ...

@@ -38,7 +38,7 @@ def _length(packed: str) -> int:
 
 
 def as_call_span(span: Span) -> Span:
-    """Make a call span that came over HTTP a :class:`CallSpan`; leave other spans as they are."""
+    """Turn a call span from HTTP into a :class:`CallSpan`; return any other span unchanged."""
     if not any(name in span.attributes for name in _PACKED):
         return span
     return CallSpan(**{name: getattr(span, name) for name in span.__struct_fields__})
@@ -69,7 +69,7 @@ def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> lis
 
 
 def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> Span:
-    """One call as a span. ``is_primary``: the wire span of the same id is this call's, and merged into it."""
+    """Convert a call to a span. ``is_primary``: merge the wire span of the same id into it."""
     merged = wire if is_primary and wire is not None else None
     return CallSpan(
         rollout_id=call.rollout_id,
@@ -94,7 +94,7 @@ def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> 
 
 
 def attributes(call: Call) -> dict[str, Any]:
-    """The attributes of a call span, without those of unknown value."""
+    """Return the attributes of a call span, without unknown values."""
     response = call.response or {}
     out: dict[str, Any] = {
         semconv.OPERATION_NAME: "chat" if call.api == "chat" else "text_completion",

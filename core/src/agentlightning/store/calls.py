@@ -96,7 +96,7 @@ class _Prefixes:
         return own, self.recent
 
     def longest(self, data: PrefixDigests, length: int) -> _Prefix | None:
-        """The longest known prefix that the first ``length`` bytes of ``data`` begin with."""
+        """Return the longest known prefix of the first ``length`` bytes of ``data``."""
         tries = 0
         for n in reversed(self._lengths[: bisect_right(self._lengths, length)]):
             known = self._known.get((n, data.tail(n, _TAIL)))
@@ -137,7 +137,7 @@ class CallIndex:
         return 2048 * self.calls + sum(len(p.recent.data) for p in (self._ids, self._chats, self._texts))
 
     def delta(self, call: Call) -> CallBody:
-        """What is new in the call. It is part of the index from here on."""
+        """Return the new parts of a call, and add the call to the index."""
         self.calls += 1
         body = codec.call_body(msgspec.structs.replace(call, prompt_ids=None))
         if call.prompt_ids is not None:
@@ -235,7 +235,7 @@ _Ids = tuple[TokenIds, TokenIds]
 
 
 def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
-    """Calls as they were recorded, in the given order; each comes after the calls it builds on.
+    """Return calls as they were recorded, in the given order. Each must come after the calls it builds on.
 
     Calls that continue each other share one buffer of token ids and the messages of their requests.
     """
@@ -260,13 +260,13 @@ class StoredRecord(msgspec.Struct):
     calls: list[StoredCall]
 
     def whole(self) -> Record:
-        """The record with its calls, by request and choice."""
+        """Return the record with its calls, sorted by request and choice."""
         calls = sorted(whole_calls(self.calls), key=lambda call: (call.sequence, call.choice))
         return msgspec.structs.replace(self.record, calls=calls)
 
 
 def parents(body: CallBody) -> set[str]:
-    """The calls that a stored call builds on."""
+    """Return the ids of the calls that a stored call builds on."""
     return {i for i in (body.ids_parent, body.messages_parent, *body.same_values.values()) if i}
 
 

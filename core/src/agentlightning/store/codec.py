@@ -1,4 +1,4 @@
-"""How records become bytes: MessagePack (lossless for NaN and bytes), arrays packed, zstd level 3.
+"""Records as bytes: MessagePack (lossless for NaN and bytes), packed arrays, zstd level 3.
 
 Token ids are little-endian int32, logprobs little-endian float32 (their precision at the engine). The first
 byte of a blob says what follows: ``0`` MessagePack, ``1`` the same under zstd, ``2`` JSON under zstd (for
@@ -50,12 +50,12 @@ Corrupt = zstd.ZstdError
 
 
 def as_json(value: Any) -> bytes:
-    """JSON by the standard library, which takes big integers, NaN and lone surrogates."""
+    """Encode JSON by the standard library, which takes big integers, NaN and lone surrogates."""
     return json.dumps(msgspec.to_builtins(value, enc_hook=to_list)).encode()
 
 
 def pack(value: Any, small: int = _SMALL) -> bytes:
-    """A value as a blob, compressed from ``small`` bytes on; ``TypeError`` names a type that has no form."""
+    """Return a value as a blob, compressed from ``small`` bytes on. ``TypeError`` names a wrong type."""
     try:
         data = _encode(value)
     except (OverflowError, UnicodeEncodeError):
@@ -65,12 +65,12 @@ def pack(value: Any, small: int = _SMALL) -> bytes:
 
 @cache
 def decoder(kind: Any) -> Callable[[bytes], Any]:
-    """The MessagePack decoder of a type, made once."""
+    """Return the MessagePack decoder of a type, made once."""
     return msgspec.msgpack.Decoder(kind).decode
 
 
 def unpack(blob: bytes, kind: Any = Any) -> Any:
-    """The value of a blob, checked against ``kind``."""
+    """Return the value of a blob, checked against ``kind``."""
     mark, body = blob[:1], blob[1:]
     if mark == _RAW:
         return decoder(kind)(body)
@@ -159,7 +159,7 @@ _AS_THEY_ARE = tuple(
 
 
 def call_body(call: Call) -> CallBody:
-    """The body of a whole call."""
+    """Return the body of a whole call."""
     return CallBody(
         prompt_ids=pack_ids(call.prompt_ids),
         response_ids=pack_ids(call.response_ids),
@@ -169,7 +169,7 @@ def call_body(call: Call) -> CallBody:
 
 
 def call_from_body(body: CallBody, **columns: Any) -> Call:
-    """The call of a body without parents, and its columns."""
+    """Return the call of its columns and a body without parents."""
     values: dict[str, Any] = {name: getattr(body, name) for name in _AS_THEY_ARE}
     for name, unpacked in (
         ("prompt_ids", unpack_ids),
@@ -186,8 +186,8 @@ def token_count(usage: int | None, ids: Sequence[int] | None) -> int | None:
 
 
 def numbers(call: Call, blob: bytes) -> tuple[int | None, int | None, float, int]:
-    """What statistics sum: tokens of the prompt (on the first choice of a request) and of the completion, as
-    the engine counted them or else as ids show; seconds; bytes of the blob.
+    """Return the numbers that statistics sum: tokens of the prompt (on the first choice of a request) and of
+    the completion, seconds, and bytes of the blob.
     """
     prompt = token_count(call.prompt_tokens, call.prompt_ids)
     completion = token_count(call.completion_tokens, call.response_ids)

@@ -1,4 +1,4 @@
-"""The store's interface over HTTP: one table of routes, from which server and client are made.
+"""The store's interface over HTTP: one table of routes for server and client.
 
 Types of parameters and results come from the signatures of :class:`~agentlightning.store.base.Store`. Bodies
 are JSON or MessagePack (``Content-Type``, ``Accept``); our client sends MessagePack, which is lossless for
@@ -200,7 +200,7 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 
 def error_body(error: Exception) -> tuple[ErrorBody, int]:
-    """Body and status of an error. One that is not in ``ERRORS`` is a bug: 500, without its text."""
+    """Return body and status of an error. Any error that ``ERRORS`` lacks is a bug: 500, without its text."""
     for kind, status in ERRORS:
         if isinstance(error, kind):
             return ErrorBody(kind.__name__, str(error)), status
@@ -208,7 +208,7 @@ def error_body(error: Exception) -> tuple[ErrorBody, int]:
 
 
 def error_from_body(found: ErrorBody) -> Exception:
-    """The exception of an error's body, by the name of its type."""
+    """Make the exception of an error's body, by the name of its type."""
     for kind, _ in ERRORS:
         if kind.__name__ == found.error:
             if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
@@ -218,7 +218,7 @@ def error_from_body(found: ErrorBody) -> Exception:
 
 
 def to_outcome(found: Any) -> BatchOutcome:
-    """The outcome of a call, as it is sent and remembered."""
+    """Return the outcome of a call, to send and to remember."""
     return (
         BatchOutcome(error=error_body(found)[0])
         if isinstance(found, Exception)
@@ -227,7 +227,7 @@ def to_outcome(found: Any) -> BatchOutcome:
 
 
 def from_outcome(method: str, found: BatchOutcome) -> Any:
-    """The result or the exception of an outcome; the exception is returned, not raised."""
+    """Return the result or the exception of an outcome; the exception is not raised."""
     if found.error is not None:
         return error_from_body(found.error)
     return msgspec.convert(found.result, BY_NAME[method].result_type, dec_hook=from_either)

@@ -1,4 +1,4 @@
-"""Where a run's metrics go: files, the terminal, a picture. Others come in through ``agl_trackers``."""
+"""Trackers write a run's metrics to files, terminal and a picture. ``agl_trackers`` registers others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrackerHooks:
                     log.exception("tracker %s failed; the run goes on", name)
 
     def close(self) -> None:
-        """The run is over, also when it failed: trackers with a ``close`` let go of what they hold."""
+        """Close the trackers that have a method ``close``, also after a failed run."""
         self._tell(lambda tracker: getattr(tracker, "close", lambda: None)())
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""The terminal: live progress while a run trains, then before and after side by side and the reward's
+"""The terminal shows live progress while a run trains, then evaluations before and after, and the reward's
 curve.
 """
 
@@ -68,7 +68,7 @@ class ConsoleTracker(RewardHistory):
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
-        """Say where the run goes on; the curve at the end begins where the run began."""
+        """Print the step at which the run resumes. The curve at the end begins at the run's first step."""
         self.start(run)
         for report in reports:
             self._remember(report)
@@ -159,7 +159,7 @@ class ConsoleTracker(RewardHistory):
         return self._tokens / max(1e-9, time.perf_counter() - self._began)
 
     def _by_policy(self, totals: Mapping[str, Mapping[str, float]]) -> Table:
-        """What each of several policies was trained on, and how its credit went."""
+        """Make the table of several policies: updates, calls, tokens, and first and last mean credit."""
         table = Table(title="policies", title_justify="left")
         for column in ("", "version", "updates", "idle", "calls", "tokens", "mean credit"):
             table.add_column(column, justify="right" if column else "left")
@@ -207,20 +207,20 @@ class ConsoleTracker(RewardHistory):
 
 
 def _tokens(totals: Mapping[str, float]) -> str:
-    """How many tokens were trained, and how many were in the rows of groups that taught nothing."""
+    """Return the number of trained tokens, and of tokens in groups whose advantages are all 0."""
     idle = totals.get("tokens_zero_advantage", 0.0)
     text = f"{totals['tokens_trained']:.0f} tokens trained"
     return f"{text} ({idle:.0f} others had advantage 0)" if idle else text
 
 
 def _number(value: float) -> str:
-    """A figure, or that there is none."""
+    """Format a figure; NaN is "none"."""
     return "none" if math.isnan(value) else f"{value:.3f}"
 
 
 def _calls(totals: Mapping[str, float]) -> str:
-    """How many calls were captured exactly, of those that were judged: nothing is trained of an attempt after
-    which there was another, and its calls are not judged.
+    """Return the number of calls, and of exactly captured ones. An attempt that another one followed is not
+    trained, so its calls have no verdict and are counted apart.
     """
     behind = totals.get("calls_left_behind", 0.0)
     text = f"{totals['calls'] - behind:.0f} calls, {totals['calls_exact']:.0f} captured exactly"
@@ -231,8 +231,8 @@ def _calls(totals: Mapping[str, float]) -> str:
 
 
 def _change(before: float, after: float) -> tuple[str, str, str, str, str]:
-    """A row of the table that says in words which way the reward went; a ratio only of what grew from more
-    than nothing.
+    """Return a row with the word gain, loss or no change, the difference, and the ratio of a positive reward
+    that has grown.
     """
     word = "gain" if after > before else "loss" if after < before else "no change"
     ratio = f" (× {after / before:.2f})" if after > before > 0 else ""

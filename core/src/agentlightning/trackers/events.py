@@ -1,4 +1,4 @@
-"""``events.jsonl``: a line for each notification, to follow a run or feed another tool. Off by default."""
+"""``events.jsonl`` has a line for each notification, to follow a run or feed another tool. Off by default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentlightning.types import Attempt, Batch, Call, Evaluation, Reward, Rollo
 
 
 class EventsTracker:
-    """Writes identifiers and figures, not texts: their text lies in the store."""
+    """Writes identifiers and figures; the texts are in the store."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "events.jsonl"

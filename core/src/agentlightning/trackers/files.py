@@ -25,7 +25,7 @@ class FilesTracker:
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
-        """Lines of steps that are trained again are taken back, and so is a line that was cut off."""
+        """Remove the lines of steps that are trained again, and a line that was cut off."""
         self.start(run)
         self._rewrite("metrics.jsonl", reports)
         self._rewrite("evaluations.jsonl", evaluations)

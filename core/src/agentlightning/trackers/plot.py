@@ -1,5 +1,5 @@
-"""``curve.png``: training reward per step and the evaluations with their intervals. Needs the extra
-``plot``.
+"""``curve.png`` shows the training reward per step and the evaluations with their intervals. It needs the
+extra ``plot``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Former names of what users write: each still loads, and its successor is named once in a process.
+"""Former names of fields, options, types and metrics. Each still loads; a warning names the present one.
 
-A table for each kind of name says ``former → present``. :func:`renamed` reads mappings (sections of a YAML
-file, options, keywords) and :func:`former_names` makes a class take former keywords and attributes.
-Invariant: records are hashed under the name that a field was first released with (:func:`stored_name`), so
-that a run of any age can be verified.
+Each kind of name has a table ``former → present``. :func:`renamed` renames the keys of a mapping (a section
+of a YAML file, options, keywords). :func:`former_names` lets a class take former keywords and attributes.
+Invariant: a record is hashed under the first released name of each field (:func:`stored_name`), so that
+``agl verify`` reads runs of any age.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DRIVER_OPTIONS: Names = {
     "slots": "max_num_seqs",
     "keep": "keep_checkpoints",
 }
-"""Options of the drivers ``local`` and ``verl``, as far as each has them."""
+"""Options of the drivers ``local`` and ``verl``."""
 LEDGER: Names = {"out": "left_out", "breaks": "merge_failures"}
 """Fields of :class:`agentlightning.types.Ledger`."""
 METRICS: Names = {
@@ -75,13 +75,13 @@ METRICS: Names = {
     "breaks/": "merge_failures/",
     "out/": "left_out/",
 }
-"""StepMetrics of a step; a name that ends in a slash is a prefix."""
+"""Metrics of a step; a name that ends in a slash is a prefix."""
 
 _SAID: set[tuple[str, str]] = set()
 
 
 def successor(former: str, present: str, where: str) -> str:
-    """``present``; warns, once in a process, that ``former`` is called so now. ``where``: who used it."""
+    """Return ``present``; warn, once in a process, that it replaces ``former``. ``where``: its place."""
     if (where, former) not in _SAID:
         _SAID.add((where, former))
         warnings.warn(f"{where}: {former!r} is now called {present!r}", FutureWarning, stacklevel=3)
@@ -89,9 +89,9 @@ def successor(former: str, present: str, where: str) -> str:
 
 
 def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool = False) -> dict[str, Any]:
-    """``given`` under present names. ``quiet``: without a warning, for records of earlier runs.
+    """Return ``given`` under present names. ``quiet``: do not warn, for records of earlier runs.
 
-    Raises :class:`UsageError` where both names of one thing are given.
+    Raises :class:`UsageError` for a mapping that holds a former name and its successor.
     """
     found = {}
     for key, value in given.items():
@@ -106,12 +106,14 @@ def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool =
 
 
 def stored_name(name: str, names: Names) -> str:
-    """The spelling of ``name`` in records: its first one."""
+    """Return the name in records, the first released one."""
     return next((former for former, present in names.items() if present == name), name)
 
 
 def former_names(names: Names, where: str) -> Callable[[Class], Class]:
-    """Class decorator: the constructor takes former names as keywords, instances have them as attributes."""
+    """Decorate a class: its constructor takes former names as keywords, and instances have them as
+    attributes.
+    """
 
     def decorate(cls: Class) -> Class:
         init = cls.__init__  # type: ignore[misc]
@@ -131,15 +133,17 @@ def former_names(names: Names, where: str) -> Callable[[Class], Class]:
 
 
 def former_attribute(owner: object, name: str, names: Names, where: str) -> Any:
-    """The attribute that was called ``name``; ``AttributeError`` if none was. For ``__getattr__``."""
+    """Return the attribute with the former name ``name``, for ``__getattr__``. ``AttributeError``: none had
+    it.
+    """
     if name not in names:
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
     return getattr(owner, successor(name, names[name], where))
 
 
 class StepMetrics(dict[str, float]):
-    """Metrics of a step, found under former and present names: a hook may ask by a former one, and the report
-    of an earlier run holds former ones.
+    """Metrics of a step under former and present names: a hook may ask for a former name, and the report of
+    an earlier run holds former names.
     """
 
     def __missing__(self, name: str) -> float:
@@ -156,7 +160,7 @@ class StepMetrics(dict[str, float]):
         return dict.get(self, self._held(name), default)
 
     def _held(self, name: object) -> Any:
-        """The name under which this mapping has the metric; ``name`` itself if it has none."""
+        """Return the name under which this mapping has the metric; ``name`` itself if it has none."""
         if not dict.__contains__(self, name):
             for former, present in METRICS.items():
                 for mine, other in ((former, present), (present, former)):

@@ -1,4 +1,4 @@
-"""Numbers per token as arrays that behave like lists, and how records with arrays go in and out of JSON.
+"""Numbers per token as arrays that behave like lists, and the hooks that encode and decode them.
 
 A number takes 1, 4 or 8 bytes here and up to 40 in a list; ``numpy.frombuffer`` and ``torch.frombuffer`` read
 an array without a copy. JSON has lists of numbers in their place, MessagePack has the bytes.
@@ -22,15 +22,15 @@ else:  # generic for type checkers alone
 
 
 class _ListLike:
-    """What lists can and arrays of the standard library cannot: compare with lists, keep their class in a
-    slice, take a list as a slice.
+    """Adds to an array of the standard library: comparison with lists, slices of the same class, and lists
+    assigned to slices.
     """
 
     __slots__ = ()
     code: ClassVar[str]
 
     def __new__(cls, values: Iterable[float] | bytes = ()) -> Any:
-        """``ValueError`` for values that are no numbers, or too large."""
+        """Raise ``ValueError`` for a value that is no number, or too large."""
         try:
             return super().__new__(cls, cls.code, values)  # type: ignore[call-arg]
         except (OverflowError, TypeError) as error:
@@ -91,7 +91,7 @@ ARRAYS = (TokenIds, Flags, Ints, Floats)
 
 
 def as_floats(values: Iterable[float]) -> Floats:
-    """Numbers as an array; an array as it is."""
+    """Return numbers as an array; an array unchanged."""
     return values if isinstance(values, Floats) else Floats(values)
 
 
@@ -104,19 +104,20 @@ def make_arrays(record: object, **kinds: Any) -> None:
 
 
 def pack_float32(values: Iterable[float]) -> bytes:
-    """Numbers as little-endian float32, the precision that engines give logprobs in."""
+    """Pack numbers as little-endian float32, the precision of an engine's logprobs."""
     return little_endian(array("f", values)).tobytes()
 
 
 def unpack_float32(data: bytes) -> Floats:
-    """The inverse of :func:`pack_float32`."""
+    """Undo :func:`pack_float32`."""
     found: Floats = Floats(little_endian(array("f", data)))
     return found
 
 
 def unwrap_scalar(value: Any, *, one_element: bool = False) -> Any:
-    """The Python number in a scalar of numpy, torch and the like (an array without dimensions); other values
-    as they are. ``one_element``: in an array with one element, too. Objects of agents may raise here.
+    """Return the Python number in a scalar of numpy, torch and the like (an array without dimensions), and
+    any other value unchanged. ``one_element``: unwrap an array with one element, too. An agent's object may
+    raise.
     """
     if callable(item := getattr(value, "item", None)) and (
         one_element or getattr(value, "shape", None) == ()
@@ -126,14 +127,14 @@ def unwrap_scalar(value: Any, *, one_element: bool = False) -> Any:
 
 
 def to_list(value: Any) -> Any:
-    """``enc_hook`` of msgspec for JSON and built-in types: arrays as lists."""
+    """Encode arrays as lists: ``enc_hook`` of msgspec for JSON and built-in types."""
     if isinstance(value, ARRAYS):
         return value.tolist()
     raise TypeError(f"objects of type {type(value).__name__} have no form in JSON")
 
 
 def to_bytes(value: Any) -> Any:
-    """``enc_hook`` of msgspec for MessagePack: arrays as little-endian bytes."""
+    """Encode arrays as little-endian bytes: ``enc_hook`` of msgspec for MessagePack."""
     if isinstance(value, TokenIds):
         return value.packed()
     if isinstance(value, Flags | Ints | Floats):
@@ -142,7 +143,7 @@ def to_bytes(value: Any) -> Any:
 
 
 def from_either(kind: Any, value: Any) -> Any:
-    """``dec_hook`` of msgspec: an array from a list of numbers, or from bytes."""
+    """Decode an array from a list of numbers or from bytes: ``dec_hook`` of msgspec."""
     if kind is TokenIds:
         return TokenIds.unpacked(value) if isinstance(value, bytes) else TokenIds(_numbers(value, int))
     if kind in ARRAYS:

@@ -18,7 +18,7 @@ Tags = dict[str, str]
 
 
 def new_id(prefix: str) -> str:
-    """A fresh identifier, e.g. ``ro-5f3c…`` (64 random bits)."""
+    """Return a fresh identifier, e.g. ``ro-5f3c…`` (64 random bits)."""
     return f"{prefix}-{secrets.token_hex(8)}"
 
 
@@ -65,13 +65,13 @@ class JsonDump:
     __slots__ = ()
 
     def model_dump(self) -> dict[str, Any]:
-        """This record as plain JSON-able values."""
+        """Return this record as plain JSON-able values."""
         out = msgspec.to_builtins(self, enc_hook=to_list)
         assert isinstance(out, dict)
         return out
 
     def model_dump_json(self, indent: int | None = None) -> str:
-        """This record as JSON text; ``indent=None`` is compact."""
+        """Return this record as JSON text; ``indent=None`` is compact."""
         return json.dumps(self.model_dump(), indent=indent, ensure_ascii=False)
 
 
@@ -80,5 +80,5 @@ class Model(JsonDump, msgspec.Struct, kw_only=True):
 
 
 def merge_tags(*parts: Mapping[str, Any] | None) -> Tags:
-    """Later parts win; values become strings; ``None`` values vanish."""
+    """Merge tags. A later part overrides an earlier one, values become strings, and ``None`` is left out."""
     return {k: str(v) for part in parts if part for k, v in part.items() if v is not None}

@@ -1,4 +1,4 @@
-"""The failure table decides what happens to a rollout that failed. Failed is not zero.
+"""The failure table decides the fate of a failed rollout. Failed is not zero.
 
 One table is used everywhere: the runner names the kind of a failure (the first word of its ``reason``), the
 store retries the kinds that the table retries, credit leaves out the rest or gives it the table's reward,
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,6 +63,7 @@ class FailureAction(JsonDump, msgspec.Struct, kw_only=True, frozen=True, forbid_
     """Train the rollout as if it had ended with this final reward; ``None``: leave it out."""
 
 
+_Given = float | Literal["retry", "leave-out"] | FailureAction | None
 FailureTable = Mapping[str, FailureAction]
 """Kind → action. A kind that is absent is left out of training."""
 
@@ -77,13 +78,13 @@ After any other failure it samples anew, since the same answers would fail again
 
 
 def failure_kind(reason: str | None) -> str | None:
-    """The kind that a reason names, or ``None``."""
+    """Return the kind that a reason names, or ``None``."""
     named = (reason or "").split(":", 1)[0].strip()
     return named if named in FAILURE_KINDS else None
 
 
 def failure_kind_of_end(status: str, reason: str | None) -> str:
-    """The kind of a failed attempt or rollout: the one that its reason names, else its status."""
+    """Return the kind of a failed attempt or rollout: the one in its reason, else its status."""
     named = failure_kind(reason)
     if named is not None:
         return named
@@ -91,7 +92,7 @@ def failure_kind_of_end(status: str, reason: str | None) -> str:
 
 
 def read_failure_table(given: Mapping[str, Any] | None) -> dict[str, FailureAction]:
-    """``DEFAULT_FAILURE_TABLE`` overridden by ``given``: kind → a number (that reward), ``"retry"``,
+    """Override ``DEFAULT_FAILURE_TABLE`` by ``given``: kind → a number (that reward), ``"retry"``,
     ``"leave-out"`` or ``None``, or ``{retry: …, reward: …}``. ``ValueError`` names the kind and the choices.
     """
     table = dict(DEFAULT_FAILURE_TABLE)
@@ -103,19 +104,16 @@ def read_failure_table(given: Mapping[str, Any] | None) -> dict[str, FailureActi
 
 
 def _action(kind: str, value: Any) -> FailureAction:
-    if value is None or value == "leave-out":
-        return FailureAction()
-    if value == "retry":
-        value = {"retry": True}
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = {"reward": float(value)}
     try:
-        action = msgspec.convert(value, FailureAction)
+        given = msgspec.convert(value, _Given)
     except msgspec.ValidationError as error:
         raise ValueError(
             f"failure[{kind!r}] = {value!r}: give a reward, 'retry', 'leave-out', or "
             f"{{retry: true, reward: …}} ({error})"
         ) from None
+    action = given if isinstance(given, FailureAction) else FailureAction(retry=given == "retry")
+    if isinstance(given, float):
+        action = FailureAction(reward=given)
     if action.reward is not None and not math.isfinite(action.reward):
         raise ValueError(f"failure[{kind!r}] = {action.reward}: must be a finite reward, or None (leave out)")
     if action.retry and kind in NOT_RETRYABLE:
@@ -133,9 +131,9 @@ def rollout_config(
     max_attempts: int = MAX_ATTEMPTS,
     emitted_overrides_returned: bool = False,
 ) -> RolloutConfig:
-    """How rollouts are tried under ``table``. ``timeout_seconds``: of an attempt; ``unresponsive_seconds``:
-    silence after which a worker is taken for dead; ``max_attempts``: the first included;
-    ``emitted_overrides_returned``: whether a reward that an agent emits counts more than the one it returns.
+    """Return the configuration of rollouts under ``table``. ``timeout_seconds`` limits an attempt. A worker
+    counts as dead after ``unresponsive_seconds`` of silence. ``max_attempts`` includes the first one.
+    ``emitted_overrides_returned``: an emitted reward overrides the returned one.
     """
     kinds = sorted(kind for kind, action in table.items() if action.retry)
     return RolloutConfig(

@@ -10,7 +10,9 @@ _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def missing_policy_message(given: str | Path) -> str:
-    """Says that ``given`` is no folder and, if it may be a model of the hub, how to download it."""
+    """Return the message that ``given`` is no folder; for the name of a hub's model, with the download
+    command.
+    """
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
     if not _HUB.fullmatch(text):

@@ -79,8 +79,8 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Recipe:
-        """The recipe of a run's record or checkpoint, also of an earlier version; ``msgspec.ValidationError``
-        for what is none.
+        """Read the recipe of a run's record or checkpoint, also of an earlier version. Raise
+        ``msgspec.ValidationError`` for any other record.
         """
         return msgspec.convert(aliases.renamed(record, aliases.RECIPE, "recipe", quiet=True), cls)
 

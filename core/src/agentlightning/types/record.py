@@ -105,7 +105,7 @@ class Call(Model):
 
     @property
     def has_ids(self) -> bool:
-        """The engine gave token ids for prompt and response."""
+        """Whether the engine gave token ids for prompt and response."""
         return self.prompt_ids is not None and self.response_ids is not None
 
 
@@ -138,7 +138,7 @@ class EarlierAttempt(Model):
 
 
 class Record(Model):
-    """All that credit reads of one finished rollout: calls and rewards of its last attempt."""
+    """The input of credit for one finished rollout: calls and rewards of its last attempt."""
 
     rollout: Rollout
     attempt: Attempt | None = None

@@ -1,4 +1,4 @@
-"""Read rewards from spans and choose which of several counts. Every component uses these functions.
+"""Read rewards from spans and choose the one that counts. Every component uses these functions.
 
 Rewards count in the order in which the store received them, whatever the senders' clocks say. A reward that
 the agent *returned* overrides those it *emitted*, unless the rollout's configuration reverses that
@@ -25,7 +25,7 @@ Ranked = TypeVar("Ranked", Reward, Span)
 
 
 def reward_of(span: Span) -> Reward | None:
-    """A reward span as a :class:`Reward`; ``None`` for other spans."""
+    """Return a reward span as a :class:`Reward`; ``None`` for any other span."""
     if span.name != semconv.REWARD_SPAN:
         return None
     a = span.attributes
@@ -53,23 +53,23 @@ def _number(raw: object) -> float | None:
 
 
 def by_precedence(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
-    """``given``, in the order of the store, with those of higher precedence last."""
+    """Sort rewards: the store's order stays, and the ones of higher precedence come last."""
     return sorted(given, key=lambda one: one.returned is not emitted_overrides)
 
 
 def effective_reward(emitted: Sequence[Reward]) -> Reward:
-    """Which of the rewards of one target counts, as :func:`by_precedence` orders them."""
+    """Return the reward that counts for a target, from its rewards in the order of :func:`by_precedence`."""
     return next((r for r in reversed(emitted) if r.name == PRIMARY), emitted[-1])
 
 
 def reward_target(span: Span) -> tuple[object, ...] | None:
-    """Target and name of a reward span; of two spans with equal ones, one counts. ``None``: the span is no
-    reward.
+    """Return target and name of a reward span, ``None`` for any other span. One of several spans with the
+    same target and name counts.
     """
     r = reward_of(span)
     return None if r is None else (r.name, str(r.call_id), str(r.span_id), str(r.agent), r.final)
 
 
 def is_rollout_reward(reward: Reward) -> bool:
-    """Whether it is for the whole rollout."""
+    """Return whether the reward is for the whole rollout."""
     return reward.final and reward.call_id is reward.span_id is reward.agent is None

@@ -31,8 +31,8 @@ class BadSelect(UsageError, ValueError):
 
 
 def selector(select: Select, what: str = "select") -> Predicate:
-    """``select`` as a predicate of a call's tags. ``what``: its name in errors. Raises :class:`BadSelect`;
-    so does the predicate if a user's function raises.
+    """Turn ``select`` into a predicate of a call's tags. ``what``: its name in errors. Raises
+    :class:`BadSelect`; so does the predicate when a user's function raises.
     """
     if select is None or isinstance(select, bool):
         return lambda tags: select is not False
@@ -49,12 +49,12 @@ def selector(select: Select, what: str = "select") -> Predicate:
 
 
 def policy_for(policies: Mapping[str, str], tags: Tags) -> str | None:
-    """The policy of a call under ``{name or "re:pattern": policy}``: the first entry that matches."""
+    """Return the policy of a call: the first entry of ``{name or "re:pattern": policy}`` that matches."""
     return next((policy for name, policy in policies.items() if _name_matcher(name, "policies")(tags)), None)
 
 
 def with_role(tags: Tags) -> Tags:
-    """A copy of ``tags``, with the role ``unknown`` if agent, role and node are missing."""
+    """Copy ``tags``, with the role ``unknown`` where agent, role and node are missing."""
     said = {tag for tag in NAME_TAGS if tag in tags and not (tag == "role" and tags[tag] == UNKNOWN)}
     if not said:
         return {**tags, "role": UNKNOWN}
@@ -65,13 +65,13 @@ def with_role(tags: Tags) -> Tags:
 
 
 def caller_name(tags: Tags) -> str:
-    """The displayed name of a call's caller: its agent, else its node, else its role."""
+    """Return the displayed name of a caller: its agent, else its node, else its role."""
     return tags.get("agent") or tags.get("node") or tags.get("role") or UNKNOWN
 
 
 @lru_cache(maxsize=1024)
 def _name_matcher(name: str, what: str) -> Predicate:
-    """A predicate for a name or pattern."""
+    """Make the predicate of a name or pattern."""
     if not name.startswith("re:"):
         if not name.strip():
             raise BadSelect(f"{what}: {name!r} is no name: {FORMS}")
@@ -86,7 +86,7 @@ def _name_matcher(name: str, what: str) -> Predicate:
 
 
 def _checked_predicate(function: Predicate, what: str) -> Predicate:
-    """A user's function, checked as far as possible, called with a copy of the tags."""
+    """Check a user's function as far as possible; call it with a copy of the tags."""
     called = getattr(function, "__qualname__", type(function).__name__)
     if inspect.iscoroutinefunction(function):
         raise BadSelect(f"{what}: {called}() is a coroutine function; a predicate must answer at once")

@@ -1,4 +1,4 @@
-"""Token ids as arrays: one packing that digests, prefix tests, spans and the store agree on.
+"""Token ids as arrays, in one packing for digests, prefix tests, spans and the store.
 
 Invariant: two id lists are equal exactly when their packed bytes are, and ``a`` is a prefix of ``b``
 exactly when ``pack(a)`` is a prefix of ``pack(b)`` (every id takes 4 bytes, little-endian int32).
@@ -18,14 +18,14 @@ WIDTH = 4
 
 
 def little_endian(values: array[Any]) -> array[Any]:
-    """Little-endian from native order, and back; on little-endian machines the array itself."""
+    """Swap native and little-endian order; on a little-endian machine the array stays as it is."""
     if sys.byteorder == "big":
         values.byteswap()
     return values
 
 
 class PrefixDigests:
-    """Bytes with the digests of their prefixes. They only grow, at their end."""
+    """Bytes with the digests of their prefixes. Bytes are only appended."""
 
     __slots__ = ("_largest", "_lengths", "_states", "data")
 
@@ -37,8 +37,8 @@ class PrefixDigests:
         self._states: dict[int, Any] = {0: hashlib.blake2b(digest_size=16)}
 
     def digest(self, length: int) -> bytes:
-        """Digest of the first ``length`` bytes. It continues the hash of the longest prefix hashed before, so
-        the digests of all prefixes together cost one pass.
+        """Return the digest of the first ``length`` bytes. It continues the hash of the longest known prefix,
+        so the digests of all prefixes together cost one pass.
         """
         if length not in self._states:
             at = bisect_right(self._lengths, length)
@@ -52,7 +52,7 @@ class PrefixDigests:
         return found
 
     def digests(self, lengths: Iterable[int]) -> Iterator[bytes]:
-        """Digests of prefixes of ascending lengths; their hashes are not kept."""
+        """Yield the digests of prefixes of ascending lengths; their hashes are not kept."""
         state, done = self._states[0], -1
         for length in lengths:
             known = self._lengths[bisect_right(self._lengths, length) - 1]
@@ -67,8 +67,8 @@ class PrefixDigests:
             yield found
 
     def hash_from(self, other: PrefixDigests) -> None:
-        """Take over the hash of the longest prefix that was hashed in ``other`` and is here too, if it is one
-        of the last two there. To compare bytes is some ten times as fast as to hash them.
+        """Copy the hash of one of the last two prefixes of ``other``, the longest that this buffer begins
+        with. Comparing bytes is some ten times as fast as hashing them.
         """
         for length in other._lengths[:-3:-1]:
             if (
@@ -81,7 +81,7 @@ class PrefixDigests:
                 return
 
     def tail(self, length: int, width: int) -> bytes:
-        """The last ``width`` of the first ``length`` bytes."""
+        """Return the last ``width`` of the first ``length`` bytes."""
         return bytes(self.data[max(0, length - width) : length])
 
 
@@ -102,31 +102,31 @@ class TokenIds(Sequence[int]):
 
     @classmethod
     def of(cls, buffer: PrefixDigests, start: int, stop: int) -> TokenIds:
-        """The ids ``[start, stop)`` of a buffer."""
+        """Return the ids ``[start, stop)`` of a buffer."""
         ids = cls.__new__(cls)
         ids._buffer, ids._start, ids._stop = buffer, start, stop
         return ids
 
     @classmethod
     def unpacked(cls, data: bytes) -> TokenIds:
-        """The inverse of :func:`pack`. ``ValueError`` where the bytes end within an id."""
+        """Undo :func:`pack`. ``ValueError``: the bytes end within an id."""
         if len(data) % WIDTH:
             raise ValueError(f"{len(data)} bytes are no token ids: each takes {WIDTH}")
         return cls.of(PrefixDigests(bytearray(data)), 0, len(data) // WIDTH)
 
     def packed(self) -> bytes:
-        """As :func:`pack` gives them."""
+        """Return the bytes of :func:`pack`."""
         return bytes(memoryview(self._buffer.data)[self._start * WIDTH : self._stop * WIDTH])
 
     def view(self) -> memoryview:
-        """The ids as native int32. The buffer cannot grow while the view exists."""
+        """Return the ids as native int32. The buffer cannot grow while the view exists."""
         if sys.byteorder == "big":
             return memoryview(little_endian(array("i", self.packed())))
         whole = memoryview(self._buffer.data)[self._start * WIDTH : self._stop * WIDTH]
         return whole.cast("i")
 
     def largest(self) -> int:
-        """The largest id, -1 of none. For a buffer that grows, only what is new is looked at."""
+        """Return the largest id, -1 without ids. In a growing buffer only the new ids are read."""
         done, known = self._buffer._largest
         stop = self._stop * WIDTH
         if self._start or done > stop:
@@ -136,7 +136,7 @@ class TokenIds(Sequence[int]):
         return found
 
     def tolist(self) -> list[int]:
-        """The ids as a list."""
+        """Return the ids as a list."""
         return self.view().tolist()
 
     def __len__(self) -> int:
@@ -186,8 +186,8 @@ class TokenIds(Sequence[int]):
 
 
 def shared_buffer(prompt: TokenIds, response: Sequence[int]) -> tuple[PrefixDigests, int, int]:
-    """A buffer that begins with prompt + response, and where each ends, in bytes: the one that both are
-    views of, else a new one.
+    """Return a buffer that begins with prompt + response, and the end of each in bytes: the buffer of both
+    views, else a new one.
     """
     start, own = prompt._start, len(prompt) * WIDTH
     follows = isinstance(response, TokenIds) and response._buffer is prompt._buffer
@@ -198,18 +198,18 @@ def shared_buffer(prompt: TokenIds, response: Sequence[int]) -> tuple[PrefixDige
 
 
 def concat(prompt: TokenIds, response: Sequence[int]) -> TokenIds:
-    """Prompt + response; without a copy where they stand next to each other."""
+    """Join prompt and response; without a copy where they are neighbours in one buffer."""
     data, _, whole = shared_buffer(prompt, response)
     return TokenIds.of(data, 0, whole // WIDTH)
 
 
 def as_ids(ids: Sequence[int]) -> TokenIds:
-    """Ids as an array; an array as it is."""
+    """Return ids as an array; an array unchanged."""
     return ids if isinstance(ids, TokenIds) else TokenIds(ids)
 
 
 def pack(ids: Iterable[int]) -> bytes:
-    """Ids as little-endian int32. ``ValueError`` for what is no int32: a record with such ids is broken."""
+    """Pack ids as little-endian int32. ``ValueError``: an id is no int32, so its record is broken."""
     if isinstance(ids, TokenIds):
         return ids.packed()
     try:
@@ -220,8 +220,8 @@ def pack(ids: Iterable[int]) -> bytes:
 
 
 def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:
-    """sha256 hex over the number of prompt ids and all ids, each int32.
+    """Return sha256 (hex) over the number of prompt ids and all ids, each int32.
 
-    The count is part of it, so that moving the border between prompt and response changes the digest.
+    The number makes the border between prompt and response part of the digest.
     """
     return hashlib.sha256(pack((len(prompt_ids),)) + pack(prompt_ids) + pack(response_ids)).hexdigest()

@@ -55,7 +55,7 @@ class Row(Model):
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens of this row are trained."""
+        """Number of trained tokens of this row."""
         return self.mask.tobytes().count(b"\x01")
 
 
@@ -96,7 +96,7 @@ class Batch(Model):
     metrics: dict[str, float] = {}
     """``reward_mean``, ``reward_count``, ``groups``, ``groups_zero_std``, ``groups_of_one``, …"""
     policies: dict[str, dict[str, float]] = {}
-    """Of a run with named policies: policy → its own share of the metrics (:mod:`.credit.policies`)."""
+    """In a run with named policies: policy → its own share of the metrics."""
 
 
 class RolloutFingerprint(Model):
@@ -129,10 +129,10 @@ class RolloutFingerprint(Model):
     """Call id → part of the call (ids, logprobs, tags, request, …) → a short digest of it."""
     rewards_digest: str = ""
     inputs: dict[str, str] = {}
-    """What else there was, as digests: ``attempts`` (the ones before), ``group`` (its place in it),
-    ``supplied`` (what its agent's own record names), ``wire`` (what the agent's process saw), ``content``
-    (the calls whole, with their texts), ``rollout`` and ``execution`` (all other facts of rollout and
-    attempt)."""
+    """Digests of the other inputs: ``attempts`` (earlier ones), ``group`` (the place in it), ``supplied``
+    (call ids of the agent's own record), ``wire`` (the call spans of the agent's process), ``content`` (whole
+    calls with their texts), ``rollout`` and ``execution`` (all other fields of rollout and attempt).
+    """
     rows: int = 0
     tokens_digest: str = ""
     """Of the rows' ids, masks, behaviour logprobs and versions."""
@@ -208,5 +208,5 @@ class Evaluation(Model):
     metrics: dict[str, float] = {}
 
     def interval_text(self) -> str:
-        """The interval as text."""
+        """Return the interval as text."""
         return "–" if self.ci is None else f"{self.ci[0]:.3f} – {self.ci[1]:.3f}"

@@ -1,6 +1,4 @@
-"""The parts that the HTTP servers of store, gateway and engine share: guard, bodies, log and process
-settings.
-"""
+"""Parts that the HTTP servers of store, gateway and engine share: guard, bodies, log, process settings."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from agentlightning.webserver.log import LOG
 
 
 def app_runner(app: web.Application, *, handler_cancellation: bool = True, **options: Any) -> web.AppRunner:
-    """A runner that by default cancels the handler of a client that hangs up, leaves bodies compressed (see
-    :mod:`.body`), and logs nothing that a malformed request contained.
+    """Make a runner. By default it cancels the handler of a client that hangs up. It leaves bodies compressed
+    (see :mod:`.body`), and its log quotes no malformed request.
     """
     return web.AppRunner(
         app,

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 async def read(request: web.Request, limit: int) -> bytes:
-    """The whole body, decompressed: ``limit`` bytes at most, before and after."""
+    """Return the whole body, decompressed: ``limit`` bytes at most, before and after."""
     encoding = encoding_of(request)
     if (request.content_length or 0) > limit:
         raise too_large(limit)
@@ -72,7 +72,7 @@ def encoding_of(request: web.Request) -> str:
 
 
 def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
-    """A gzip (of one or more members) or deflate body, decompressed."""
+    """Decompress a gzip body (of one or more members) or a deflate body."""
     most = min(limit, FREE_BYTES + MAX_RATIO * len(raw))
     out: list[bytes] = []
     size, at, members = 0, 0, 1
@@ -103,7 +103,7 @@ def decompress(raw: bytes, encoding: str, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> RequestRefused:
-    """The refusal of a body of more than ``limit`` bytes."""
+    """Return the refusal of a body of more than ``limit`` bytes."""
     size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
     return RequestRefused(413, "body-too-large", f"the request has more than {size}: send less at once")
 
@@ -116,7 +116,7 @@ def _wrong(why: str) -> RequestRefused:
 
 # ---------------------------------------------------------------------------------------------------- content
 def check_container_count(raw: bytes) -> None:
-    """Refuse a JSON body that would be far larger in memory than on the wire."""
+    """Refuse a JSON body that takes far more memory than bytes on the wire."""
     if len(raw) > THREAD_BYTES and raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
         raise RequestRefused(
             413, "too-many-values", f"the body has more than {MAX_CONTAINERS} objects and lists"

@@ -34,7 +34,7 @@ Trusted = Callable[[web.Request], bool]
 
 
 def check_cross_origin(request: web.Request, *, local: bool = True) -> RequestRefused | None:
-    """The reason to refuse a request that a web page may have sent, or ``None``.
+    """Return the refusal of a request that a web page may have sent, or ``None``.
 
     ``local``: the server listens on loopback only, so its names are known.
     """
@@ -72,8 +72,8 @@ def _undeclared(request: web.Request) -> RequestRefused | None:
 
 
 def guard(answer: Answer, *, local: bool = True, trusted: Trusted | None = None) -> Any:
-    """The middleware. ``answer`` writes a refusal in the server's own format. ``trusted``: whether a request
-    has a secret that no web page can know; such a request is let through.
+    """Make the middleware. ``answer`` writes a refusal in the server's own format. ``trusted`` tells whether
+    a request bears a secret that no web page can know; such a request passes.
     """
     refused: Counter[str] = Counter()
 

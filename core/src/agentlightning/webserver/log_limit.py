@@ -1,4 +1,4 @@
-"""Errors that repeat with every request, such as a full disk, are logged once a minute, each as one line.
+"""An error that repeats with every request, such as a full disk, is logged once a minute, as one line.
 
 A server under load meets such an error thousands of times a second. :func:`limit` puts one filter on the
 loggers that would repeat it: asyncio's and aiohttp's for lack of resources, ours for everything.
@@ -55,7 +55,7 @@ class LimitRepeats(logging.Filter):
         self._held_back.clear()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; it may be shortened."""
+        """Return whether the record is logged. It may be shortened."""
         error = record.exc_info[1] if record.exc_info else None
         resource_error = isinstance(error, OSError) and error.errno in RESOURCE_ERRORS
         if record.name in LIBRARY_LOGGERS and not resource_error:

@@ -21,7 +21,7 @@ class ExposedServer(UsageError, ValueError):
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` is ``localhost`` or a loopback address; no name is looked up."""
+    """Return whether ``host`` is ``localhost`` or a loopback address. No name is looked up."""
     if host == "localhost":
         return True
     try:
@@ -31,15 +31,15 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(authority: str) -> str:
-    """The host of a ``Host`` header or of a URL's authority: without port, brackets and case."""
+    """Return the host of a ``Host`` header or a URL's authority, in lower case, without port and brackets."""
     if authority.startswith("["):
         return authority[1:].partition("]")[0].lower()
     return authority.partition(":")[0].rstrip(".").lower()
 
 
 def check_token(token: str | None, variable: str) -> str | None:
-    """``token`` unchanged. An empty one is refused: whoever set the variable wanted a token. A short one,
-    which can be guessed, is logged as a warning.
+    """Check a token and return it unchanged. An empty token is refused: whoever set the variable wanted one.
+    A short token can be guessed, so a warning is logged.
     """
     if token is None:
         return None
@@ -63,13 +63,13 @@ def check_token(token: str | None, variable: str) -> str | None:
 
 
 def token_from_env(variable: str) -> str | None:
-    """The token of an environment variable, checked; ``None`` where the variable is not set."""
+    """Return the checked token of an environment variable; ``None`` where it is not set."""
     return check_token(os.environ.get(variable), variable)
 
 
 def check_interface(what: str, host: str, *, guarded: bool, variable: str) -> None:
-    """Refuse, before anything listens, to serve ``what`` on a host that other machines can reach, unless it
-    is ``guarded`` by the secret of ``variable``.
+    """Refuse, before anything listens, to serve ``what`` on a host that other machines can reach. A server
+    that is ``guarded`` by the secret of ``variable`` may listen there.
     """
     if not guarded and not is_loopback(host):
         raise ExposedServer(

@@ -63,10 +63,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
-    """Make the application of a store. With a ``token`` every request but ``/health`` must bear it. Without
-    one, requests that a web page may have sent are refused (:mod:`agentlightning.webserver.guard`).
+    """Make the application of a store. With a ``token``, every request but ``/health`` must bear it. Without
+    a token, requests of web pages are refused (:mod:`agentlightning.webserver.guard`).
 
-    An attempt's key also lets spans in, where ``AGL_SECRET`` is set to check it.
+    Where ``AGL_SECRET`` is set, spans may also come with an attempt's key.
     """
     middlewares = [] if token is not None else [_refuse_foreign(store)]
     app = web.Application(middlewares=middlewares)
@@ -174,7 +174,7 @@ def _stored_records(store: SQLiteStore) -> Handler:
 
 def _batch_handler(store: SQLiteStore) -> Handler:
     def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
-        """Method and parameters of a call, or the error in them."""
+        """Return method and parameters of a call, or the error in them."""
         route = BY_NAME.get(item.method)
         if route is None:
             return item.method, {}

@@ -37,8 +37,8 @@ async def start(
     port: int = 4747,
     token: str | None = None,
 ) -> ServedStore:
-    """Open the store (or take an open one) and serve it; ``port=0`` takes a free one. The file's lock names
-    the URL to processes that would write the file too.
+    """Open the store (or take an open one) and serve it; ``port=0`` takes a free port. The file's lock tells
+    the URL to other processes that want to write the file.
     """
     try:
         token = check_token(token, "AGL_TOKEN")
@@ -66,8 +66,8 @@ async def serve(
     token: str | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or cancellation, then close. ``ready`` gets the URL once the server
-    listens.
+    """Serve until SIGTERM, SIGINT or cancellation, then close. ``ready`` is called with the URL once the
+    server listens.
     """
     import signal
 

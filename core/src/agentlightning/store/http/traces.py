@@ -58,7 +58,7 @@ def add_route(app: web.Application, store: Store, token: str | None, keys: Keys 
 
 
 def refusal_response(request: web.Request, refused: RequestRefused) -> web.Response:
-    """A ``google.rpc.Status``, in the request's own type."""
+    """Answer with a ``google.rpc.Status``, in the content type of the request."""
     from agentlightning.store.http import otlp
 
     content_type = request.content_type if request.content_type in _TYPES else _TYPES[1]
@@ -68,7 +68,7 @@ def refusal_response(request: web.Request, refused: RequestRefused) -> web.Respo
 
 
 def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
-    """The claims of the attempt's key that the request bears; ``None``: it may write to any attempt."""
+    """Return the claims of the request's key; ``None``: the request may write to any attempt."""
     given = authorization.removeprefix("Bearer ")
     if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
         return None
@@ -102,7 +102,7 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> 
 
 
 def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
-    """The sound spans of a body, and the number of damaged ones."""
+    """Return the sound spans of a body and the number of damaged ones."""
     from agentlightning.store.http import otlp
 
     if content_type == JSON:
@@ -114,14 +114,14 @@ def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
 
 
 RefusalCounts = Counter[tuple[str, str]]
-"""(Reason to count under, ``""`` if the store has counted; text for a person) → number of refused spans."""
+"""(Reason of the count, ``""`` if the store has counted; text for a person) → number of refused spans."""
 
 
 async def store_spans(
     store: Store, found: Sequence[Span], claims: Claims | None, damaged: int = 0
 ) -> RefusalCounts:
-    """Store each span for the attempt it names, else that of ``claims``; count those that are refused.
-    :class:`RequestRefused` with status 503 where the store cannot write.
+    """Store each span for the attempt it names, else for that of ``claims``; count and return refused spans.
+    Raise :class:`RequestRefused` with status 503 when the store cannot write.
     """
     good, refused = _split_by_attempt(found, claims)
     if damaged:
@@ -133,7 +133,7 @@ async def store_spans(
 
 
 def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[list[Span], RefusalCounts]:
-    """The spans that name an attempt they may write to, and why the others are refused."""
+    """Return the spans that may be written to the attempt they name, and the refusals of the others."""
     good, refused = [], RefusalCounts()
     for span in found:
         own = {**span.resource, **span.attributes}
@@ -158,7 +158,7 @@ def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[lis
 
 
 async def _store(store: Store, spans: Sequence[Span]) -> RefusalCounts:
-    """Store spans, each under a request id of its own; why some were refused."""
+    """Store spans, each under a request id of its own; return the refusals."""
     calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
     refused = RefusalCounts()
     for start in range(0, len(calls), _SPANS_PER_COMMIT):
@@ -182,7 +182,7 @@ def _reason(error: Exception) -> tuple[str, str]:
 
 
 async def _batch(store: Store, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
-    """A result or an error for each call; in one commit, where the store has ``batch``."""
+    """Return a result or an error for each call. A store with ``batch`` makes one commit."""
     batch = getattr(store, "batch", None)
     try:
         if batch is not None:
@@ -205,6 +205,6 @@ async def _count(store: Store, refused: RefusalCounts) -> None:
 
 
 def reasons_text(refused: RefusalCounts) -> str:
-    """The three most frequent reasons, in words."""
+    """Return the three most frequent reasons as text."""
     told = [f"{n}: {say}" for (_, say), n in refused.most_common(3)]
     return "; ".join(told + ([f"{len(refused) - 3} more reasons"] if len(refused) > 3 else []))

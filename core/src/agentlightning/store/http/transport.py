@@ -162,7 +162,7 @@ class Transport:
             return _result(response.status, content, response.content_type, answer)
 
     async def _on_connection_error(self, error: Exception, seconds: float) -> None:
-        """A try failed, ``seconds`` after the first one: warn once, give up after ``patience``."""
+        """Warn once of failed tries; raise when the first one was more than ``patience`` seconds ago."""
         reason = f"{type(error).__name__}: {error}"
         if seconds > self.patience:
             raise StoreError(
@@ -185,17 +185,15 @@ class Transport:
     ) -> list[Any]:
         """Do several calls in order, in one request and one commit.
 
-        Returns a result each, or the exception in its place, for the other calls stand. Nothing waits: leave
+        Returns a result for each call, or its exception; the other calls stand. No call may wait: leave
         ``wait`` and ``timeout`` out, or give 0.
         """
-        items: list[dict[str, Any]] = []
-        for method, params in calls:
-            if method not in BY_NAME:
-                raise ValueError(f"there is no store method {method!r}")
-            items.append({"method": method, "params": params})
+        if unknown := [method for method, _ in calls if method not in BY_NAME]:
+            raise ValueError(f"there is no store method {unknown[0]!r}")
+        items = [{"method": method, "params": params} for method, params in calls]
         headers = {REQUEST_ID: request_id or new_request_id()}
         outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[BatchOutcome], headers=headers)
-        return [from_outcome(item["method"], found) for item, found in zip(items, outcomes, strict=True)]
+        return [from_outcome(method, found) for (method, _), found in zip(calls, outcomes, strict=True)]
 
 
 def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
