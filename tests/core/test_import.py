@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -78,7 +79,10 @@ def test_public_name_resolves(name: str) -> None:
 
 def test_all_types_are_public() -> None:
     homes = agentlightning._HOMES.items()
-    assert {a for _, (module, a) in homes if module == types.__name__} == {*types.__all__, *aliases.TYPES}
+    assert {a for _, (module, a) in homes if module == types.__name__} == {
+        *_reexported(types),
+        *aliases.TYPES,
+    }
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
@@ -91,6 +95,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         agentlightning.nonsense  # noqa: B018 - the access is the test
 
 
+def _reexported(module: ModuleType) -> set[str]:
+    """Names that a module imports to export them: ``from … import X as X``."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imports = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return {alias.name for alias in imports if alias.asname == alias.name}
+
+
 def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
     """Public name → (module, name there), read from the ``if TYPE_CHECKING`` block."""
     tree = ast.parse(Path(agentlightning.__file__).read_text())
@@ -100,7 +111,8 @@ def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
     for node in block.body:
         if isinstance(node, ast.ImportFrom):
             if node.names[0].name == "*":
-                public |= {name: (str(node.module), name) for name in import_module(str(node.module)).__all__}
+                names = _reexported(import_module(str(node.module)))
+                public |= {name: (str(node.module), name) for name in names}
                 homes |= public
                 continue
             for alias in node.names:

@@ -22,7 +22,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.runner import Runner
 from agentlightning.store import SQLiteStore, Store, StoreClient
-from agentlightning.store.http import server, transport
+from agentlightning.store.http import client as store_client, server
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
 
 
@@ -335,7 +335,7 @@ async def test_spans_beyond_one_request_fail_their_attempt_not_the_runner(
 
     served = await server.start(store, port=0)
     client = StoreClient(served.url)
-    monkeypatch.setattr(transport, "BODY_LIMIT", 1 << 20)
+    monkeypatch.setattr(store_client, "BODY_LIMIT", 1 << 20)
     async with serving(agent, client):
         bad, good = await finish(client, [2 << 20, 1])
     assert (await reason(client, bad)).startswith("bad-record: ") and "MiB" in await reason(client, bad)

@@ -25,6 +25,8 @@ LONGEST_WAIT: Final = 30.0
 """Seconds that the server holds a waiting request; then the client asks again."""
 REMEMBERED: Final = 900.0
 """Seconds for which the store remembers a request id, at least."""
+BODY_LIMIT: Final = 256 << 20
+"""Bytes of one request."""
 NULL: Final = "null"
 """``None``, in a query string."""
 JSON: Final = "application/json"

@@ -12,67 +12,53 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.types import aliases
-from agentlightning.types.base import Mode, Model, Tags, UsageError, merge_tags, new_id
-from agentlightning.types.recipe import LossAggregation, Recipe
-from agentlightning.types.record import Call, EarlierAttempt, Record, Reward, Span, Triplet
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, ProxyLLM, Resource, Resources
+from agentlightning.types.base import (
+    Mode as Mode,
+    Model as Model,
+    Tags as Tags,
+    UsageError as UsageError,
+    merge_tags as merge_tags,
+    new_id as new_id,
+)
+from agentlightning.types.recipe import (
+    LossAggregation as LossAggregation,
+    Recipe as Recipe,
+)
+from agentlightning.types.record import (
+    Call as Call,
+    EarlierAttempt as EarlierAttempt,
+    Record as Record,
+    Reward as Reward,
+    Span as Span,
+    Triplet as Triplet,
+)
+from agentlightning.types.resources import (
+    LLM as LLM,
+    JsonResource as JsonResource,
+    PromptTemplate as PromptTemplate,
+    ProxyLLM as ProxyLLM,
+    Resource as Resource,
+    Resources as Resources,
+)
 from agentlightning.types.training import (
-    AuditLink,
-    Batch,
-    Evaluation,
-    Ledger,
-    RolloutFingerprint,
-    Row,
-    Segment,
-    StepReport,
+    AuditLink as AuditLink,
+    Batch as Batch,
+    Evaluation as Evaluation,
+    Ledger as Ledger,
+    RolloutFingerprint as RolloutFingerprint,
+    Row as Row,
+    Segment as Segment,
+    StepReport as StepReport,
 )
 from agentlightning.types.work import (
-    Attempt,
-    AttemptedRollout,
-    AttemptStatus,
-    Rollout,
-    RolloutConfig,
-    RolloutStatus,
-    Worker,
+    Attempt as Attempt,
+    AttemptedRollout as AttemptedRollout,
+    AttemptStatus as AttemptStatus,
+    Rollout as Rollout,
+    RolloutConfig as RolloutConfig,
+    RolloutStatus as RolloutStatus,
+    Worker as Worker,
 )
-
-__all__ = [
-    "Attempt",
-    "AttemptStatus",
-    "AttemptedRollout",
-    "AuditLink",
-    "Batch",
-    "Call",
-    "EarlierAttempt",
-    "Evaluation",
-    "JsonResource",
-    "LLM",
-    "Ledger",
-    "LossAggregation",
-    "Mode",
-    "Model",
-    "PromptTemplate",
-    "ProxyLLM",
-    "Recipe",
-    "Record",
-    "Resource",
-    "Resources",
-    "Reward",
-    "Rollout",
-    "RolloutConfig",
-    "RolloutFingerprint",
-    "RolloutStatus",
-    "Row",
-    "Segment",
-    "Span",
-    "StepReport",
-    "Tags",
-    "Triplet",
-    "UsageError",
-    "Worker",
-    "merge_tags",
-    "new_id",
-]
 
 
 def __getattr__(name: str) -> Any:

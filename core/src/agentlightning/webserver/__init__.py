@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
-from agentlightning.webserver.log import LOG
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs a malformed request as one line that names the error; everything else unchanged."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log, without the exception where its text quotes the request."""
+        error = kwargs.get("exc_info")
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            what = type(error).__name__
+            super().log(logging.INFO, "a malformed request was refused: %s", what)
+        else:
+            super().log(level, msg, *args, **kwargs)
+
+
+_LOG: Final = ServerLog(logging.getLogger("aiohttp.server"))
 
 
 def app_runner(app: web.Application, *, handler_cancellation: bool = True, **options: Any) -> web.AppRunner:
@@ -18,7 +33,7 @@ def app_runner(app: web.Application, *, handler_cancellation: bool = True, **opt
         access_log=None,
         handler_cancellation=handler_cancellation,
         auto_decompress=False,
-        logger=LOG,
+        logger=_LOG,
         **options,
     )
 

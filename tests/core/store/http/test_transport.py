@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.store import SQLiteStore, StoreClient, StoreError
-from agentlightning.store.http import app, transport
+from agentlightning.store.http import app, client as store_client
 from agentlightning.store.http.server import start
 from agentlightning.types import AttemptStatus
 
@@ -105,7 +105,7 @@ async def test_a_change_is_not_sent_again_when_the_store_may_have_forgotten_it(
         request.transport.abort()
         return web.Response()
 
-    monkeypatch.setattr(transport, "_RESEND_SECONDS", 0.2)
+    monkeypatch.setattr(store_client, "_RESEND_SECONDS", 0.2)
     async with serving(lose) as url:
         client = StoreClient(url, patience=3600.0)
         with pytest.raises(StoreError, match=r"POST /v1/agl/rollouts was lost.*may or may not be done"):
@@ -164,7 +164,7 @@ async def test_a_request_that_is_too_large_is_refused(
     client = StoreClient(served.url)
     with pytest.raises(StoreError, match="more than 2 MiB: send less"):
         await client.enqueue_rollout("x" * (3 << 20))
-    monkeypatch.setattr(transport, "BODY_LIMIT", 2 << 20)
+    monkeypatch.setattr(store_client, "BODY_LIMIT", 2 << 20)
     with pytest.raises(StoreError, match="has 3 MiB, the store takes 2"):
         await client.enqueue_rollout("x" * (3 << 20))
     assert (await client.enqueue_rollout("x" * (1 << 20))).input[0] == "x"

@@ -25,8 +25,8 @@ from agentlightning.keys import Keys
 from agentlightning.store.base import Store, StoreError
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.http import traces
-from agentlightning.store.http.transport import BODY_LIMIT
 from agentlightning.store.routes import (
+    BODY_LIMIT,
     BY_NAME,
     LONGEST_WAIT,
     NULL,

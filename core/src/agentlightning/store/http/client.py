@@ -1,31 +1,209 @@
 """The store of another process: the same interface over HTTP, generated from the table of routes.
 
-One method is written by hand: ``records`` reads page by page.
+Every change bears a request id, and a request is sent again under its id until it is answered, so a change
+whose response was lost is not done twice. A client may start before its server, and outlive a restart of it:
+it waits, warns once, and gives up after ``patience`` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import io
+import logging
 import math
+import os
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
-from agentlightning.store.base import Store
+import aiohttp
+import msgspec
+
+from agentlightning.store.base import Store, StoreError, TooLarge
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
-from agentlightning.store.http.transport import Transport
 from agentlightning.store.pages import record_pages
-from agentlightning.store.routes import LONGEST_WAIT, STORED_RECORDS, TABLE, Route
+from agentlightning.store.routes import (
+    BODY_LIMIT,
+    BY_NAME,
+    LONGEST_WAIT,
+    NULL,
+    PACKED,
+    PREFIX,
+    REMEMBERED,
+    REQUEST_ID,
+    STORED_RECORDS,
+    TABLE,
+    BatchOutcome,
+    ErrorBody,
+    Route,
+    decode,
+    encode,
+    error_from_body,
+    from_outcome,
+)
 from agentlightning.types import Record
 
+_log = logging.getLogger(__name__)
+_EXTRA_SECONDS = 30.0
+"""Seconds that a request may take, beyond the time it asks the server to wait."""
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 2.0
+_CONNECTION_ERRORS = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientPayloadError,
+    TimeoutError,
+    ConnectionError,
+)
+_PROXY_ERRORS = (502, 503, 504)
+"""Statuses of a proxy whose store is down. The store itself sends them only with an error of ours as body."""
+_RESEND_SECONDS = REMEMBERED - 60.0
+"""Seconds after which a change that may have been done is not sent again: the store may have forgotten its
+id.
+"""
+PATIENCE = 60.0
+"""Seconds; ``AGL_STORE_PATIENCE`` overrides it."""
+_LARGE = 1 << 20
+"""Bytes of a body that is sent piece by piece, so that other tasks go on."""
 
-class StoreClient(Transport, Store):
-    """All of :class:`~agentlightning.store.base.Store`, served by ``agl store`` at ``url``.
 
-    ``patience``: seconds to keep trying while the server cannot be reached.
+def new_request_id() -> str:
+    """Return a fresh id. Ids grow with time, so the server's index of them grows at one end."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+class StoreClient(Store):
+    """All of :class:`~agentlightning.store.base.Store`, served by ``agl store`` at ``url``: ``http(s)://…``.
+
+    ``patience``: seconds to keep trying while the server cannot be reached; default: ``AGL_STORE_PATIENCE``,
+    else 60.
     """
+
+    def __init__(self, url: str, token: str | None = None, *, patience: float | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
+        self.patience = _patience() if patience is None else patience
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._warned = False
+        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.closed or self._loop is not loop:
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), headers=self._headers, auto_decompress=False
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections; the store itself stays."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _call(self, name: str, /, **parameters: Any) -> Any:
+        route = BY_NAME[name]
+        if route.mutates and parameters.get("request_id") is None:
+            parameters["request_id"] = new_request_id()
+        path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.path_parameters})
+        rest = {k: v for k, v in parameters.items() if k not in route.path_parameters}
+        wait = float(parameters.get("wait") or parameters.get("timeout") or 0.0)
+        return await self._send(route.verb, path, rest, route.result_type, wait)
+
+    async def _send(
+        self,
+        verb: str,
+        path: str,
+        parameters: Any,
+        answer: Any,
+        wait: float = 0.0,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        options: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=wait + _EXTRA_SECONDS)}
+        if verb == "GET":
+            options["params"] = {k: NULL if v is None else str(v) for k, v in parameters.items()}
+        else:
+            body, content_type = encode(parameters, packed=True)
+            if len(body) > BODY_LIMIT:
+                raise TooLarge(
+                    f"the request has {len(body) >> 20} MiB, the store takes {BODY_LIMIT >> 20}: send less"
+                )
+            options |= {"data": body, "headers": {**(headers or {}), "Content-Type": content_type}}
+        return await self._send_until_answered(verb, path, options, answer)
+
+    async def _send_until_answered(self, verb: str, path: str, options: dict[str, Any], answer: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        since, sent, pause = None, None, _FIRST_PAUSE
+        while True:
+            began = loop.time()
+            try:
+                found = await self._send_once(verb, path, options, answer)
+            except _CONNECTION_ERRORS as error:
+                now = loop.time()
+                since = now if since is None else since
+                if sent is None and not isinstance(error, aiohttp.ClientConnectorError):
+                    sent = began
+                if verb != "GET" and sent is not None and now - sent > _RESEND_SECONDS:
+                    raise StoreError(
+                        f"the response of {self.url} to {verb} {path} was lost, and for "
+                        f"{now - sent:.0f} s the server could not be asked again: the change may or may not "
+                        "be done"
+                    ) from error
+                await self._on_connection_error(error, now - since)
+            else:
+                self._on_answer()
+                return found
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _MAX_PAUSE)
+
+    async def _send_once(self, verb: str, path: str, options: dict[str, Any], answer: Any) -> Any:
+        if len(options.get("data", b"")) > _LARGE:
+            options = {**options, "data": io.BytesIO(options["data"])}
+        async with self._open().request(verb, self.url + path, **options) as response:
+            content = await response.read()
+            return _result(response.status, content, response.content_type, answer)
+
+    async def _on_connection_error(self, error: Exception, seconds: float) -> None:
+        """Warn once of failed tries; raise when the first one was more than ``patience`` seconds ago."""
+        reason = f"{type(error).__name__}: {error}"
+        if seconds > self.patience:
+            raise StoreError(
+                f"no store answers at {self.url} ({reason}); gave up after {seconds:.0f} s. Start one with "
+                "`agl store`"
+            ) from error
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "no store answers at %s yet (%s); trying again for %.0f s", self.url, reason, self.patience
+            )
+
+    def _on_answer(self) -> None:
+        if self._warned:
+            self._warned = False
+            _log.info("the store at %s answers again", self.url)
+
+    async def batch(
+        self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
+    ) -> list[Any]:
+        """Do several calls in order, in one request and one commit.
+
+        Returns a result for each call, or its exception; the other calls stand. No call may wait: leave
+        ``wait`` and ``timeout`` out, or give 0.
+        """
+        if unknown := [method for method, _ in calls if method not in BY_NAME]:
+            raise ValueError(f"there is no store method {unknown[0]!r}")
+        items = [{"method": method, "params": params} for method, params in calls]
+        headers = {REQUEST_ID: request_id or new_request_id()}
+        outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[BatchOutcome], headers=headers)
+        return [from_outcome(method, found) for (method, _), found in zip(calls, outcomes, strict=True)]
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         found: list[Record] = []
@@ -33,6 +211,31 @@ class StoreClient(Transport, Store):
             stored: list[StoredRecord] = await self._send("POST", STORED_RECORDS, page, list[StoredRecord])
             found += [one.whole() for one in stored]
         return found
+
+
+def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
+    try:
+        if status >= 400:
+            raise error_from_body(decode(content, content_type, ErrorBody))
+        return decode(content, content_type, answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if status in _PROXY_ERRORS:
+            raise ConnectionError(f"HTTP {status}, {content_type}: a proxy without its store") from None
+        start = content[:200].decode(errors="replace")
+        raise StoreError(
+            f"the server is no store of Agent Lightning: HTTP {status}, {content_type}: {start!r}"
+        ) from None
+
+
+def _patience() -> float:
+    text = os.environ.get("AGL_STORE_PATIENCE")
+    try:
+        seconds = PATIENCE if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise StoreError(f"AGL_STORE_PATIENCE is {text!r}; give a number of seconds, 0 or more")
+    return seconds
 
 
 _WAITS: Mapping[str, tuple[str, Callable[[dict[str, Any], Any], bool]]] = {

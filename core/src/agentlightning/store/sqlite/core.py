@@ -26,7 +26,7 @@ S = TypeVar("S", bound="StoreCore")
 
 REQUEST_SECONDS = REMEMBERED
 """How long the store remembers a request id. Clients stop retrying well before
-(:mod:`agentlightning.store.http.transport`).
+(:mod:`agentlightning.store.http.client`).
 """
 _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
