@@ -12,9 +12,9 @@ from hypothesis import given as for_any, strategies as st
 from msgspec.structs import replace
 
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.run_program.environment import environment
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import ProgramOptions, read_input, read_tags, read_tasks
+from agentlightning.run_program.process import environment
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 

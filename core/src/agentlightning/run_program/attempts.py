@@ -16,12 +16,17 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.run_program.collector import ConnectedProgram, entry_refused
-from agentlightning.run_program.environment import environment
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
-from agentlightning.run_program.options import POLICY, executable
-from agentlightning.run_program.process import NOT_EXECUTED, ProgramFailed, RewardFile, run_process
-from agentlightning.run_program.session import ProgramSession
+from agentlightning.run_program.options import executable
+from agentlightning.run_program.process import (
+    NOT_EXECUTED,
+    ProgramFailed,
+    RewardFile,
+    environment,
+    run_process,
+)
+from agentlightning.run_program.session import ProgramSession, watched_packages
 from agentlightning.runner.processes.process_tree import describe_exit
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
@@ -57,7 +62,7 @@ class ProgramAttempt:
         session, options = self._session, self._session.options
         reward = RewardFile(self._reward_file(context))
         settings = self._settings(context)
-        variables = environment(os.environ, settings, session.watched, options.api_key_env)
+        variables = environment(os.environ, settings, watched_packages(session.plugins), options.api_key_env)
         variables[REWARD_FILE] = str(reward.path)
         command = options.arguments(self._task)
         command[0] = executable(command[0], variables)
@@ -93,8 +98,6 @@ class ProgramAttempt:
             key=context.key,
             gateway=context.gateway,
             store=session.spans_url,
-            run_id=session.run_id,
-            model=POLICY,
             task=self._task,
             tags=dict(options.tags),
             policies=context.policies,

@@ -1,7 +1,8 @@
-"""Starts a process of a program and waits for it; terminates it when its time is up.
+"""Starts a process of a program in its environment and waits for it; terminates it when its time is up.
 
 The process shares the standard streams and the process group of ``agl run``, so input and Ctrl-C reach it as
-if the user had started it. Invariant: when :func:`run_process` returns, the process has ended.
+if the user had started it. Invariants: when :func:`run_process` returns, the process has ended; of the run's
+secrets, the program gets only the attempt's key; other variables are as in the environment of ``agl run``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentlightning.decorator.errors import BadReward
+from agentlightning.keys import CONTEXT_KEY
+from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_tree
+from agentlightning.runner.processes.worker import SECRETS
 
+BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_OWN = ("127.0.0.1", "localhost")
 TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
 NOT_EXECUTED = 126
@@ -25,6 +33,34 @@ REWARD_FILE_BYTES = 4096
 """Bytes that are read of a reward file."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals after which no further process is started."""
+
+
+def environment(
+    base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
+) -> dict[str, str]:
+    """Return the program's environment. ``watched``: packages whose import begins capture. ``api_key_env``:
+    the variable of the engine's key; the program finds the attempt's key there.
+
+    If the user has set one of Anthropic's variables, both stay: they are for another engine.
+    """
+    found = {name: value for name, value in base.items() if name not in SECRETS}
+    # An entry's attempt has a key of its own, which the wire layer puts in the place of this one.
+    key = CONTEXT_KEY if settings.per_entry else settings.key
+    found |= {
+        "OPENAI_BASE_URL": settings.gateway,
+        "OPENAI_API_BASE": settings.gateway,
+        "OPENAI_API_KEY": key,
+    }
+    if not (base.get("ANTHROPIC_BASE_URL") or base.get("ANTHROPIC_API_KEY")):
+        found |= {"ANTHROPIC_BASE_URL": settings.gateway.removesuffix("/v1"), "ANTHROPIC_API_KEY": key}
+    if api_key_env is not None:
+        found[api_key_env] = key
+    if any(base.get(name) for name in _PROXIES):
+        for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
+            found[name] = ",".join(filter(None, [base.get(name) or base.get(other), *_OWN]))
+    found |= settings.variables(list(watched))
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
+    return found
 
 
 class ProgramFailed(Exception):
@@ -51,11 +87,11 @@ class Processes:
                 process.send_signal(number)
 
 
-async def run_process(command: Sequence[str], environment: Mapping[str, str], processes: Processes) -> int:
+async def run_process(command: Sequence[str], variables: Mapping[str, str], processes: Processes) -> int:
     """Run a command to its end and return its exit status, negative for the signal that killed it.
     Cancellation terminates the process and all its descendants.
     """
-    process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+    process = await asyncio.create_subprocess_exec(*command, env=dict(variables))
     processes.running.add(process)
     if processes.ending_signal is not None:  # it arrived while the process was started
         processes.forward_signal(processes.ending_signal)

@@ -62,8 +62,6 @@ class ProgramSession:
     """Server to which programs send their spans."""
     scratch: Path
     """Folder for reward files: the run's folder, else a temporary one."""
-    watched: list[str]
-    """Packages whose import begins capture in a program."""
     resources_id: str
     worker_id: str = field(default_factory=partial(new_id, "worker"))
     processes: Processes = field(default_factory=Processes)
@@ -132,7 +130,6 @@ async def open_session(
             collector=collector,
             spans_url=spans_url,
             scratch=folder or Path(stack.enter_context(TemporaryDirectory(prefix="agl-run-"))),
-            watched=_watched_packages(plugins),
             resources_id=published.resources_id,
         )
 
@@ -177,7 +174,7 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
     )
 
 
-def _watched_packages(plugins: Plugins) -> list[str]:
+def watched_packages(plugins: Plugins) -> list[str]:
     """Return the packages whose import begins capture in a program: Agent Lightning, the SDKs, and the
     frameworks with an adapter here. Adapters that only the program's environment has are found when the
     program imports an SDK.

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentlightning.runner.attempt import AttemptRunner
-from agentlightning.runner.event_loops.forks import exit_forks_of_loop
-from agentlightning.runner.event_loops.threads import use_daemon_executor
+from agentlightning.runner.event_loops.threads import prepare_agent_loop
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig
 from agentlightning.webserver import log_limit
 
@@ -70,8 +69,7 @@ class Runner(AttemptRunner):
         not look alive.
         """
         self._stopping, self._slot_freed = False, asyncio.Event()
-        exit_forks_of_loop()
-        use_daemon_executor()
+        prepare_agent_loop()
         log_limit.limit()
         if self._pool is not None:
             await self._pool.start()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.run_program.environment import BOOTSTRAP
 from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE
+from agentlightning.run_program.process import BOOTSTRAP
 
 PROBE = """
 import sys

@@ -84,7 +84,7 @@ def end(exporter: SpanExporter) -> None:
 
 def test_it_reports_once_and_keeps_the_order(server: Server) -> None:
     exporter = SpanExporter(server.url, "agl-key")
-    COUNTS.listener = exporter.count
+    COUNTS.listener = lambda reason, times: exporter.report()
     exporter.span("agl-key", span("a"))
     exporter.adapter("framework")
     exporter.span("agl-key", span("b"))
@@ -99,8 +99,8 @@ def test_it_reports_once_and_keeps_the_order(server: Server) -> None:
 def test_attempts_have_requests_of_their_own(server: Server) -> None:
     exporter = SpanExporter(server.url, "own")
     exporter.report()
-    exporter.sink("entry")(span("of an entry"))
-    exporter.sink("own")(span("of the process"))
+    exporter.span("entry", span("of an entry"))
+    exporter.span("own", span("of the process"))
     end(exporter)
     assert server.names() == ["of the process"] and server.names() == ["of an entry"]
 
@@ -170,7 +170,7 @@ def test_a_fork_has_a_request_of_its_own(server: Server) -> None:
 def test_undelivered_spans_are_counted_and_reported_later(capsys: pytest.CaptureFixture[str]) -> None:
     first = Server()
     exporter = SpanExporter(first.url, "k")
-    COUNTS.listener = exporter.count
+    COUNTS.listener = lambda reason, times: exporter.report()
     first.socket.close()
     exporter.span("k", span("lost"))
     exporter.span("k", span("lost too"))

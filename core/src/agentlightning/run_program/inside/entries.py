@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -33,39 +34,39 @@ ENTRY_DENIED = "entry-denied"
 """Count of entries that got no attempt and ran in the attempt of the process."""
 
 
-class EntryWrapper:
-    """Wraps decorated functions so that their outermost calls get attempts of their own."""
+def wrap_entries(exporter: SpanExporter, settings: ChildSettings) -> None:
+    """Wrap the functions that the program decorates from now on, so that their outermost calls get attempts
+    of their own.
+    """
 
-    def __init__(self, exporter: SpanExporter, settings: ChildSettings) -> None:
-        self._exporter, self._settings = exporter, settings
+    def wrap(entry: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallHooks:
+            if ATTEMPT.get() is not None:  # inside another entry
+                return CallHooks()
+            task = _call_arguments(entry, args, kwargs)
+            return _begin_rollout(exporter, settings, entry, task) or CallHooks()
 
-    def install(self) -> None:
-        """Wrap the functions that the program decorates from now on."""
-        ENTRY_WRAPPERS.append(self.wrap)
+        return hooked(entry, begin)
 
-    def wrap(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of the kind of ``entry`` whose outermost calls get attempts of their own."""
-        return hooked(entry, lambda args, kwargs: self._rollout(entry, args, kwargs) or CallHooks())
+    ENTRY_WRAPPERS.append(wrap)
 
-    def _rollout(
-        self, entry: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> EntryRollout | None:
-        """Begin the rollout of a call. Return ``None`` inside another entry and if the request is refused."""
-        if ATTEMPT.get() is not None:
-            return None
-        task = _call_arguments(entry, args, kwargs)
-        name = getattr(entry, "__qualname__", "entry")
-        try:
-            begun = self._exporter.begin_entry(BeginEntry(name, task))
-        except (OSError, ValueError) as error:
-            COUNTS.add(ENTRY_DENIED)
-            warn(f"{name}() gets no rollout of its own: {error}")
-            return None
-        settings = replace(self._settings, **asdict(begun), task=task)
-        context = settings.context(self._exporter.sink(begun.key))
-        if undecorated(entry) is not entry:  # a reward function scores it
-            context.entry_reward = []
-        return EntryRollout(self._exporter, begun.key, context)
+
+def _begin_rollout(
+    exporter: SpanExporter, settings: ChildSettings, entry: Callable[..., Any], task: Any
+) -> EntryRollout | None:
+    """Begin the rollout of a call. Return ``None`` if the request is refused."""
+    name = getattr(entry, "__qualname__", "entry")
+    try:
+        begun = exporter.begin_entry(BeginEntry(name, task))
+    except (OSError, ValueError) as error:
+        COUNTS.add(ENTRY_DENIED)
+        warn(f"{name}() gets no rollout of its own: {error}")
+        return None
+    settings = replace(settings, **asdict(begun), task=task)
+    context = settings.context(partial(exporter.span, begun.key))
+    if undecorated(entry) is not entry:  # a reward function scores it
+        context.entry_reward = []
+    return EntryRollout(exporter, begun.key, context)
 
 
 class EntryRollout(CallHooks):

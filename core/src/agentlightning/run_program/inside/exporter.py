@@ -12,8 +12,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -58,12 +56,8 @@ class SpanExporter:
         """Counts that the parent process reports."""
 
     # ---------------------------------------------------------------------------------------- what is sent
-    def sink(self, key: str) -> Callable[[Span], None]:
-        """Return a function that takes finished spans of the attempt with this key."""
-        return partial(self.span, key)
-
     def span(self, key: str, span: Span) -> None:
-        """Send a finished span."""
+        """Send a finished span of the attempt with this key."""
         try:
             encoded = otlp.export_request([span])
         except Exception:  # half a character, an id that is not hexadecimal
@@ -71,10 +65,6 @@ class SpanExporter:
             return
         self._queue.append((key, encoded))
         self._send()
-
-    def count(self, _reason: str, _times: int) -> None:
-        """Report that something was counted."""
-        self.report()
 
     def adapter(self, name: str, error: str | None = None) -> None:
         """Report that an adapter is on, or why it is not."""

@@ -29,7 +29,6 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     gateway: str
     store: str
     """Base URL of the server that takes spans."""
-    run_id: str = ""
     model: str = "policy"
     """The gateway's default policy."""
     task: Any = None

@@ -38,14 +38,14 @@ def begin(roots: set[str], loaded: str) -> OnImport:
     settings = ChildSettings.read()
     exporter = SpanExporter(settings.store, settings.key)
     exporter.report()
-    COUNTS.listener = exporter.count
-    set_process_attempt(settings.context(exporter.sink(settings.key)))
+    COUNTS.listener = lambda reason, times: exporter.report()
+    set_process_attempt(settings.context(partial(exporter.span, settings.key)))
     atexit.register(exporter.flush)
     atexit.register(_count_unfinished)
     if settings.per_entry:
-        from agentlightning.run_program.inside.entries import EntryWrapper
+        from agentlightning.run_program.inside.entries import wrap_entries
 
-        EntryWrapper(exporter, settings).install()
+        wrap_entries(exporter, settings)
     adapters = AdapterActivator(settings.adapters, exporter)
     roots -= {"agentlightning"}
     roots |= adapters.roots

@@ -17,9 +17,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.runner.event_loops.forks import exit_forks_of_loop
-from agentlightning.runner.event_loops.threads import use_daemon_executor
-from agentlightning.runner.outcomes.source_line import SourceLine, innermost_user_line, is_idle, stack_lines
+from agentlightning.runner.event_loops.threads import prepare_agent_loop
+from agentlightning.runner.outcomes.tracebacks import SourceLine, innermost_user_line, is_idle, stack_lines
 
 log = logging.getLogger(__name__)
 Awaited = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
@@ -189,8 +188,7 @@ class AgentLoop:
             self._serving_loop.call_soon_threadsafe(self.ended.set)
 
     async def _serve(self) -> None:
-        exit_forks_of_loop()
-        use_daemon_executor()
+        prepare_agent_loop()
         await self._stopping.wait()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:

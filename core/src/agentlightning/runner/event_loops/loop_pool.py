@@ -18,7 +18,7 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from agentlightning.runner.event_loops.agent_loop import STOP_SECONDS, AgentLoop, AgentTask
-from agentlightning.runner.outcomes.source_line import SourceLine
+from agentlightning.runner.outcomes.tracebacks import SourceLine
 
 log = logging.getLogger(__name__)
 PING_SECONDS = 0.25

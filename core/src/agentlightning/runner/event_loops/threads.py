@@ -1,7 +1,8 @@
-"""Daemon threads for synchronous agents, and for calls that agents pass to ``asyncio.to_thread``.
+"""Daemon threads for agents and for calls that agents pass to ``asyncio.to_thread``; forks of agents.
 
 A thread cannot be killed, so a thread that outlives its attempt is abandoned. It is a daemon and belongs to
-no pool: it takes no slot from the next rollout and does not keep the process from ending.
+no pool: it takes no slot from the next rollout and does not keep the process from ending. A process that an
+agent forks on an event loop runs the agent's code, and exits before the loop runs again.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.thread import _threads_queues
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
@@ -95,10 +98,27 @@ class DaemonExecutor(ThreadPoolExecutor):
         """Wait for no thread."""
 
 
-def use_daemon_executor() -> None:
-    """Let the running loop end without waiting for threads in which agents hang. If the loop has an executor
-    already, keep it.
+_agent_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+"""Loops that run agents → the thread that each runs in."""
+
+
+def prepare_agent_loop() -> None:
+    """Prepare the running loop for agents: it ends without waiting for threads in which agents hang, and a
+    fork of this process exits instead of returning to the loop. An executor that the loop has already stays.
     """
     loop = asyncio.get_running_loop()
+    _agent_loops[loop] = threading.get_ident()
     if getattr(loop, "_default_executor", None) is None:
         loop.set_default_executor(DaemonExecutor())
+
+
+def _exit_fork() -> None:
+    """Let a fork exit before a loop of agents runs again. It is a copy of the whole run: its loop would read
+    the gateway's sockets and answer requests.
+    """
+    for loop, thread in _agent_loops.items():
+        if thread == threading.get_ident() and not loop.is_closed():
+            loop.call_soon(os._exit, 0)
+
+
+os.register_at_fork(after_in_child=_exit_fork)
