@@ -22,20 +22,9 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from agentlightning import hookspecs
+from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line
-from agentlightning.specs import (
-    AdapterSpec,
-    AlgorithmSpec,
-    BaselineSpec,
-    CommandSpec,
-    CreditRuleSpec,
-    DriverSpec,
-    RecipeSpec,
-    StoreSpec,
-    TrackerSpec,
-)
 from agentlightning.types import UsageError
 
 log = logging.getLogger(__name__)
@@ -56,15 +45,15 @@ class Plugins:
         """Entry point → why it could not be loaded."""
         self.errors: Counter[str] = Counter()
         """Notification hook → errors raised in it."""
-        self.adapters: dict[str, AdapterSpec] = self._collect("agl_adapters", "name")
-        self.recipes: dict[str, RecipeSpec] = self._collect("agl_recipes", "name")
-        self.algorithms: dict[str, AlgorithmSpec] = self._collect("agl_algorithms", "name")
-        self.drivers: dict[str, DriverSpec] = self._collect("agl_drivers", "name")
-        self.stores: dict[str, StoreSpec] = self._collect("agl_stores", "scheme")
-        self.credit_rules: dict[str, CreditRuleSpec] = self._collect("agl_credit_rules", "name")
-        self.baselines: dict[str, BaselineSpec] = self._collect("agl_baselines", "name")
-        self.trackers: dict[str, TrackerSpec] = self._collect("agl_trackers", "name")
-        self.commands: dict[str, CommandSpec] = self._collect("agl_commands", "name")
+        self.adapters: dict[str, specs.AdapterSpec] = self._collect("agl_adapters", "name")
+        self.recipes: dict[str, specs.RecipeSpec] = self._collect("agl_recipes", "name")
+        self.algorithms: dict[str, specs.AlgorithmSpec] = self._collect("agl_algorithms", "name")
+        self.drivers: dict[str, specs.DriverSpec] = self._collect("agl_drivers", "name")
+        self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
+        self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
+        self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")
+        self.trackers: dict[str, specs.TrackerSpec] = self._collect("agl_trackers", "name")
+        self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
 
     def _collect(self, hook: str, key: str) -> dict[str, Any]:
         found: dict[str, Any] = {}

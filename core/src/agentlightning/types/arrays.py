@@ -90,11 +90,6 @@ class Floats(_ListLike, _Floats):
 ARRAYS = (TokenIds, Flags, Ints, Floats)
 
 
-def as_floats(values: Iterable[float]) -> Floats:
-    """Return numbers as an array; an array unchanged."""
-    return values if isinstance(values, Floats) else Floats(values)
-
-
 def make_arrays(record: object, **kinds: Any) -> None:
     """Turn lists in fields of ``record`` into arrays; ``kinds``: field → type of array."""
     for field, kind in kinds.items():

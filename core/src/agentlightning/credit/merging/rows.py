@@ -16,7 +16,7 @@ from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.merging.forest import CallPath, temperature_of
 from agentlightning.types import Call, Recipe, Rollout, Row, Segment
-from agentlightning.types.arrays import Flags, Floats, Ints, as_floats
+from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import as_ids, concat
 
 
@@ -62,7 +62,7 @@ def _train(row: Row, call: Call, advantage: float) -> None:
     n = stop - start
     row.mask[start:stop] = Flags([1]) * n
     row.advantages[start:stop] = Floats([advantage]) * n
-    row.logprobs[start:stop] = as_floats(call.logprobs or ())
+    row.logprobs[start:stop] = call.logprobs or ()
     row.versions[start:stop] = Ints([-1 if call.policy_version is None else call.policy_version]) * n
     row.segments.append(Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage))
     if call.allowed is not None:
