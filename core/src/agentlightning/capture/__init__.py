@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
-    from agentlightning.capture.delivery import attempt_ended as attempt_ended, end_attempt as end_attempt
+    from agentlightning.capture.delivery import end_attempt as end_attempt
     from agentlightning.capture.identity import caller_tags as caller_tags
     from agentlightning.capture.instrument.installation import (
         install as install,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "COUNTS": "counts",
-    "attempt_ended": "delivery",
     "caller_tags": "identity",
     "end_attempt": "delivery",
     "install": "instrument.installation",

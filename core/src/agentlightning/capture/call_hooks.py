@@ -15,7 +15,7 @@ from typing import Any
 
 
 class CallHooks:
-    """What happens around one call. Override what is needed."""
+    """Hooks around one call. Every method is optional to override."""
 
     def around(self) -> AbstractContextManager[Any]:
         """Return the block around the whole call; of a generator, from its first item until it is closed. The
@@ -31,8 +31,8 @@ class CallHooks:
         """The generator has made an item."""
 
     def on_return(self, value: Any) -> None:
-        """The function returned ``value``, or a generator was read to its end: then ``value`` is what it
-        returned, else its last item."""
+        """The function returned ``value``, or a generator was read to its end: then ``value`` is its returned
+        value, or its last item if it returned ``None``."""
 
     async def on_async_return(self, value: Any) -> None:
         """As :meth:`on_return`, for a coroutine and an async generator."""
@@ -48,8 +48,8 @@ def hooked(
 ) -> Callable[..., Any]:
     """Return a function of the same kind (plain, coroutine, generator) with hooks around its code.
 
-    ``run``: what it calls in place of ``function``. A coroutine that a plain function returns belongs to the
-    call.
+    ``run``: the function to call in place of ``function``. A coroutine that a plain function returns belongs
+    to the call.
     """
     run = run or function
     made: Callable[..., Any]

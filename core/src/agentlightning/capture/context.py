@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from opentelemetry import baggage, context as otel
 
 from agentlightning.semconv import BAGGAGE_PREFIX
-from agentlightning.types import LLM, Resource, Span, Tags
+from agentlightning.types import LLM, Resource, Span, Tags, UsageError
 from agentlightning.types.select import Predicate
 
 Value = TypeVar("Value")
@@ -93,11 +93,11 @@ class AttemptContext:
 
     @property
     def llm(self) -> LLM:
-        """The first model endpoint among the resources."""
+        """The first model endpoint among the resources. Raise UsageError if there is none."""
         for resource in self.resources.values():
             if isinstance(resource, LLM):
                 return resource
-        raise LookupError(
+        raise UsageError(
             f"attempt {self.attempt_id} was given no LLM resource; resources: {sorted(self.resources)}"
         )
 

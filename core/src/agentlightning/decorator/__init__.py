@@ -63,13 +63,13 @@ def agent(
     reaches through ``super()``; ``select`` and ``reward`` are those of the nearest class that has them. Raise
     :class:`AgentError` or ``BadSelect`` for wrong arguments.
     """
-    if cls is not None and not isinstance(cls, type):
-        raise AgentError(f"@agl.agent decorates classes, not {cls!r}: for a function there is @agl.rollout")
     _check(name, methods)
 
     def decorate(target: C) -> C:
         if not isinstance(target, type):
-            raise AgentError(f"@agl.agent(…) decorates classes, not {target!r}: for a function: @agl.rollout")
+            raise AgentError(
+                f"@agl.agent decorates classes, not {target!r}: for a function, use @agl.rollout"
+            )
         entries = list(methods) if methods is not None else _entry_methods(target)
         if not entries:
             raise AgentError(

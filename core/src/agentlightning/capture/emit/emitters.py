@@ -1,4 +1,4 @@
-"""Record what an agent says about its own work: rewards, messages, objects, exceptions, annotations.
+"""Record an agent's own statements about its work: rewards, messages, objects, exceptions, annotations.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it. Its parent is the
 current OpenTelemetry span. Invariant: a reward is a finite number; a *missing* reward is not emitted, and

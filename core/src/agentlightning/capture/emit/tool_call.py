@@ -26,7 +26,13 @@ def emit_tool_call(
     loop might wait for itself: ``await agl.emit_tool_call(…)``. Raise UsageError outside an attempt, and
     without an endpoint.
     """
-    llm = _endpoint()
+    attempt = current_attempt()
+    if attempt is None:
+        raise UsageError(
+            "emit_tool_call() was called outside an attempt, where there is no model to ask: call it inside "
+            "an agent that a runner runs"
+        )
+    llm = attempt.llm
     tags = {str(key): str(value) for key, value in (context or {}).items()}
     body = {
         **{k: v for k, v in llm.sampling_parameters.items() if k != "return_token_ids"},
@@ -41,19 +47,6 @@ def emit_tool_call(
     except RuntimeError:
         return asyncio.run(answer)
     return answer
-
-
-def _endpoint() -> LLM:
-    attempt = current_attempt()
-    if attempt is None:
-        raise UsageError(
-            "emit_tool_call() was called outside an attempt, where there is no model to ask: call it inside "
-            "an agent that a runner runs"
-        )
-    try:
-        return attempt.llm
-    except LookupError as error:
-        raise UsageError(f"emit_tool_call(): {error}") from None
 
 
 async def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:

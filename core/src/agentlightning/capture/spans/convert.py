@@ -98,21 +98,17 @@ class _Conversion:
             return _placeholder("nested too deeply")
         self._above.add(id(value))
         try:
-            return self._object(value, depth + 1)
+            if isinstance(value, Mapping):
+                return self._mapping(value, depth + 1)
+            if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+                return self._sequence(value, depth + 1)
+            if (number := unwrap_scalar(value)) is not value:
+                return self.convert(number, depth + 1)
+            if callable(dump := getattr(value, "model_dump", None)):
+                return self.convert(dump(), depth + 1)
+            return _as_text(value)
         finally:
             self._above.discard(id(value))
-
-    def _object(self, value: Any, depth: int) -> Any:
-        """Return the JSON form of a container, of an array's scalar or of a pydantic model."""
-        if isinstance(value, Mapping):
-            return self._mapping(value, depth)
-        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-            return self._sequence(value, depth)
-        if (number := unwrap_scalar(value)) is not value:
-            return self.convert(number, depth)
-        if callable(dump := getattr(value, "model_dump", None)):
-            return self.convert(dump(), depth)
-        return _as_text(value)
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -83,10 +83,10 @@ def last_trace() -> Trace:
 
 @contextmanager
 def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
-    """Record the code inside, unchanged: model calls of the openai SDK, rewards and other
-    emissions, and the OpenTelemetry spans of any framework.
+    """Record the block: model calls of the openai SDK, rewards and other emissions, and the OpenTelemetry
+    spans of any framework, also in tasks and threads that begin inside.
 
-    ``input``: what the agent works on, shown at the root. Works in tasks and threads begun inside, too.
+    ``input``: the agent's task, shown at the root.
     """
     global _last
     record, outer = Trace(name, input), current_attempt()
