@@ -35,7 +35,6 @@ class ConsoleTracker(RewardHistory):
         super().__init__()
         self.folder = folder
         self.console = console or Console(stderr=True)
-        self._latest: dict[str, StepReport] = {}
         self._evaluations: dict[str, Evaluation] = {}
         self._live: Live | None = None
         self._steps = 0
@@ -51,7 +50,6 @@ class ConsoleTracker(RewardHistory):
             TextColumn("· ETA"),
             TimeRemainingColumn(),
         )
-        self._task: Any = None
 
     def start(self, run: Mapping[str, Any]) -> None:
         self._steps = int(run.get("steps", 0))
@@ -71,37 +69,27 @@ class ConsoleTracker(RewardHistory):
         """Print the step at which the run resumes. The curve at the end begins at the run's first step."""
         self.start(run)
         for report in reports:
-            self._remember(report)
+            self.add(report)
         self._evaluations = {evaluation.name: evaluation for evaluation in evaluations}
         self._earlier_steps = len(self.rewards)
-        self.console.print(
-            f"[bold]resumed[/] after {self._earlier_steps} of {self._steps} steps",
-            highlight=False,
-            soft_wrap=True,
-        )
+        self._print(f"[bold]resumed[/] after {self._earlier_steps} of {self._steps} steps")
 
     def step(self, report: StepReport) -> None:
         if not self._began:
             self._began = time.perf_counter() - sum(report.seconds.values())
-        whole = self._remember(report)
+        whole = self.add(report)
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
             self.console.print(self._line(report), highlight=False, soft_wrap=bool(self.policies))
             return
         if self._live is None:
-            self._task = self._progress.add_task("", total=self._steps)
+            self._progress.add_task("", total=self._steps)
             self._live = Live(console=self.console, refresh_per_second=8)
             self._live.start()
-        self._progress.update(self._task, completed=report.step + 1)
+        self._progress.update(self._progress.task_ids[-1], completed=report.step + 1)
         self._live.update(self._panel(report))
         if report.step + 1 >= self._steps and whole:
             self.close()
-
-    def _remember(self, report: StepReport) -> bool:
-        """Note a step; return whether every policy has reported it."""
-        if report.policy in self.policies:
-            self._latest[report.policy] = report
-        return self.add(report)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._evaluations[evaluation.name] = evaluation
@@ -110,7 +98,7 @@ class ConsoleTracker(RewardHistory):
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
             f"{evaluation.seconds:.1f} s"
         )
-        self.console.print(Text.assemble(("evaluated", "bold"), text), highlight=False, soft_wrap=True)
+        self._print(Text.assemble(("evaluated", "bold"), text))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.close()
@@ -141,19 +129,20 @@ class ConsoleTracker(RewardHistory):
             )
         for who, counts in summary.get("accounts", {}).items():
             listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
-            text = Text.assemble(("counted", "yellow"), f" {who}: {listed}")
-            self.console.print(text, highlight=False, soft_wrap=True)
-        self.console.print(Text(f"Files: {self.folder}"), highlight=False, soft_wrap=True)
+            self._print(Text.assemble(("counted", "yellow"), f" {who}: {listed}"))
+        self._print(Text(f"Files: {self.folder}"))
         if chain := summary.get("chain"):
             signed = "signed with AGL_SEAL_KEY" if chain["signed"] else "not signed"
-            links = f"Chain: {chain['head']} ({chain['links']} links, {signed})"
-            self.console.print(Text(links), highlight=False, soft_wrap=True)
+            self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
         if self._live:
             self._live.stop()
             self._live = None
+
+    def _print(self, text: str | Text) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def _rate(self) -> float:
         return self._tokens / max(1e-9, time.perf_counter() - self._began)
@@ -164,7 +153,7 @@ class ConsoleTracker(RewardHistory):
         for column in ("", "version", "updates", "idle", "calls", "tokens", "mean credit"):
             table.add_column(column, justify="right" if column else "left")
         for name, values in self.policies.items():
-            of, last = totals.get(name, {}), self._latest.get(name)
+            of, last = totals.get(name, {}), self.latest.get(name)
             known = [value for value in values if value == value]
             went = f"{known[0]:.2f} → {known[-1]:.2f}" if known else "–"
             counts = [
@@ -195,7 +184,7 @@ class ConsoleTracker(RewardHistory):
             f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}"
         )
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
-        for name, last in self._latest.items():
+        for name, last in self.latest.items() if self.policies else ():
             text = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
             facts.add_row(Text(text + _number(last.metrics.get("credit_mean", float("nan")))))
         return Panel(

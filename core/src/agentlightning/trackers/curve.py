@@ -23,6 +23,8 @@ class RewardHistory:
     def __init__(self) -> None:
         self.rewards: list[float] = []
         self.policies: dict[str, list[float]] = {}
+        self.latest: dict[str, StepReport] = {}
+        """Policy → its latest report."""
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Note the names of the policies that the run trains."""
@@ -30,6 +32,7 @@ class RewardHistory:
 
     def add(self, report: StepReport) -> bool:
         """Add a report; return whether every policy has reported the step. Policies share its rollouts."""
+        self.latest[report.policy] = report
         credits = self.policies.get(report.policy)
         if credits is not None:
             credits.append(report.metrics.get("credit_mean", math.nan))
