@@ -263,7 +263,7 @@ class Gateway:
             "waiting": gate.waiting,
             "waited": gate.waited_total,
             "engines": {
-                policy: [e.state() for e in route.endpoints] for policy, route in self._routes.items()
+                policy: [e.state() for e in route.endpoints.all] for policy, route in self._routes.items()
             },
             "policies_held": gate.policies,
             "replayed_kinds": {
@@ -275,17 +275,17 @@ class Gateway:
 
 async def _unknown(request: web.Request) -> web.Response:
     """Refuse any other path or method, in the error shape of its API."""
-    api, path = format_of(request.path), request.path
+    api, path, method = format_of(request.path), request.path, ROUTES.get(request.path)
     routes = ", ".join(f"{method} {known}" for known, method in ROUTES.items())
-    if (method := ROUTES.get(path)) is not None:
+    if method is not None:
         message = f"{path} takes {method}; routes: {routes}"
         response = error_response(api, 405, "method-not-allowed", message)
         response.headers["Allow"] = method
         return response
-    if api.translated:
-        message = (
-            f"{path} is not served: the gateway keeps no answers and no batches; send each request with its "
-            f"whole conversation. Routes: {routes}"
-        )
-        return error_response(api, 404, "unsupported-route", message)
-    return error_response(api, 404, "unknown-route", f"no route {path}; routes: {routes}")
+    if not api.translated:
+        return error_response(api, 404, "unknown-route", f"no route {path}; routes: {routes}")
+    message = (
+        f"{path} is not served: the gateway keeps no answers and no batches; send each request with its "
+        f"whole conversation. Routes: {routes}"
+    )
+    return error_response(api, 404, "unsupported-route", message)

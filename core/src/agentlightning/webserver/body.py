@@ -44,7 +44,7 @@ async def read(request: web.Request, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
-        async for piece in request.content.iter_any():
+        while piece := await request.content.readany():
             size += len(piece)
             if size > limit:
                 raise too_large(limit)

@@ -44,7 +44,7 @@ def test_a_resting_address_comes_last_and_one_call_tries_it_again():
         return [a.url for a in addresses.order("at-1")]
 
     usual = order()
-    (dead,) = [a for a in addresses if a.url == usual[0]]
+    (dead,) = [a for a in addresses.all if a.url == usual[0]]
     assert addresses.eject(dead) and not addresses.eject(dead)
     assert order() == [*usual[1:], usual[0]] and not dead.state()["up"]
     now[0] += EJECTION_SECONDS

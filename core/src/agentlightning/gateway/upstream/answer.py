@@ -42,8 +42,8 @@ class Logprobs(msgspec.Struct):
 
     def values(self) -> list[float] | None:
         """One number for each token; ``None`` if the engine left one out."""
-        numbers = self.numbers()
-        return None if numbers is None or None in numbers else cast("list[float]", numbers)
+        incomplete = self.content is None and None in (self.token_logprobs or ())
+        return None if incomplete else cast("list[float] | None", self.numbers())
 
 
 class EngineChoice(msgspec.Struct):

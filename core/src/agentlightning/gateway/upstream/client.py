@@ -150,7 +150,7 @@ class EngineClient:
         """
         parts: list[bytes] = []
         left = self.limits.answer_bytes
-        async for part in response.content.iter_any():
+        while part := await response.content.readany():
             parts.append(part)
             left -= len(part)
             if left < 0:
@@ -167,7 +167,7 @@ class EngineClient:
 
 def _eject(route: Upstream, endpoint: Endpoint, error: Exception) -> None:
     """Make calls avoid an endpoint that refused a connection."""
-    if route.endpoints.eject(endpoint) and len(route.endpoints) > 1:
+    if route.endpoints.eject(endpoint) and len(route.endpoints.all) > 1:
         log.warning(
             "policy %r: no connection to %s (%s); its calls go to the other endpoints",
             route.policy,
@@ -180,7 +180,7 @@ def _unreachable(route: Upstream, endpoint: Endpoint, error: Exception) -> Engin
     engine = f"the engine of policy {route.policy!r}"
     if isinstance(error, TimeoutError):
         return EngineUnreachable(504, "engine-timeout", f"{engine} did not answer in time")
-    if (many := len(route.endpoints)) > 1:
+    if (many := len(route.endpoints.all)) > 1:
         engine += f" at {endpoint.url} (one of {many})"
     reason = route.redact_text(str(error))[:500]  # it may quote a header of the answer
     return EngineUnreachable(502, "engine-unreachable", f"{engine} failed: {type(error).__name__}: {reason}")

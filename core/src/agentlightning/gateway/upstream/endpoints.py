@@ -65,28 +65,22 @@ class Endpoints:
     """The engines of a policy, one or more. ``clock``: seconds, monotonic."""
 
     def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._all = [Endpoint(url) for url in urls]
+        self.all = [Endpoint(url) for url in urls]
         self._urls = tuple(urls)
         self._clock = clock
         self._turn = 0
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterator[Endpoint]:
-        return iter(self._all)
 
     def order(self, key: str | None) -> Iterator[Endpoint]:
         """The endpoints in the order in which a request of ``key`` tries them; ``None``: round robin.
 
         Ejected endpoints come last: a call fails only when it has tried all.
         """
-        if len(self._all) == 1:
-            yield self._all[0]
+        if len(self.all) == 1:
+            yield self.all[0]
             return
         ejected = []
         for place in self._ranked(key):
-            endpoint = self._all[place]
+            endpoint = self.all[place]
             if self._eligible(endpoint):
                 yield endpoint
             else:
@@ -97,7 +91,7 @@ class Endpoints:
         if key is not None:
             return ranking(key, self._urls)
         self._turn += 1
-        return [(self._turn + i) % len(self._all) for i in range(len(self._all))]
+        return [(self._turn + i) % len(self.all) for i in range(len(self.all))]
 
     def _eligible(self, endpoint: Endpoint) -> bool:
         """Whether to try an endpoint in its turn. After its ejection one call tries it; the others wait for
