@@ -1,4 +1,4 @@
-"""Every hook that a plugin can implement: an empty function whose docstring is its contract.
+"""The hooks of plugins. Each is an empty function with its contract as docstring.
 
 Registration hooks return lists of specs and run once, when plugins are loaded. Notification hooks are called
 after the event and off the hot path; an error in one is counted and logged, never fatal. Plugins are found

@@ -73,7 +73,7 @@ REWARD_FINAL: Final = "agl.reward.final"
 BAD_RECORD_REASON: Final = "agl.bad_record.reason"
 BAD_RECORD_NAME: Final = "agl.bad_record.name"
 BAD_RECORD_GIVEN: Final = "agl.bad_record.given"
-"""Why a span could not be a record, what it was called, and a short view of its attributes."""
+"""The error of a span that cannot be a record, its name, and a short view of its attributes."""
 SUPPLIED: Final = "agl.supplied"
 """On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls
 that its agent's own record names: the others are replaced.

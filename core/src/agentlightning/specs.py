@@ -27,7 +27,7 @@ def lazily(place: str) -> Callable[..., Any]:
 
 
 class Job(Protocol):
-    """What an RL algorithm gives a driver: the recipe, and callbacks into the run."""
+    """An RL algorithm gives it to a driver: the recipe, and callbacks into the run."""
 
     run_id: str
     recipe: Recipe
@@ -119,7 +119,7 @@ class Server(Protocol):
 
 
 class Tracker(Protocol):
-    """Receives what a run reports. Errors are counted, never fatal.
+    """Receives the reports of a run. Errors are counted, never fatal.
 
     When a run resumes, a tracker with a method ``resumed(run, reports, evaluations)`` gets the reports and
     evaluations up to the checkpoint; others get ``start`` again.
@@ -188,7 +188,7 @@ class DriverSpec:
     name: str
     factory: Callable[..., Driver]
     supported_fields: frozenset[str] = frozenset()
-    """Recipe fields that it implements; a recipe that uses another one is refused at load."""
+    """Implemented recipe fields; a recipe with another field is refused at load."""
     about: str = ""
     inspect: Callable[[Path], Inspector] | None = None
     """Opens a policy folder that this driver wrote, for ``agl explain`` and ``agl verify``."""
@@ -199,7 +199,7 @@ class DriverSpec:
     multi_policy: bool = False
     """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""
     unsupported_fields: Mapping[str, str] = field(default_factory=dict)
-    """Recipe fields that it does not implement → the reason, where there is one to tell."""
+    """Recipe fields without an implementation → the reason, if there is one."""
     serve: Callable[..., Server] | None = None
     """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
 

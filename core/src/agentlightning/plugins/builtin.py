@@ -1,4 +1,4 @@
-"""The built-in plugin: our own features, registered through the same hooks as anybody's.
+"""The built-in plugin registers our own features through the public hooks.
 
 Factories are named by module and imported when they are called: loading this module imports no feature.
 """

@@ -1,7 +1,7 @@
 """Detects another package called ``agentlightning`` in the environment, and names it.
 
-A distribution of that name that is not our umbrella ships its own modules: it writes over ours, or hides
-them, and what follows are import errors that explain nothing.
+Another distribution of that name ships its own modules. It overwrites ours, or hides them, and the import
+errors that follow explain nothing.
 
 Invariant: this module imports the standard library only and nothing of its own package, because the command
 line loads it by path *before* anything named ``agentlightning`` is imported.

@@ -43,7 +43,7 @@ GivenResource = Resource | str | dict[str, Any]
 
 
 class StoreError(UsageError):
-    """A store operation failed; the message says what and what to do."""
+    """A store operation failed; the message names the problem and a way out."""
 
 
 class TooLarge(StoreError, ValueError):
@@ -51,7 +51,7 @@ class TooLarge(StoreError, ValueError):
 
 
 class NotFound(StoreError):
-    """There is no such rollout, attempt, run, resources or worker."""
+    """The rollout, attempt, run, resources or worker does not exist."""
 
 
 class Conflict(StoreError):

@@ -1,8 +1,8 @@
-"""Calls as deltas: a call is stored as its parent, what is new in it, and what it changed.
+"""Calls as deltas: a call is stored as its parent and the parts that the parent does not have.
 
 An agent sends its whole history with every call, and the engine answers with all of its token ids: stored as
-they come, the calls of a rollout grow with the square of its turns. So a call keeps only what no earlier call
-of its attempt holds:
+they come, the calls of a rollout grow with the square of its turns. So a call keeps only the parts that no
+earlier call of its attempt holds:
 
 * **token ids**: the longest earlier prompt, or prompt + response, that its prompt begins with, and the ids
   that follow;
@@ -47,7 +47,7 @@ _NOT_PACKABLE = (OverflowError, UnicodeEncodeError, TypeError, ValueError)
 
 # ------------------------------------------------------------------------------------------------ to the file
 class _Prefix(NamedTuple):
-    """The beginning of what a stored call holds."""
+    """A prefix of a stored call."""
 
     call_id: str
     shared: int
@@ -61,13 +61,13 @@ class _Prefixes:
 
     def __init__(self) -> None:
         self.recent = PrefixDigests()
-        """What was added last: most often the next call begins with it."""
+        """The last addition; most often the next call begins with it."""
         self._lengths: list[int] = []
         self._scratch = bytearray()
         self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
 
     def expect(self, data: PrefixDigests) -> None:
-        """Bytes to look for and to add: hash only what goes beyond the last ones."""
+        """Announce bytes to look up and to add, so that only their new end is hashed."""
         if data is not self.recent:
             data.hash_from(self.recent)
             self.recent = data
@@ -122,7 +122,7 @@ class _Prefixes:
 
 
 class CallIndex:
-    """Digests of what the stored calls of one attempt hold, about 2 kB a call, and the last call itself."""
+    """Digests of the stored calls of one attempt, about 2 kB a call, and the last call itself."""
 
     __slots__ = ("_chats", "_ids", "_texts", "_values", "calls")
 
@@ -254,7 +254,7 @@ def whole_calls(stored: Iterable[StoredCall]) -> list[Call]:
 
 
 class StoredRecord(msgspec.Struct):
-    """A record whose calls are as the store keeps them: how records travel."""
+    """A record with its calls in their stored form, which is also the form on the wire."""
 
     record: Record
     calls: list[StoredCall]

@@ -46,7 +46,7 @@ class _Zstd(threading.local):
 
 _zstd = _Zstd()
 Corrupt = zstd.ZstdError
-"""What :func:`unpack` raises for compressed bytes that are damaged."""
+"""Raised by :func:`unpack` for damaged compressed bytes."""
 
 
 def as_json(value: Any) -> bytes:
@@ -141,15 +141,15 @@ class CallBody(msgspec.Struct, array_like=True):
     end_time: float
     edited: dict[str, Any] = {}
     ids_parent: str | None = None
-    """The call whose prompt + response the prompt begins with."""
+    """The prompt begins with prompt + response of this call."""
     ids_shared: int = 0
     """How many token ids of it."""
     messages_parent: str | None = None
-    """The call whose messages + answer (or text) the request begins with."""
+    """The request begins with messages + answer (or text) of this call."""
     messages_shared: int = 0
     """How many messages (or characters) of it."""
     same_values: dict[str, str] = {}
-    """Key of the request → the call whose request has the same value."""
+    """Key of the request → a call with the same value in its request."""
 
 
 _AS_THEY_ARE = tuple(
@@ -216,7 +216,7 @@ def unpack_span(blob: bytes, **columns: Any) -> Span:
 
 
 def pack_input(rollout: Rollout) -> bytes:
-    """The task of a rollout; a ``TypeError`` says what cannot be stored."""
+    """Pack the task of a rollout. ``TypeError`` names a value that cannot be stored."""
     try:
         return pack(rollout.input)
     except TypeError as error:

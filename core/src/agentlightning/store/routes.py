@@ -83,7 +83,7 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
 """(HTTP method, path, store method)."""
 
 STORED_RECORDS: Final = f"{PREFIX}/records/stored"
-"""Records as they are stored, for our client: a call holds only what is new in it."""
+"""The route of records in their stored form, for our client: a call holds only its new parts."""
 
 READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
 """Methods that have a body and change nothing."""

@@ -14,7 +14,7 @@ from agentlightning.types.arrays import to_list
 
 Mode = Literal["train", "val", "test"]
 Tags = dict[str, str]
-"""Who made a call: ``agent, role, node, side, phase, turn, …`` (free keys, string values)."""
+"""The caller of a call: ``agent, role, node, side, phase, turn, …`` (free keys, string values)."""
 
 
 def new_id(prefix: str) -> str:

@@ -70,9 +70,9 @@ FailureTable = Mapping[str, FailureAction]
 DEFAULT_FAILURE_TABLE: FailureTable = MappingProxyType(
     {kind: FailureAction(retry=True) for kind in RETRIED_KINDS}
 )
-"""Failures outside the agent are retried; then, like all others, left out."""
+"""Failures outside the agent are retried; the last one is left out of training, like all others."""
 OUTAGE_KINDS = frozenset({"unresponsive", "cancelled", "model-5xx"})
-"""Kinds that do not depend on what the policy sampled: the next attempt repeats this one, seed for seed.
+"""Kinds that do not depend on sampled tokens: the next attempt repeats the failed one, seed for seed.
 After any other failure it samples anew, since the same answers would fail again.
 """
 

@@ -44,7 +44,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     scale: Literal["std", "none"] = "none"
     """Divide advantages by the group's standard deviation (GRPO)."""
     loss_aggregation: LossAggregation = "rollout"
-    """What the loss is a mean over (:mod:`agentlightning.credit.merging.weights`)."""
+    """The unit over which the loss is a mean (:mod:`agentlightning.credit.merging.weights`)."""
     loss_divisor: float = 1.0
     """Divisor of ``loss_aggregation="constant"``: a token weighs 1 / (rollouts · loss_divisor)."""
     ratio_level: Literal["token", "sequence"] = "token"

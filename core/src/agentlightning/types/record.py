@@ -41,8 +41,8 @@ class Call(Model):
     are the natural-log probabilities of the response tokens under the distribution they were sampled from.
     ``None`` means that the engine did not say. A list that is given for one of them becomes an array.
 
-    Calls that were read from a store share what they have in common: token ids, and the messages of their
-    requests. Do not change a message in place.
+    Calls from a store share token ids and the messages of their requests in memory. Do not change a message
+    in place.
     """
 
     call_id: str

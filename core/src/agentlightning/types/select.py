@@ -1,8 +1,8 @@
 """Select calls by names, patterns or predicates over their tags.
 
-Used wherever calls are chosen: those that a run trains, those that a decorated class trains, and those that
-go to a policy. A name or pattern matches the call's ``agent``, ``role`` or ``node``. Invariant: an unnamed
-call has the role ``unknown``, so that it can be selected too.
+A selection chooses the calls that a run trains, that a decorated class trains, and that go to a policy. A
+name or pattern matches the call's ``agent``, ``role`` or ``node``. Invariant: an unnamed call has the role
+``unknown``, so that it can be selected too.
 """
 
 from __future__ import annotations

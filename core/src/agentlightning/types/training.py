@@ -100,7 +100,7 @@ class Batch(Model):
 
 
 class RolloutFingerprint(Model):
-    """Hashes of what a step trained of one rollout; ``agl verify`` recomputes them from the store.
+    """Hashes of one rollout's part of a training step; ``agl verify`` recomputes them from the store.
 
     Each digest is 32 hex digits of blake2b over a canonical encoding
     (:mod:`agentlightning.credit.fingerprints.fingerprint`).
@@ -170,7 +170,7 @@ AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "
 class AuditLink(Model):
     """One entry of a run's chain: a record, bound by its hash to everything before it.
 
-    Links are only added, never replaced: what a resumed run makes again gets a later link.
+    Links are only added, never replaced: a resumed run adds later links for the steps it makes again.
     """
 
     run_id: str
@@ -183,7 +183,7 @@ class AuditLink(Model):
     body: dict[str, Any] = {}
     """The record as plain values; of files and of a step's fingerprints, the digests."""
     seals: list[RolloutFingerprint] = []
-    """Fingerprints of an evaluation's rollouts; those of a step are stored apart."""
+    """Fingerprints of an evaluation's rollouts. A step's fingerprints are stored apart."""
     previous: str = ""
     """Head of the previous link."""
     head: str = ""

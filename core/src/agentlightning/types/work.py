@@ -43,7 +43,7 @@ UNRESPONSIVE_SECONDS = 60.0
 hand-written worker that only makes model calls, stays below it; a dead machine costs a minute.
 """
 MAX_ATTEMPTS = 3
-"""Attempts of a rollout whose failures are all of retried kinds."""
+"""Maximal number of attempts of a rollout with failures of retried kinds."""
 RETRIED_KINDS = ("bad-record", "cancelled", "model-5xx", "unresponsive")
 """Kinds of failure that are retried by default: they are not the agent's fault."""
 
@@ -64,7 +64,7 @@ class RolloutConfig(Model):
     retry_on: list[str] = msgspec.field(default_factory=lambda: list(RETRIED_KINDS))
     """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
     emitted_overrides_returned: bool = False
-    """Whether a reward that the agent emits while it runs overrides one that it returns."""
+    """Whether an emitted reward overrides a returned one."""
 
 
 class Rollout(Model):
@@ -115,7 +115,7 @@ class Attempt(Model):
     metadata: dict[str, Any] = {}
     resources_id: str | None = None
     resources_version: int | None = None
-    """The resources that it got."""
+    """The resources of this attempt."""
 
 
 class AttemptedRollout(Model):

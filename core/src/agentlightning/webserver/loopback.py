@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExposedServer(UsageError, ValueError):
-    """A server would be open to other machines without a token; the message says what to do."""
+    """A server would be open to other machines without a token; the message names a way out."""
 
 
 @lru_cache(maxsize=256)

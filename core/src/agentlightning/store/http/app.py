@@ -205,7 +205,7 @@ def _batch_outcome(found: Any) -> BatchOutcome:
 
 # ---------------------------------------------------------------------------------------------------- content
 def check_json(value: Any, where: str = "$") -> None:
-    """Check what decoding did not: values of type ``Any`` (a task, attributes, a message) must be JSON.
+    """Check that values of type ``Any`` (a task, attributes, a message) are JSON; decoding does not.
 
     ``ValueError`` names the place of a value of another type, or nested too deep.
     """
@@ -235,7 +235,7 @@ def _as_builtins(value: Any) -> Any:
 
 @cache
 def _untyped_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Fields of type ``Any``, and those whose structs have such fields."""
+    """Return the fields of type ``Any``, and the fields of structs with such fields."""
     return tuple(name for name, hint in typing.get_type_hints(kind).items() if _is_untyped(hint))
 
 

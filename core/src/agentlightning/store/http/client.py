@@ -1,7 +1,7 @@
 """The store of another process: the same interface over HTTP, generated from the table of routes.
 
-Every change bears a request id, and a request is sent again under its id until it is answered, so a change
-whose response was lost is not done twice. A client may start before its server, and outlive a restart of it:
+Every change bears a request id. A request is sent again under its id until it is answered, so a lost response
+does not do a change twice. A client may start before its server, and outlive a restart of it:
 it waits, warns once, and gives up after ``patience`` seconds.
 """
 
@@ -59,7 +59,7 @@ _CONNECTION_ERRORS = (
     ConnectionError,
 )
 _PROXY_ERRORS = (502, 503, 504)
-"""Statuses of a proxy whose store is down. The store itself sends them only with an error of ours as body."""
+"""Statuses of a proxy without its store. The store itself sends them with an ``ErrorBody`` only."""
 _RESEND_SECONDS = REMEMBERED - 60.0
 """Seconds after which a change that may have been done is not sent again: the store may have forgotten its
 id.

@@ -121,7 +121,7 @@ def _read_json(body: bytes) -> _Parts:
 
 
 def _span_from_json(found: Any) -> trace.Span:
-    """Decode a span whose ids are hex; protobuf's JSON mapping has base64 for bytes."""
+    """Decode a span with hex ids; protobuf's JSON mapping has base64 for bytes."""
     for item in (found, *(found.get("links") or ())):
         for name in _IDS:
             if item.get(name) is not None:
