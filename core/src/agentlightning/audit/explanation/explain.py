@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentlightning import semconv
 from agentlightning.audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agentlightning.audit.explanation.token import of_token
@@ -105,35 +103,35 @@ def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
 
 
 def rewards(record: Record) -> list[dict[str, Any]]:
-    """Every emitted reward with its target and, if it does not count, the reason (``unused``)."""
-    counting = {id(effective_reward(emitted)) for emitted in attach_rewards(record)[0].values()}
+    """Return every emitted reward with its target and, if it does not count, the reason (``unused``)."""
+    by_target, _ = attach_rewards(record)
+    attached = {id(reward) for emitted in by_target.values() for reward in emitted}
+    counting = {id(effective_reward(emitted)) for emitted in by_target.values()}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
-    return [
-        {
-            "value": None if defect(r.value) else r.value,
-            "defect": defect(r.value),
-            "name": r.name,
-            "of": _of(r),
-            "counts": id(r) in counting and not failed,
-            "unused": _unused(r, record, id(r) in counting, failed),
-            "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
-        }
-        for r in record.rewards
-    ]
-
-
-def _unused(reward: Reward, record: Record, counts: bool, failed: bool) -> str:
-    """Why a reward does not count; empty if it does."""
-    if failed:
-        return "nothing that a failed rollout emits counts"
-    if counts:
-        return ""
-    if not attach_rewards(msgspec.structs.replace(record, rewards=[reward]))[0]:
-        return "no such call is on record"
-    if not reward.returned and any(r.returned and _of(r) == _of(reward) for r in record.rewards):
-        return "the agent returned another one, which counts"
-    return "another one of the same counts"
+    out = []
+    for r in record.rewards:
+        unused = ""
+        if failed:
+            unused = "nothing that a failed rollout emits counts"
+        elif id(r) not in attached:
+            unused = "no such call is on record"
+        elif id(r) not in counting:
+            unused = "another one of the same counts"
+            if not r.returned and any(one.returned and _of(one) == _of(r) for one in record.rewards):
+                unused = "the agent returned another one, which counts"
+        out.append(
+            {
+                "value": None if defect(r.value) else r.value,
+                "defect": defect(r.value),
+                "name": r.name,
+                "of": _of(r),
+                "counts": not unused,
+                "unused": unused,
+                "attributes": {k: v for k, v in r.attributes.items() if k not in _SAME},
+            }
+        )
+    return out
 
 
 def _of(reward: Reward) -> str:
