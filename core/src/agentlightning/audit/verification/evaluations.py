@@ -33,23 +33,21 @@ async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Eva
     noted: Mapping[str, Any] = run.info.get("evaluations") or {}
     found: list[Difference] = []
     made: dict[str, Evaluation] = {}
-    for batch, link in chain.evaluations.items():
-        of = f"evaluation {batch}"
-        found += _compare_with_record(run, chain, link, noted.get(batch), of)
-        made[batch], different = await _recompute(run, link.body, link.seals, of)
-        found += different
-    for batch in noted:
-        if batch in chain.evaluations or ("evaluation", batch) in chain.tampered:
+    for batch in dict.fromkeys([*chain.evaluations, *noted]):
+        of, link = f"evaluation {batch}", chain.evaluations.get(batch)
+        if link is not None:
+            found += _compare_with_record(run, chain, link, noted.get(batch), of)
+            entry, fingerprints = link.body, link.seals
+        elif ("evaluation", batch) in chain.tampered:
             continue
-        of = f"evaluation {batch}"
-        if chain.links and chain.first_step == 0:
+        elif chain.links and chain.first_step == 0:
             what = "it is in the run's record, and the chain has no link of it (added after training)"
             found.append(make_difference("evaluation", what, of=of, now=noted[batch]))
+            continue
         else:
-            made[batch], different = await _recompute(
-                run, noted[batch], await _without_fingerprints(run, batch), of
-            )
-            found += different
+            entry, fingerprints = noted[batch], await _without_fingerprints(run, batch)
+        made[batch], different = await _recompute(run, entry, fingerprints, of)
+        found += different
     return made, found
 
 

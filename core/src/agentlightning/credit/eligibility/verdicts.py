@@ -97,18 +97,14 @@ def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
     """
     assert call.prompt_ids is not None and call.response_ids is not None
     prompt, response = len(call.prompt_ids), len(call.response_ids)
-    if call.prompt_tokens is not None and call.prompt_tokens != prompt:
+    siblings = [choice.response_ids for choice in choices or (call,)]
+    known = [len(ids) for ids in siblings if ids is not None]
+    total = sum(known) if len(known) == len(siblings) else None
+    if call.prompt_tokens not in (None, prompt):
         return f"{prompt} prompt ids, but usage says {call.prompt_tokens}", ""
     if call.logprobs is not None and len(call.logprobs) != response:
         return f"{response} response ids, but {len(call.logprobs)} logprobs", ""
-    siblings = [c.response_ids for c in choices] if choices else [call.response_ids]
-    known = [len(ids) for ids in siblings if ids is not None]
-    total = sum(known) if len(known) == len(siblings) else None
-    if (
-        call.completion_tokens is not None
-        and total is not None
-        and call.completion_tokens not in (response, total)
-    ):
+    if total is not None and call.completion_tokens not in (None, response, total):
         return f"{total} response ids, but usage says {call.completion_tokens}", ""
     if call.prompt_tokens is None or call.completion_tokens is None:
         return "", "the engine reported no usage"
