@@ -70,7 +70,7 @@ async def test_a_step_that_cannot_be_filled_says_so(tmp_path: Path) -> None:
         "dynamic_sampling/batches": 2, "dynamic_sampling/groups": 6,
         "dynamic_sampling/without_spread": 6, "dynamic_sampling/short": 2,
     }  # fmt: skip
-    assert made.out() == {"zero-spread": 12} and not made.driver.batches[0].rows
+    assert made.out() == {"zero-std": 12} and not made.driver.batches[0].rows
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -100,7 +100,7 @@ async def test_one_of_two_agents_is_trained_and_the_others_calls_are_in_the_ledg
     (step,) = (tmp_path / summary["run_id"] / "metrics.jsonl").read_text().splitlines()
     metrics = json.loads(step)["metrics"]
     assert (metrics["calls"], metrics["left_out/not-selected"]) == (4, 2)
-    assert metrics["calls_trained"] + metrics.get("left_out/zero-spread", 0) == 2
+    assert metrics["calls_trained"] + metrics.get("left_out/zero-std", 0) == 2
     assert metrics["rollouts_failed"] == 0
 
 

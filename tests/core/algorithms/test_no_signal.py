@@ -61,7 +61,7 @@ def test_the_third_step_ends_it(found: Batch, error: type[UsageError], said: str
 
 def test_a_step_that_could_learn_begins_the_count_anew() -> None:
     count = NoSignalGuard(print)
-    for found in (batch(), batch(), batch(calls_trained=1), batch(), batch(), batch({"zero-spread": 1})):
+    for found in (batch(), batch(), batch(calls_trained=1), batch(), batch(), batch({"zero-std": 1})):
         count.step(0, found, [])
     assert count.no_signal_steps == 0 and count.state() == {"barren": 0}
 
@@ -103,7 +103,7 @@ def test_the_first_step_without_a_reward_says_why_with_a_traceback() -> None:
 def test_groups_without_a_spread_are_said_once(dropped: bool) -> None:
     said: list[str] = []
     flat = batch(
-        {"zero-spread": 1} if dropped else None,
+        {"zero-std": 1} if dropped else None,
         reward_count=4,
         reward_mean=0.25,
         calls_trained=0 if dropped else 4,

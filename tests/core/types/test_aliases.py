@@ -116,6 +116,7 @@ def test_metrics_are_found_under_either_name() -> None:
 
 
 def test_the_first_spelling_is_the_stored_one() -> None:
+    assert aliases.stored_name("zero-std", aliases.LEFT_OUT) == "zero-spread"
     assert aliases.stored_name("loss_aggregation", aliases.RECIPE) == "normalise"
     assert aliases.stored_name("kl", aliases.RECIPE) == "kl"
     assert renamed({"ahead": 1, "steps": 2}, aliases.TRAINING, "training", quiet=True) == {

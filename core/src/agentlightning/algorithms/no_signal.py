@@ -23,7 +23,7 @@ NO_SIGNAL_STEPS = 3
 """Steps in a row without a rewarded rollout after which a run ends with an error."""
 
 
-NO_VARIANCE_REASONS = frozenset({"zero-spread", "group-of-one"})
+NO_VARIANCE_REASONS = frozenset({"zero-std", "group-of-one"})
 """Reasons for leaving calls out that are no fault of the run: there was nothing to prefer."""
 
 

@@ -37,7 +37,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "stale": "it was sampled by a policy version older than the recipe's `max_staleness` allows",
         "version-ahead": "it claims a policy version later than the one that was served",
         "credit-error": "the credit rule had no usable answer for its rollout; the log says why",
-        "zero-spread": "its group has one value for all: nothing to prefer (filter_zero_std_groups)",
+        "zero-std": "its group has one value for all: nothing to prefer (filter_zero_std_groups)",
         "group-of-one": "its group has one rollout: nothing to compare it with (filter_zero_std_groups)",
         "not-last": "the rule `last` trains the last request only",
         "not-recorded": "the wire layer saw it, the gateway did not: it was made past the gateway",

@@ -67,9 +67,12 @@ DRIVER_OPTIONS: Names = {
 """Options of the drivers ``local`` and ``verl``."""
 LEDGER: Names = {"out": "left_out", "breaks": "merge_failures"}
 """Fields of :class:`agentlightning.types.Ledger`."""
+LEFT_OUT: Names = {"zero-spread": "zero-std"}
+"""Reasons of a ledger."""
 METRICS: Names = {
     "groups_zero_spread": "groups_zero_std",
     "calls_alone": "calls_unpaired",
+    "left_out/zero-spread": "left_out/zero-std",
     "ahead/": "async/",
     "refill/": "dynamic_sampling/",
     "breaks/": "merge_failures/",

@@ -48,9 +48,9 @@ def test_each_step_and_each_seed_draws_its_own() -> None:
 def test_a_group_has_a_spread_where_a_call_of_it_is_trained() -> None:
     groups = [[Rollout(rollout_id=f"{g}{s}", input=g) for s in "ab"] for g in "xyz"]
     ledgers = [
-        Ledger("xa", made=2, trained=1, left_out={"zero-spread": 1}),
-        Ledger("xb", made=1, left_out={"zero-spread": 1}),
-        Ledger("ya", made=1, left_out={"zero-spread": 1}),
+        Ledger("xa", made=2, trained=1, left_out={"zero-std": 1}),
+        Ledger("xb", made=1, left_out={"zero-std": 1}),
+        Ledger("ya", made=1, left_out={"zero-std": 1}),
         Ledger("yb", made=1, left_out={"failed-rollout": 1}),
         Ledger("zb", made=3, trained=3),
     ]

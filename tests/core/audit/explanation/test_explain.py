@@ -147,7 +147,7 @@ async def test_a_flat_group_has_advantage_0_and_shows_its_members(tmp_path: Path
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]})
     call = await call_from_row(folder, "ro-0-0", 0)
     found = await explained(folder, call)
-    assert found["advantage"]["value"] == 0.0 and found["advantage"]["zero_reason"] == "zero-spread"
+    assert found["advantage"]["value"] == 0.0 and found["advantage"]["zero_reason"] == "zero-std"
     assert [m["value"] for m in found["baseline"]["members"]] == [1.0, 1.0]
 
 
@@ -155,7 +155,7 @@ async def test_a_flat_group_that_was_dropped_shows_its_members_too(tmp_path: Pat
     recipe = msgspec.structs.replace(GRPO(group_size=2), filter_zero_std_groups=True)
     folder = await make_run(tmp_path, rewards={0: [1.0, 1.0, 1.0, 0.0]}, recipe=recipe)
     found = await explained(folder, await call_from_row(folder, "ro-0-1", 0))
-    assert found["left_out"]["reason"] == "zero-spread" and found["weight"] is None
+    assert found["left_out"]["reason"] == "zero-std" and found["weight"] is None
     assert [m["value"] for m in found["baseline"]["members"]] == [1.0, 1.0]
 
 
@@ -219,9 +219,7 @@ async def test_a_token_that_only_entropy_or_kl_pulls_at_is_not_said_to_be_left_a
     for rollout in ("ro-0-0", "ro-0-1"):
         await edit_reward(folder, rollout, 1.0)
     found = await explained(folder, f"{await call_from_row(folder, 'ro-0-0', 1)}:1")
-    assert (
-        found["advantage"]["zero_reason"] == "zero-spread" and found["token"]["weight_times_advantage"] == 0.0
-    )
+    assert found["advantage"]["zero_reason"] == "zero-std" and found["token"]["weight_times_advantage"] == 0.0
     named = [name for name in ("entropy", "kl") if name in terms]
     assert [pull["term"].split()[0].lower() for pull in found["token"]["pulls"][1:]] == named
     assert "nothing pulls at it" not in shown(found) and "alone" in found["token"]["pulled"]

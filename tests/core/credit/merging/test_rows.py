@@ -117,7 +117,7 @@ def test_zero_spread_groups_weigh_nothing_once_dropped():
     assert {row.rollout_id for row in dropped.rows} == {"s0", "s1"}
     assert [sum(row.weights) for row in dropped.rows] == pytest.approx([1 / 2] * 2)
     out = {ledger.rollout_id: ledger.left_out for ledger in dropped.ledgers}
-    assert (out["r0"], out["alone"], out["s0"]) == ({"zero-spread": 1}, {"group-of-one": 1}, {})
+    assert (out["r0"], out["alone"], out["s0"]) == ({"zero-std": 1}, {"group-of-one": 1}, {})
     assert all(ledger.sums for ledger in dropped.ledgers)
 
 

@@ -60,7 +60,7 @@ class Advantage(NamedTuple):
     group: GroupKey
     """Its location: the group, or one turn of it."""
     zero_reason: str
-    """Why it is 0 by definition: ``group-of-one``, ``zero-spread``, or empty."""
+    """Why it is 0 by definition: ``group-of-one``, ``zero-std``, or empty."""
     pool: GroupKey
     """Its group, by whose spread it may be divided."""
     spread: float
@@ -73,7 +73,7 @@ class Advantages:
     calls: dict[str, Advantage]
     """Call id → its advantage."""
     zero_reasons: dict[GroupKey, str]
-    """Group → why it has nothing to compare: ``group-of-one``, ``zero-spread``, or empty."""
+    """Group → why it has nothing to compare: ``group-of-one``, ``zero-std``, or empty."""
 
     def counts(self, calls: Iterable[str] | None = None) -> dict[str, int]:
         """Count the groups of ``calls`` (default: of all calls) under the names of their metrics.
@@ -86,7 +86,7 @@ class Advantages:
         kinds = Counter(groups.values())
         return {
             "groups": len(groups),
-            "groups_zero_std": kinds["zero-spread"],
+            "groups_zero_std": kinds["zero-std"],
             "groups_of_one": kinds["group-of-one"],
             "calls_unpaired": sum(bool(one.zero_reason) and not groups[one.pool] for one in own),
         }
@@ -192,7 +192,7 @@ def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Grou
             residuals.setdefault(one.rollout_id, []).append(residual)
     if not residuals:
         return 0.0, "group-of-one"
-    return pooled_std(residuals), "zero-spread" if _rollouts_agree(of, at, values) else ""
+    return pooled_std(residuals), "zero-std" if _rollouts_agree(of, at, values) else ""
 
 
 def _rollouts_agree(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> bool:

@@ -25,7 +25,7 @@ from agentlightning.credit.fingerprints.digest import (
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
 from agentlightning.types import Batch, Recipe, Record, Reward, RolloutFingerprint, Row, Span
-from agentlightning.types.aliases import RECIPE, stored_name
+from agentlightning.types.aliases import LEFT_OUT, RECIPE, stored_name
 from agentlightning.types.failure import FailureAction, FailureTable
 
 
@@ -57,7 +57,8 @@ def fingerprint_rollouts(
         one.tokens_digest = digest_of(part for row in mine for part in _tokens(row))
         one.advantages_digest = digest_of(real_bytes(row.advantages) for row in mine)
         one.weights_digest = digest_of(real_bytes(row.weights) for row in mine)
-        one.ledger = {"made": ledger.made, "trained": ledger.trained, **ledger.left_out}
+        left_out = {stored_name(reason, LEFT_OUT): n for reason, n in ledger.left_out.items()}
+        one.ledger = {"made": ledger.made, "trained": ledger.trained, **left_out}
         out.append(one)
     return out
 

@@ -31,7 +31,7 @@ LITTLE_HEADROOM = 0.15
 """Distance to the oracle below which a policy has little to learn."""
 GROUPED = ("group", "rloo")
 """Baselines that compare the samples of one task; a group without spread teaches nothing."""
-UNINFORMATIVE = frozenset({"zero-spread", "group-of-one"})
+UNINFORMATIVE = frozenset({"zero-std", "group-of-one"})
 
 
 class RewardJudgement(NamedTuple):
