@@ -15,7 +15,7 @@ from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, sto
 from agentlightning.audit.run import ALL, OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
-from agentlightning.store import NotFound, Store, StoreError
+from agentlightning.store import Store, StoreError
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 
@@ -101,10 +101,8 @@ async def _run_of(store: Store, place: RunLocation, target: Target, plugins: Plu
 
 
 async def _rollout(store: Store, rollout_id: str) -> Rollout | None:
-    try:
-        return await store.get_rollout_by_id(rollout_id)
-    except NotFound:
-        return None
+    found = await store.query_rollouts(rollout_ids=[rollout_id], limit=1)
+    return found[0] if found else None
 
 
 async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
