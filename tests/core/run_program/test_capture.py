@@ -1,4 +1,4 @@
-"""Capture of a program that imports nothing of ours: calls, agents, rewards, exit status."""
+"""Capture of a program that does not import Agent Lightning: calls, agents, rewards, exit status."""
 
 from __future__ import annotations
 

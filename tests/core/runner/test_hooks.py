@@ -1,4 +1,4 @@
-"""How a hook gets what it asks for."""
+"""A hook gets its arguments by name or by position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hook_calls(agent: Any) -> tuple[HookCalls, AttemptContext, Counter[str]]:
 
 
 class Own(LitAgent[str]):
-    """Has names of its own for what it gets."""
+    """Hooks whose parameters have other names."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []

@@ -1,4 +1,4 @@
-"""Leases: signs of life as often as rollouts need them, and what happens when a lease is lost."""
+"""Leases: heartbeats are as frequent as rollouts need them, and a lost lease stops its agent."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ INFO: Any = None
 
 
 class Book:
-    """A gate that hands out one key."""
+    """A gateway that returns one key."""
 
     url = "http://127.0.0.1:9/v1"
 

@@ -1,4 +1,4 @@
-"""Worker processes: whatever the agent does to its process, its attempt ends so, and the run goes on."""
+"""Worker processes: an agent that harms its process ends its own attempt, and the run goes on."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_process_that_dies_fails_its_attempt(store: Store) -> None:
 
 
 async def test_what_is_raised_ends_the_attempt_only(store: Store) -> None:
-    """One process runs them all."""
+    """One process runs all attempts."""
     raised = {
         "exit": "agent-raised: SystemExit: 3",
         "interrupt": "agent-raised: KeyboardInterrupt: no message",
@@ -107,7 +107,7 @@ async def test_what_is_raised_ends_the_attempt_only(store: Store) -> None:
 
 
 async def test_what_does_no_harm(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process runs them all, each before an honest attempt."""
+    """One process runs all attempts, each followed by an honest one."""
     monkeypatch.setenv("AGL_SECRET", "x" * 32)
     tasks = [task for vice in ("read stdin", "noise", "threads", "fork", "environment") for task in (vice, 1)]
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
@@ -157,7 +157,7 @@ async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
 
 
 async def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie; one that was just killed has a moment to go."""
+    """Return whether a process runs and is no zombie, after a moment for a process that was just killed."""
     for _ in range(100):
         if not runs(pid):
             return False
@@ -173,7 +173,7 @@ def runs(pid: int) -> bool:
 
 
 def group_of(process: psutil.Process) -> int | None:
-    """The process group of a process that runs."""
+    """Return the process group of a running process."""
     try:
         return os.getpgid(process.pid) if runs(process.pid) else None
     except ProcessLookupError:
@@ -206,14 +206,14 @@ async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> Non
 
 
 class Locked(LitAgent[Any]):
-    """Holds what no process can be sent."""
+    """Holds an object that cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
 
 async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
-    """Integers beyond 64 bits and halves of characters, which MessagePack lacks, and all that it has."""
+    """Integers beyond 64 bits and halves of characters, which MessagePack lacks, and plain values."""
     tasks = [{"n": 1 << 80}, {"n": "\ud800"}, {"n": [None, 1.5, "ä", True]}]
     async with serving(agents.echo, store, concurrency=1, isolation="process") as runner:
         done = await finish(store, tasks)
@@ -269,7 +269,7 @@ async def test_an_agent_that_cannot_be_sent_is_refused_with_the_way_out(store: S
 
 
 class Unloadable(LitAgent[Any]):
-    """Pickles, and does not come back."""
+    """Can be pickled, and not unpickled."""
 
     def __reduce__(self) -> Any:
         return (_refuse, ())

@@ -1,4 +1,4 @@
-"""An attempt is given what its rollout was queued with; only the gateway's address follows the run."""
+"""An attempt gets the resources of its queued rollout; only the gateway's address is the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose word counts: what the agent returns, as its runner writes it, or what it emits meanwhile."""
+"""Which reward counts: the one that the agent returns, or those that it emits."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_rewards_of_other_names_and_targets_stand(store: Store) -> None:
 
 
 async def test_the_clock_of_the_agent_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent whose clock says 2096, then one that goes back."""
+    """The clock of the agent shows 2096 first, and then goes back."""
     times = iter((4e9, 3e9, 2.0, 1.0))
     monkeypatch.setattr(delivery, "time", SimpleNamespace(time=lambda: next(times)))
 

@@ -1,4 +1,4 @@
-"""The line that says how a runner fares."""
+"""The status line of a runner."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _FORWARDED = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ProgramOptions):
-    """The options of the command: those of the program, and where tasks and tags come from."""
+    """The options of the command: the program's, its tasks and tags, and the form of the summary."""
 
     task: Annotated[
         str | None,

@@ -30,7 +30,9 @@ class RunnerOptions:
 
     store: Annotated[
         str | None,
-        typer.Option(help="URL or file of the store; default: the configuration's, AGL_STORAGE, ours."),
+        typer.Option(
+            help="URL or file of the store; default: that of --config, AGL_STORAGE, a default file."
+        ),
     ] = None
     agent: Annotated[str | None, typer.Option(help="module:object; instead of agent.target.")] = None
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The run's YAML file.")] = None
@@ -83,7 +85,7 @@ def register(app: typer.Typer) -> None:
 
 def run_runner(options: RunnerOptions) -> None:
     """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of the
-    run, if its gateway is ours.
+    run, if its rollouts call a gateway of Agent Lightning.
     """
     code = asyncio.run(_run(options))
     set_exit_status(code)

@@ -92,7 +92,7 @@ class Collector:
         app.router.add_post(traces.PATH, self._traces)
         app.router.add_post(messages.ENTRIES, self._begin)
         app.router.add_post(messages.END, self._end)
-        # A request whose process was killed is taken as far as it came.
+        # If a process was killed, the part of its request that arrived is stored.
         self._runner = app_runner(app, handler_cancellation=False, keepalive_timeout=_IDLE_SECONDS)
 
     async def start(self) -> str:

@@ -44,7 +44,7 @@ def environment(
     If the user has set one of Anthropic's variables, both stay: they are for another engine.
     """
     found = {name: value for name, value in base.items() if name not in SECRETS}
-    # An entry's attempt has a key of its own, which the wire layer puts in the place of this one.
+    # An entry's attempt has a key of its own, with which the wire layer replaces this one.
     key = CONTEXT_KEY if settings.per_entry else settings.key
     found |= {
         "OPENAI_BASE_URL": settings.gateway,

@@ -12,7 +12,6 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.capture.emit.rewards import find_reward_spans
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
@@ -25,24 +24,13 @@ from agentlightning.runner import Runner
 from agentlightning.specs import Server
 from agentlightning.store import Store
 from agentlightning.store.pages import pages
+from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
-from agentlightning.types import ProxyLLM, Resource, Rollout, RolloutConfig, new_id
+from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
 from agentlightning.types.rewards import reward_of
 
 Work = Callable[[AttemptContext], Awaitable[float | None]]
 """Does the work of an attempt and returns its reward."""
-
-
-class _WorkAgent(LitAgent[Any]):
-    """An agent for the runner that does ``work``."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
-        context = current_attempt()
-        assert context is not None
-        return await self.work(context)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +58,14 @@ class ProgramSession:
 
     async def run_rollout(self, task: Any, work: Work, **fields: Any) -> Rollout:
         """Start a rollout, do its work, and return the rollout at its end."""
+
+        async def agent(task: Any) -> float | None:
+            context = current_attempt()
+            assert context is not None
+            return await work(context)
+
         runner = Runner(
-            _WorkAgent(work),
+            agent,
             self.store,
             attempt_keys=self.gateway,
             plugins=self.plugins,
@@ -162,16 +156,7 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
         recipe = plugins.recipes["grpo"].factory()
         engine = spec.factory(policy=options.policy, name=POLICY, recipe=recipe, seed=0, options={})
     stack.push_async_callback(engine.close)
-    llm = await engine.start()
-    return Upstream(
-        policy=POLICY,
-        url=llm.endpoint,
-        replicas=llm.replicas,
-        model=llm.model,
-        api_key=llm.api_key,
-        trainable=not options.frozen,
-        version=lambda: 0,
-    )
+    return route(POLICY, await engine.start(), trainable=not options.frozen, version=lambda: 0)
 
 
 def watched_packages(plugins: Plugins) -> list[str]:

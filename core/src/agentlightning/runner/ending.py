@@ -41,8 +41,8 @@ class EndWriter:
     calls_recorded: bool
 
     async def write(self, lease: AttemptedRollout, outcome: Outcome, spans: list[Span]) -> Attempt:
-        """Write the end and return the attempt as it is stored. ``spans`` and ``outcome.returned`` are
-        replaced by what was written. If the attempt has ended already, the end is dropped and counted.
+        """Write the end and return the attempt as it is stored. ``spans`` and ``outcome.returned`` become the
+        written spans. If the attempt has ended already, the end is dropped and counted.
         """
         ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
         spans[:] = [admit(span, *ids) for span in spans]

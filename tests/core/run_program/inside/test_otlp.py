@@ -1,4 +1,4 @@
-"""Spans of a program as OTLP: what the store decodes is what was recorded."""
+"""Spans of a program as OTLP: the store decodes the recorded spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that block their event loop: they are named, time out, and stop nobody else."""
+"""Agents that block their event loop are reported, time out, and do not stop other agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def store() -> AsyncIterator[Store]:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a blocking call waits for; opened at the end, so that no thread stays behind."""
+    """An event that a blocking call waits for. It is set at the end, so that no thread stays behind."""
     event = threading.Event()
     yield event
     event.set()
@@ -39,7 +39,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch that looks often."""
+    """Let the watchdog ping often."""
     monkeypatch.setattr(loop_pool, "PING_SECONDS", 0.01)
     monkeypatch.setattr(loop_pool, "WARN_AFTER", 0.05)
     monkeypatch.setattr(execution, "CANCEL_SECONDS", 0.05)

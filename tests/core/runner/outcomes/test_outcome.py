@@ -153,7 +153,7 @@ def test_the_last_call_says_whether_the_model_failed_the_agent(calls: list[Call]
 
 
 class Reads:
-    """A store that knows the calls of an attempt, and counts who asks."""
+    """A store that has the calls of an attempt, and counts the queries."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls, self.asked = calls, 0

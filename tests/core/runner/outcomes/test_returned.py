@@ -1,4 +1,4 @@
-"""Agent-supplied transitions: explicit before captured, ledgered, and their rewards reach the loss."""
+"""Returned transitions count before captured calls, are in the ledger, and their rewards reach the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent raised is kept with its attempt: its own line first, bounded."""
+"""The traceback of an agent's error is kept with its attempt: its own line first, bounded."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class SpanExporter:
         self._inherited = Counter(COUNTS.snapshot())
         """Counts that the parent process reports."""
 
-    # ---------------------------------------------------------------------------------------- what is sent
+    # ---------------------------------------------------------------------------------------- content
     def span(self, key: str, span: Span) -> None:
         """Send a finished span of the attempt with this key."""
         try:

@@ -1,6 +1,6 @@
 """Waits for the first import of a package that could call a model, and begins capture then.
 
-Every Python process of a program runs it, so it imports only the standard library until that import.
+Every Python process of a program runs this code, so it imports only the standard library until then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE, Import
 
 
 def watch() -> None:
-    """Watch for the packages that the environment names. The first one that is imported, or that has been
-    imported already, begins capture, once in a process.
+    """Watch the packages that the environment names. Capture begins, once in a process, when one of them is
+    imported or if one has been imported already.
     """
     if any(isinstance(finder, ImportWatcher) for finder in sys.meta_path):
         return
