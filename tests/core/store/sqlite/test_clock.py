@@ -108,7 +108,7 @@ async def test_request_ids_outlive_a_restart_and_a_jump_and_are_forgotten_in_tim
     await store.enqueue_rollout(2, request_id="two")
     assert await store.enqueue_rollout(1, request_id="one") == first
     for i in range(5):
-        clock.now += core.REQUEST_SECONDS / 2
+        clock.now += core.REMEMBERED / 2
         await store.enqueue_rollout(3, request_id=f"later {i}")
     assert await remembered() <= 4
     assert await store.enqueue_rollout(1, request_id="one") != first

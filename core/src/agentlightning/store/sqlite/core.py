@@ -24,10 +24,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound="StoreCore")
 
-REQUEST_SECONDS = REMEMBERED
-"""How long the store remembers a request id. Clients stop retrying well before
-(:mod:`agentlightning.store.http.client`).
-"""
 _PRUNE_EVERY = 1024
 """Remembered requests between two prunings."""
 
@@ -145,7 +141,7 @@ class StoreCore:
 
     def _prune_answers(self, now: float) -> None:
         newest, old = self.db.value(_NEWEST), None
-        while self._age_marks and self._age_marks[0][0] <= now - REQUEST_SECONDS:
+        while self._age_marks and self._age_marks[0][0] <= now - REMEMBERED:
             _, old = self._age_marks.popleft()
         if old is not None:  # the newest stays: row numbers must not start again
             self.db.execute(_PRUNE, before=old)

@@ -13,7 +13,6 @@ from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_
 from agentlightning.store.sqlite.clock import monotonic_clock
 from agentlightning.store.sqlite.file.database import Database
 from agentlightning.store.sqlite.file.writer import PartialWrite
-from agentlightning.store.sqlite.run_data.resources import ResourceStore
 from agentlightning.store.sqlite.run_data.retention import RetentionStore
 from agentlightning.store.sqlite.run_data.runs import RunStore
 from agentlightning.store.sqlite.run_data.statistics import StatisticsStore
@@ -39,7 +38,6 @@ def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
 class SQLiteStore(
     TraceReader,
     RecordReader,
-    ResourceStore,
     RunStore,
     StatisticsStore,
     RetentionStore,

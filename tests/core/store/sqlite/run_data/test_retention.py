@@ -49,10 +49,10 @@ async def test_a_deletion_that_was_interrupted_goes_on(
 ) -> None:
     piece, left = filled._delete_piece, iter(range(3))
 
-    def failing(run_id: str) -> dict[str, int]:
+    def failing(query: Any, **values: Any) -> tuple[dict[str, int], int]:
         if next(left, None) is None:
             raise StoreError("power cut")
-        return piece(run_id)
+        return piece(query, **values)
 
     monkeypatch.setattr(filled, "_delete_piece", failing)
     with pytest.raises(StoreError, match="power cut"):

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sqlalchemy import Executable, Table
 
@@ -138,8 +138,7 @@ class Database:
 
     def one(self, source: Executable, **values: Any) -> tuple[Any, ...] | None:
         """Return the first row, or ``None``."""
-        row: tuple[Any, ...] | None = self._run(source, values).fetchone()
-        return row
+        return cast("tuple[Any, ...] | None", self._run(source, values).fetchone())
 
     def value(self, source: Executable, **values: Any) -> Any:
         """Return the first column of the first row, or ``None``."""

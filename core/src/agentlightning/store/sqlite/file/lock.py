@@ -38,16 +38,11 @@ class Locked(StoreError):
 
     def __init__(self, path: Path, holder: LockHolder) -> None:
         who = "another process" if holder.pid is None else f"process {holder.pid}"
+        advice = f"To share it, end that process, start `agl store {path}`, and give every process its URL"
         if holder.pid == os.getpid():
-            who = "this process already"
+            who, advice = "this process already", "Use the store object that it made"
         if holder.url:
             advice = f"Write through its server: open_store({holder.url!r}), or AGL_STORAGE={holder.url}"
-        elif holder.pid == os.getpid():
-            advice = "Use the store object that it made"
-        else:
-            advice = (
-                f"To share it, end that process, start `agl store {path}`, and give every process its URL"
-            )
         super().__init__(
             f"{path} is in use: {who} writes it. {advice}. To read it meanwhile: "
             f"open_store({str(path)!r}, read_only=True)"
@@ -56,7 +51,7 @@ class Locked(StoreError):
 
 
 class FileLock:
-    """The lock on a file, from construction to :meth:`release`. :class:`Locked`: somebody else holds it."""
+    """The lock on a file, from construction to :meth:`release`. Raises :class:`Locked` if it is taken."""
 
     def __init__(self, path: Path) -> None:
         self.path = _lock_file(path)
@@ -98,19 +93,16 @@ class FileLock:
 
 
 def holder_of(path: Path) -> LockHolder | None:
-    """The process that holds the lock of ``path``; ``None``: none does."""
+    """Return the process that holds the lock of ``path``, or ``None``."""
     place = _lock_file(path)
     with _mutex:
         if (held := _held_here(place)) is not None:
             return held.holder
         try:
-            file = os.open(place, os.O_RDONLY)
+            with place.open("rb") as file:
+                return None if _try_lock(file.fileno(), fcntl.LOCK_SH) else _read(file.fileno())
         except FileNotFoundError:
             return None
-        try:
-            return None if _try_lock(file, fcntl.LOCK_SH) else _read(file)
-        finally:
-            os.close(file)
 
 
 def _lock_file(path: Path) -> Path:
@@ -118,7 +110,7 @@ def _lock_file(path: Path) -> Path:
 
 
 def _held_here(place: Path) -> FileLock | None:
-    """The lock that this process holds, not the one it was forked from."""
+    """Return the lock that this process holds, not the process that it was forked from."""
     found = _held.get(place)
     return found if found is not None and found.holder.pid == os.getpid() else None
 

@@ -1,19 +1,17 @@
 """Migrations: one function for each version, in the SQL of its time.
 
-Invariant: a migration names tables and columns by text and never by today's :mod:`.schema`, so that it does
-the same for ever. It runs inside one transaction, whole or not at all.
+Invariants: a migration names tables and columns by text and never by today's :mod:`.schema`, so that it does
+the same for ever. All migrations of a file run in one transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from agentlightning.store import codec
 
 Migration = Callable[[sqlite3.Connection], None]
-_ROWS = 500
-"""Calls held in memory while their numbers are copied."""
 
 
 def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
@@ -27,10 +25,13 @@ def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
         ("size", "INTEGER"),
     ):
         run(f"ALTER TABLE calls ADD COLUMN {column} {kind}")
-    for rows in _pages(connection):
-        connection.executemany(
+    for (seq,) in run("SELECT seq FROM calls").fetchall():
+        choice, blob = run("SELECT choice, data FROM calls WHERE seq = ?", (seq,)).fetchone()
+        body = codec.unpack(blob, codec.CallBody)
+        call = codec.call_from_body(body, call_id="", rollout_id="", attempt_id="", choice=choice)
+        run(
             "UPDATE calls SET prompt_tokens = ?, completion_tokens = ?, seconds = ?, size = ? WHERE seq = ?",
-            [(*numbers_of(blob, choice), seq) for seq, choice, blob in rows],
+            (*codec.numbers(call, blob), seq),
         )
     run("DROP INDEX calls_attempt")
     run(
@@ -45,22 +46,6 @@ def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
     run("CREATE INDEX seals_rollout ON seals (rollout_id)")
 
 
-def numbers_of(blob: bytes, choice: int) -> tuple[int | None, int | None, float, int]:
-    """What :func:`.trace.writing.numbers` says of a call, from its blob."""
-    body = codec.unpack(blob, codec.CallBody)
-    call = codec.call_from_body(body, call_id="", rollout_id="", attempt_id="", choice=choice)
-    return codec.numbers(call, blob)
-
-
-def _pages(connection: sqlite3.Connection) -> Iterator[list[tuple[int, int, bytes]]]:
-    last = -1
-    while rows := connection.execute(
-        "SELECT seq, choice, data FROM calls WHERE seq > ? ORDER BY seq LIMIT ?", (last, _ROWS)
-    ).fetchall():
-        yield rows
-        last = rows[-1][0]
-
-
 def links_of_runs(connection: sqlite3.Connection) -> None:
     """2 → 3: the chain of a run, link by link."""
     connection.execute(
@@ -73,13 +58,13 @@ _UNTRIED_AGAIN = (
     b"\x00\x85\xaftimeout_seconds\xc0\xb4unresponsive_seconds\xc0\xacmax_attempts\x01"
     b"\xafretry_condition\x90\xa8retry_on\x90"
 )
-"""What a rollout without a configuration meant in version 3: one attempt, no limits (MessagePack)."""
+"""The default configuration of a rollout in version 3: one attempt, no limits (MessagePack)."""
 
 
 def authority_pins_and_configurations(connection: sqlite3.Connection) -> None:
     """3 → 4: spans that the runner wrote, versions of resources, and the configuration of a run.
 
-    Version 3 left the usual configuration out, and what is usual has changed since: so it is written down.
+    Version 3 stored no default configuration, and the defaults have changed since: this stores the old ones.
     """
     run = connection.execute
     run("ALTER TABLE spans ADD COLUMN returned INTEGER DEFAULT '0' NOT NULL")
@@ -92,8 +77,8 @@ def authority_pins_and_configurations(connection: sqlite3.Connection) -> None:
 
 
 def calls_as_deltas(_: sqlite3.Connection) -> None:
-    """4 → 5: calls may be deltas. Older ones are whole and stay so; the version keeps older code from taking
-    a delta for the whole.
+    """4 → 5: calls may be deltas. Older calls stay whole. The new version number keeps older code from
+    reading a delta as a whole call.
     """
 
 

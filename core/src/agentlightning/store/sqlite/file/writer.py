@@ -97,20 +97,17 @@ class Writer:
         if self._batch_mode is None and self._other_loop_owns():
             return await self.on_writer_loop(lambda: self.read(work))
         try:
-            result = self._in_snapshot(work) if self._snapshots else work()
+            if self._snapshots:  # all queries of the work see the same state of the file
+                self._execute("BEGIN")
+            result = work()
         except sqlite3.Error as error:
             raise StoreError(f"the store could not be read: {error}") from error
+        finally:
+            if self._snapshots and self._connection.in_transaction:
+                self._execute("COMMIT")
         if self._batch_mode is not None or self._commit_handle is None:
             return result
         return await self._wait_for_commit(work, result)
-
-    def _in_snapshot(self, work: Callable[[], T]) -> T:
-        """Run queries in one transaction, so that all see the same state of the file."""
-        self._execute("BEGIN")
-        try:
-            return work()
-        finally:
-            self._execute("COMMIT")
 
     def write_batch(
         self, coroutines: Sequence[Callable[[], Coroutine[Any, Any, Any]]], savepoints: bool

@@ -44,7 +44,7 @@ _NAMES = [c.name for c in ATTEMPT_COLUMNS]
 _OF_ROLLOUT = select(*ATTEMPT_COLUMNS).where(given(_a.c.rollout_id))
 _ALL_OF = _OF_ROLLOUT.order_by(_a.c.sequence_id)
 _LATEST_OF = _OF_ROLLOUT.order_by(_a.c.sequence_id.desc()).limit(1)
-_OF_ITS_ROLLOUT = (_r.c.status, _r.c.attempts, _r.c.run_id, _r.c.config, _r.c.forgiven)
+_OF_ITS_ROLLOUT = (_r.c.status, _r.c.attempts, _r.c.run_id, _r.c.forgiven, _r.c.config)
 _STATE = (
     select(*ATTEMPT_COLUMNS, _a.c.arrivals, *_OF_ITS_ROLLOUT)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
@@ -76,11 +76,11 @@ class AttemptState(NamedTuple):
     """An attempt with its rollout's state, which decides whether it may write and what follows its end."""
 
     attempt: Attempt
+    config: RolloutConfig
     arrivals: int
     rollout_status: str
     latest: int
     run_id: str | None
-    config: RolloutConfig
     attempts_reset_at: int
     """Attempts up to this number may not write and do not count against ``max_attempts``."""
 
@@ -181,9 +181,8 @@ class AttemptStore(RolloutStore, WorkerStore):
         row = self.db.one(_STATE, rollout_id=rollout_id, attempt_id=attempt_id)
         if row is None:
             return None
-        arrivals, status, latest, run_id, config, reset_at = row[len(_NAMES) :]
-        attempt = attempt_from_row(row)
-        return AttemptState(attempt, arrivals, status, latest, run_id, unpack_config(config), reset_at)
+        *state, config = row[len(_NAMES) :]
+        return AttemptState(attempt_from_row(row), unpack_config(config), *state)
 
     def _require_writable(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None

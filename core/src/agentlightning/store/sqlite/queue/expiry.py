@@ -139,13 +139,9 @@ class ExpiryStore(AttemptStore):
 
     async def _expire_due(self) -> float | None:
         """End overdue attempts, for the timer. Return the seconds until the next attempt is overdue."""
-
-        def work() -> float | None:
-            self._end_overdue(self.clock())
-            return self._next_due()
-
         try:
-            due = await self._write("expire", work)
+            await self.expire()
+            due = await self.writer.read(self._next_due)
         except StoreError:
             _log.exception("overdue attempts could not be ended; the next try is in %g s", _RETRY_SECONDS)
             return _RETRY_SECONDS

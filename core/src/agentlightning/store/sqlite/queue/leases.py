@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from agentlightning.store.sqlite.queue.attempts import WORKER_LEFT
 from agentlightning.store.sqlite.queue.expiry import ExpiryStore
 from agentlightning.store.sqlite.queue.rollouts import (
     ROLLOUT_COLUMNS,
+    Pin,
     check_rollout,
     rollout_from_row,
     time_ordered_id,
@@ -56,6 +58,7 @@ _FAILED = (
     )
 )
 _STATUS = select(_r.c.rollout_id, _r.c.status).where(InJson(_r.c.rollout_id))
+Dequeue = Callable[[], list[AttemptedRollout]]
 _LOOK_SECONDS = 0.2
 """Seconds between two reads of a file that another process writes."""
 
@@ -69,8 +72,8 @@ class LeaseStore(ExpiryStore):
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
         if rollout.resources_id is None:  # there were no resources when it was made
-            rollout.resources_id, rollout.resources_version = self._pin(None)
-        pin = {"resources_id": rollout.resources_id, "resources_version": rollout.resources_version}
+            rollout = msgspec.structs.replace(rollout, **self._pin(None))
+        pin: Pin = {"resources_id": rollout.resources_id, "resources_version": rollout.resources_version}
         number, key = rollout.attempts, {"rollout_id": rollout.rollout_id}
         self.db.update(_r, key, status="preparing", attempts=number, **pin)
         attempt = Attempt(
@@ -81,14 +84,14 @@ class LeaseStore(ExpiryStore):
             worker_id=worker_id,
             start_time=now,
             metadata={RESAMPLED: failed} if failed else {},
-            resources_id=rollout.resources_id,
-            resources_version=rollout.resources_version,
+            **pin,
         )
         metadata = codec.pack_optional(attempt.metadata)
         row = {**msgspec.structs.asdict(attempt), "status": "preparing", "metadata": metadata, "arrivals": 0}
         self.db.insert(_a, row)
         if worker_id is not None:
-            self._worker_busy(worker_id, rollout.rollout_id, attempt.attempt_id)
+            work = {"current_rollout_id": rollout.rollout_id, "current_attempt_id": attempt.attempt_id}
+            self._set_worker(worker_id, "busy", **work)
         live = CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
         self.cache.put(rollout.rollout_id, live)
         self._watch_limits(rollout.config, now)
@@ -119,37 +122,33 @@ class LeaseStore(ExpiryStore):
         """Lease up to ``limit`` queued rollouts; wait up to ``wait`` seconds for the first."""
         check_count("limit", limit, 1)
         check_seconds("wait", wait)
-        return await self.writer.on_writer_loop(
-            lambda: self._await_work(worker_id, limit, run_id, wait, request_id)
-        )
+        take = partial(self._dequeue, worker_id, limit, run_id)
+        return await self.writer.on_writer_loop(lambda: self._await_work(take, run_id, wait, request_id))
 
     async def _await_work(
-        self, worker_id: str | None, limit: int, run_id: str | None, wait: float, request_id: str | None
+        self, take: Dequeue, run_id: str | None, wait: float, request_id: str | None
     ) -> list[AttemptedRollout]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
             with self.waiters.work(run_id) as waiter:
-                leases = await self._dequeue_once(worker_id, limit, run_id, request_id)
+                leases = await self._dequeue_once(take, request_id)
                 left = deadline - loop.time()
                 if leases or left <= 0 or self.waiters.closing:
                     return leases
                 self._ensure_timer()
                 await waiter.wait(left)
 
-    async def _dequeue_once(
-        self, worker_id: str | None, limit: int, run_id: str | None, request_id: str | None
-    ) -> list[AttemptedRollout]:
+    async def _dequeue_once(self, take: Dequeue, request_id: str | None) -> list[AttemptedRollout]:
         leases: list[AttemptedRollout] = []
 
         def work() -> list[AttemptedRollout]:
-            leases[:] = self._dequeue(worker_id, limit, run_id)
+            leases[:] = take()
             return leases
 
+        kind = list[AttemptedRollout]
         try:
-            return await self._write(
-                "dequeue", work, request_id, list[AttemptedRollout], should_remember=bool
-            )
+            return await self._write("dequeue", work, request_id, kind, should_remember=bool)
         except asyncio.CancelledError:
             if leases:  # the caller was cancelled and does not know of this lease: requeue it
                 await self.writer.write(lambda: self._return_leases(leases, request_id))
@@ -159,13 +158,11 @@ class LeaseStore(ExpiryStore):
         if request_id is not None:
             self.db.delete(schema.requests, request_id=request_id)  # sent again, it is a new request
         for lease in leases:
-            state = self._state(lease.rollout.rollout_id, lease.attempt.attempt_id)
+            rollout_id, now = lease.rollout.rollout_id, self.clock()
+            state = self._state(rollout_id, lease.attempt.attempt_id)
             if state is not None and state.attempt.status is AttemptStatus.PREPARING:
-                now = self.clock()
                 self._end_attempt(state.attempt, AttemptStatus.UNRESPONSIVE, now, WORKER_LEFT)
-                self._set_rollout_status(
-                    lease.rollout.rollout_id, lease.rollout.run_id, RolloutStatus.REQUEUING, now
-                )
+                self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.REQUEUING, now)
 
     @write
     def start_rollout(

@@ -15,31 +15,27 @@ from functools import cache
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.pages import SortOrder, check_limit, check_order
-from agentlightning.store.sqlite.core import StoreCore, read, write
+from agentlightning.store.sqlite.core import read, write
 from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import InJson, given
+from agentlightning.store.sqlite.queue.resources import ResourceStore
 from agentlightning.types import Mode, Rollout, RolloutConfig, RolloutStatus
 
-_t, _k, _run = schema.rollouts, schema.resources.c, schema.runs.c
+_t, _run = schema.rollouts, schema.runs.c
 _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
 _NAMES = [c.name for c in ROLLOUT_COLUMNS]
 _GET = select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id))
 _SEQ = select(_t.c.seq).where(given(_t.c.rollout_id))
-_PINS = select(_k.resources_id, _k.version).limit(1)
-_LATEST = _PINS.order_by(_k.seq.desc())
-_NAMED = _PINS.where(
-    given(_k.resources_id), _k.version == func.coalesce(bindparam("version"), _k.version)
-).order_by(_k.version.desc())
 _RUN_CONFIG = select(_run.config).where(given(_run.run_id))
-Pin = tuple[str | None, int | None]
-"""Id and version of resources."""
+Pin = dict[str, Any]
+"""``resources_id`` and ``resources_version`` of a rollout."""
 RESERVED_IDS = (".", "..", "null")
 """Ids that have another meaning in a URL or a query."""
 
@@ -104,7 +100,7 @@ def check_rollout(rollout: Rollout) -> None:
         raise ValueError(f"seed must fit 64 bits, not {rollout.seed}")
 
 
-class RolloutStore(StoreCore):
+class RolloutStore(ResourceStore):
     """Units of work."""
 
     @write
@@ -132,33 +128,26 @@ class RolloutStore(StoreCore):
         return out
 
     def _pin(self, resources_id: str | None, version: int | None = None) -> Pin:
-        """Return the named resources in the named version, else the latest. Raise ``NotFound`` if there are
-        none of that name.
+        """Return the named resources in the named version, else the latest, else ``None`` and ``None``. Raise
+        ``NotFound`` if there are none of that name.
         """
-        named = {"resources_id": resources_id, "version": version}
-        found = self.db.one(_LATEST if resources_id is None else _NAMED, **named)
-        if found is None and resources_id is not None:
-            of = "" if version is None else f" in version {version}"
-            raise NotFound(f"no resources {resources_id}{of}: add_resources first")
-        return (None, None) if found is None else (found[0], found[1])
+        named = None if resources_id is None else self._require_resources(resources_id, version)
+        row = named or self._resources_row(None)
+        known = (None, None) if row is None else row[:2]
+        return dict(zip(("resources_id", "resources_version"), known, strict=True))
 
     def _run_config(self, run_id: str | None) -> RolloutConfig:
         """Return the configuration of a run, for its rollouts that have none of their own."""
         return unpack_config(self.db.value(_RUN_CONFIG, run_id=run_id))
 
     def _insert(
-        self,
-        given: Rollout,
-        pin: Pin,
-        config: RolloutConfig,
-        status: RolloutStatus = RolloutStatus.QUEUING,
+        self, given: Rollout, pin: Pin, config: RolloutConfig, status: RolloutStatus = RolloutStatus.QUEUING
     ) -> Rollout:
         rollout = msgspec.structs.replace(
             given,
             rollout_id=given.rollout_id or time_ordered_id("ro"),
             status=status,
-            resources_id=pin[0],
-            resources_version=pin[1],
+            **pin,
             config=config,
             attempts=0,
             start_time=self.clock(),

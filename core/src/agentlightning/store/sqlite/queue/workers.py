@@ -39,9 +39,6 @@ class WorkerStore(StoreCore):
         if not self.db.update(_w, {"worker_id": worker_id}, **columns):
             self.db.insert(_w, {"worker_id": worker_id, **columns})
 
-    def _worker_busy(self, worker_id: str, rollout_id: str, attempt_id: str) -> None:
-        self._set_worker(worker_id, "busy", current_rollout_id=rollout_id, current_attempt_id=attempt_id)
-
     def _worker_free(self, worker_id: str, attempt_id: str) -> None:
         self.db.execute(_FREE, worker=worker_id, attempt=attempt_id)
 

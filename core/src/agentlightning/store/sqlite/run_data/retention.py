@@ -12,8 +12,10 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from sqlalchemy import bindparam, case, delete, func, literal_column, null, select, text, union_all
+from sqlalchemy import Select, bindparam, case, delete, func, literal_column, null, select, text, union_all
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
@@ -37,13 +39,14 @@ _LIVE = (
     .limit(1)
 )
 _WAITING = select(_r.c.rollout_id).where(_OF, _QUEUED)
-_NEXT = select(_r.c.rollout_id).where(_OF).order_by(_r.c.seq).limit(_ROLLOUTS_PER_TRANSACTION)
-_WITHOUT_RUN = (
+_NEXT = (
     select(_r.c.rollout_id, _r.c.seq)
-    .where(_r.c.run_id.is_(None), _r.c.end_time < bindparam("before"), _r.c.seq > bindparam("last"))
+    .where(_r.c.seq > bindparam("last"))
     .order_by(_r.c.seq)
     .limit(_ROLLOUTS_PER_TRANSACTION)
 )
+_OF_RUN = _NEXT.where(_OF)
+_WITHOUT_RUN = _NEXT.where(_r.c.run_id.is_(None), _r.c.end_time < bindparam("before"))
 _USED = select(_r.c.resources_id).where(_r.c.resources_id.is_not(None)).distinct()
 _LATEST = select(_k.c.resources_id).order_by(_k.c.seq.desc()).limit(1).scalar_subquery()
 _UNUSED = delete(_k).where(
@@ -89,8 +92,7 @@ class RetentionStore(StoreCore):
         if (known := await self._answer("delete_run", request_id)) is not None:
             return known
         deleted = Counter(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
-        while (done := await self._write("delete_run", lambda: self._delete_piece(run_id)))["rollouts"]:
-            deleted.update(done)
+        deleted.update(await self._delete_all(_OF_RUN, run_id=run_id))
 
         def last() -> dict[str, int]:
             found = self._delete_run_rows(run_id)
@@ -135,7 +137,7 @@ class RetentionStore(StoreCore):
             except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
                 kept += 1
         if older_than is not None:
-            deleted.update(await self._prune_without_run(self.clock() - older_than))
+            deleted.update(await self._delete_all(_WITHOUT_RUN, before=self.clock() - older_than))
         return await self._write("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
 
     def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
@@ -153,7 +155,7 @@ class RetentionStore(StoreCore):
         """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
         may lease a rollout that is about to be deleted.
         """
-        if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_NEXT, run_id=run_id)):
+        if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_OF_RUN, run_id=run_id, last=-1)):
             raise NotFound(f"no run {run_id}")
         self._refuse_live(run_id)
         used = {row[0] for row in self.db.all(_USED.where(_OF), run_id=run_id)}
@@ -172,7 +174,7 @@ class RetentionStore(StoreCore):
         deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
         return {**deleted, "resources": self.db.execute(_UNUSED, ids=self._take_note(run_id))}
 
-    def _refuse_live(self, run_id: str) -> None:
+    def _refuse_live(self, run_id: str | None) -> None:
         live = self.db.one(_LIVE, run_id=run_id)
         if live is not None:
             raise Conflict(
@@ -180,9 +182,22 @@ class RetentionStore(StoreCore):
                 "cancel its rollouts, then delete the run"
             )
 
-    def _delete_piece(self, run_id: str) -> dict[str, int]:
-        self._refuse_live(run_id)
-        return self._delete([row[0] for row in self.db.all(_NEXT, run_id=run_id)])
+    async def _delete_all(self, query: Select[Any], **values: Any) -> Counter[str]:
+        """Delete the rollouts of a query, a few in each transaction."""
+        deleted: Counter[str] = Counter()
+        last = -1
+        while True:
+            piece = partial(self._delete_piece, query, last=last, **values)
+            done, last = await self._write("prune", piece)
+            if not done["rollouts"]:
+                return deleted
+            deleted.update(done)
+
+    def _delete_piece(self, query: Select[Any], **values: Any) -> tuple[dict[str, int], int]:
+        """Delete the next rollouts of a query. Return the number of deleted rows, and the last rollout."""
+        self._refuse_live(values.get("run_id"))
+        rows = self.db.all(query, **values)
+        return self._delete([row[0] for row in rows]), rows[-1][1] if rows else values["last"]
 
     def _delete(self, ids: Sequence[str]) -> dict[str, int]:
         """Delete rollouts with everything they made. Return the number of deleted rows by table."""
@@ -191,20 +206,6 @@ class RetentionStore(StoreCore):
             self.waiters.notify_ended(rollout_id)
         which = json.dumps(ids)
         return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
-
-    async def _prune_without_run(self, before: float) -> Counter[str]:
-        deleted: Counter[str] = Counter()
-        last = -1
-
-        def piece() -> tuple[dict[str, int], int]:
-            rows = self.db.all(_WITHOUT_RUN, before=before, last=last)
-            return self._delete([row[0] for row in rows]), rows[-1][1] if rows else last
-
-        while True:
-            done, last = await self._write("prune", piece)
-            if not done["rollouts"]:
-                return deleted
-            deleted.update(done)
 
 
 async def keep_pruned(

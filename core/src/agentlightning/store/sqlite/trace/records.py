@@ -94,14 +94,9 @@ class RecordReader(TraceStore):
                 attempt_id=attempt_id, status=AttemptStatus(status), reason=reason, calls=n
             )
             earlier[rollout_id].append(before)
-        records = [
-            Record(
-                rollout=rollouts[i],
-                attempt=attempts.get(i),
-                rewards=rewards[i],
-                wire=wire[i],
-                earlier=earlier[i],
-            )
-            for i in rollout_ids
-        ]
-        return [StoredRecord(record, calls[record.rollout.rollout_id]) for record in records]
+        found = []
+        for i in rollout_ids:
+            traces: dict[str, Any] = {"rewards": rewards[i], "wire": wire[i], "earlier": earlier[i]}
+            record = Record(rollout=rollouts[i], attempt=attempts.get(i), **traces)
+            found.append(StoredRecord(record, calls[i]))
+        return found

@@ -5,7 +5,6 @@ Invariant: a version is never changed; an update adds the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +19,8 @@ from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.statements import given
 from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
 
+Row = tuple[Any, ...]
+Given = dict[str, Resource | str | dict[str, Any]]
 _t = schema.resources
 _COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
 _LATEST = select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1)
@@ -65,29 +66,19 @@ class ResourceStore(StoreCore):
     """Bundles for agents."""
 
     @write
-    def add_resources(
-        self, resources: dict[str, Resource | str | dict[str, Any]], *, request_id: str | None = None
-    ) -> Resources:
+    def add_resources(self, resources: Given, *, request_id: str | None = None) -> Resources:
         """Add a bundle, version 1. It becomes the latest."""
         return self._add(new_id("rs"), 1, resources)
 
     @write
     def update_resources(
-        self,
-        resources_id: str,
-        resources: dict[str, Resource | str | dict[str, Any]],
-        *,
-        request_id: str | None = None,
+        self, resources_id: str, resources: Given, *, request_id: str | None = None
     ) -> Resources:
         """Add the next version of a bundle. It replaces all of the content and becomes the latest."""
-        row = self.db.one(_GET, resources_id=resources_id, wanted=None)
-        if row is None:
-            raise NotFound(f"no resources {resources_id}")
+        row = self._require_resources(resources_id)
         return self._add(resources_id, row[1] + 1, resources)
 
-    def _add(
-        self, resources_id: str, version: int, resources: dict[str, Resource | str | dict[str, Any]]
-    ) -> Resources:
+    def _add(self, resources_id: str, version: int, resources: Given) -> Resources:
         made = {name: to_resource(name, value) for name, value in resources.items()}
         columns: dict[str, Any] = {
             "resources_id": resources_id,
@@ -100,18 +91,26 @@ class ResourceStore(StoreCore):
     @read
     def get_latest_resources(self) -> Resources | None:
         """Return the bundle that was added or updated last."""
-        row = self.db.one(_LATEST)
+        row = self._resources_row(None)
         return None if row is None else _resources_from_row(row)
 
     @read
     def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
         """Return a bundle in this version, or the newest."""
         check_count("version", version, 1)
-        row = self.db.one(_GET, resources_id=resources_id, wanted=version)
+        return _resources_from_row(self._require_resources(resources_id, version))
+
+    def _resources_row(self, resources_id: str | None, version: int | None = None) -> Row | None:
+        """Return the row of a bundle in a version, or the newest; ``None``: of the latest bundle."""
+        named = {"resources_id": resources_id, "wanted": version}
+        return self.db.one(_LATEST if resources_id is None else _GET, **named)
+
+    def _require_resources(self, resources_id: str, version: int | None = None) -> Row:
+        row = self._resources_row(resources_id, version)
         if row is None:
             of = "" if version is None else f" in version {version}"
-            raise NotFound(f"no resources {resources_id}{of}")
-        return _resources_from_row(row)
+            raise NotFound(f"no resources {resources_id}{of}: add_resources first")
+        return row
 
     @read
     def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
@@ -128,7 +127,7 @@ class ResourceStore(StoreCore):
         return [_resources_from_row(row) for row in self.db.all(query)]
 
 
-def _resources_from_row(row: Sequence[Any]) -> Resources:
+def _resources_from_row(row: Row) -> Resources:
     resources_id, version, create_time, data = row
     resources = codec.unpack(data, dict[str, Resource])
     return Resources(resources_id=resources_id, version=version, create_time=create_time, resources=resources)
