@@ -65,13 +65,11 @@ class Database:
 
     def _file_id(self) -> tuple[int, int] | None:
         """Return device and inode of the file at the path; ``None``: no such file, or a store in memory."""
-        if self.path is None:
-            return None
         try:
-            found = os.stat(self.path)
+            found = None if self.path is None else os.stat(self.path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return None if found is None else (found.st_dev, found.st_ino)
 
     def check_file(self) -> None:
         """Raise :class:`StoreError` if the file was deleted or replaced since it was opened. SQLite would go

@@ -18,13 +18,8 @@ def seals_resets_and_call_numbers(connection: sqlite3.Connection) -> None:
     """1 → 2: seals of steps, attempts that no longer count, and the numbers of calls as columns."""
     run = connection.execute
     run("ALTER TABLE rollouts ADD COLUMN forgiven INTEGER DEFAULT '0' NOT NULL")
-    for column, kind in (
-        ("prompt_tokens", "INTEGER"),
-        ("completion_tokens", "INTEGER"),
-        ("seconds", "FLOAT"),
-        ("size", "INTEGER"),
-    ):
-        run(f"ALTER TABLE calls ADD COLUMN {column} {kind}")
+    for column in ("prompt_tokens INTEGER", "completion_tokens INTEGER", "seconds FLOAT", "size INTEGER"):
+        run(f"ALTER TABLE calls ADD COLUMN {column}")
     for (seq,) in run("SELECT seq FROM calls").fetchall():
         choice, blob = run("SELECT choice, data FROM calls WHERE seq = ?", (seq,)).fetchone()
         body = codec.unpack(blob, codec.CallBody)

@@ -29,10 +29,6 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-Names = tuple[str, ...]
-Statement = tuple[str, dict[str, Any]]
-"""Text with ``:name`` parameters, and the values of those that are constant."""
-
 
 class _Compiler(SQLiteCompiler):
     """Lets ``Select.with_hint(table, "INDEXED BY …", "sqlite")`` name the index that SQLite must use."""
@@ -43,11 +39,13 @@ class _Compiler(SQLiteCompiler):
 
 _SQLITE = sqlite.dialect(paramstyle="named")
 _SQLITE.statement_compiler = _Compiler
-_compiled: WeakKeyDictionary[Executable, Statement] = WeakKeyDictionary()
+_compiled: WeakKeyDictionary[Executable, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
-def statement_of(source: Executable) -> Statement:
-    """Compile a statement for SQLite, once."""
+def statement_of(source: Executable) -> tuple[str, dict[str, Any]]:
+    """Compile a statement for SQLite, once. Return its text with ``:name`` parameters, and the values of its
+    constant parameters.
+    """
     found = _compiled.get(source)
     if found is None:
         compiled = compile_for(_SQLITE, source)
@@ -70,20 +68,20 @@ def given(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
 
 
 @cache
-def insert_sql(table: Table, columns: Names) -> Executable:
+def insert_sql(table: Table, columns: tuple[str, ...]) -> Executable:
     """Insert rows of these columns."""
     return insert(table).values({name: bindparam(name) for name in columns})
 
 
 @cache
-def update_sql(table: Table, key: Names, columns: Names) -> Executable:
+def update_sql(table: Table, key: tuple[str, ...], columns: tuple[str, ...]) -> Executable:
     """Set these columns of the rows with this key."""
     change = update(table).where(given(*(table.c[name] for name in key)))
     return change.values({name: bindparam(name) for name in columns})
 
 
 @cache
-def delete_sql(table: Table, key: Names) -> Executable:
+def delete_sql(table: Table, key: tuple[str, ...]) -> Executable:
     """Delete the rows with this key."""
     return delete(table).where(given(*(table.c[name] for name in key)))
 

@@ -84,11 +84,6 @@ class AttemptState(NamedTuple):
     attempts_reset_at: int
     """Attempts up to this number may not write and do not count against ``max_attempts``."""
 
-    def should_retry(self, status: AttemptStatus, reason: str) -> bool:
-        """Whether another attempt follows this end, if ``max_attempts`` allows."""
-        kind = failure_kind(reason) or AttemptStatus.FAILED
-        return status in self.config.retry_condition or kind in self.config.retry_on
-
 
 class AttemptStore(RolloutStore, WorkerStore):
     """Executions of rollouts."""
@@ -99,7 +94,8 @@ class AttemptStore(RolloutStore, WorkerStore):
         """Set the timer for an attempt that is alive now."""
         limits = [s for s in (config.unresponsive_seconds, config.timeout_seconds) if s is not None]
         if limits:
-            self.cache.lower_next_due(now + min(limits))
+            if self.cache.next_due is not None:
+                self.cache.next_due = min(self.cache.next_due, now + min(limits))
             self.timer.arm(min(limits))
 
     @write
@@ -265,16 +261,20 @@ class AttemptStore(RolloutStore, WorkerStore):
         rollout_id, why = state.attempt.rollout_id, reason_of(status, reason)
         if status is AttemptStatus.SUCCEEDED:
             self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.SUCCEEDED, now)
-        elif state.should_retry(status, why) and self._attempts_left(rollout_id, state):
+        elif self._should_retry(state, status, why):
             self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.REQUEUING, now)
         else:
             self._set_rollout_status(rollout_id, state.run_id, RolloutStatus.FAILED, now, why)
 
-    def _attempts_left(self, rollout_id: str, state: AttemptState) -> bool:
-        made, most = state.latest - state.attempts_reset_at, state.config.max_attempts
-        if made >= most:
-            made -= self.db.value(_COUNT_LEFT, rollout_id=rollout_id, reset_at=state.attempts_reset_at)
-        return made < most
+    def _should_retry(self, state: AttemptState, status: AttemptStatus, reason: str) -> bool:
+        """Return whether another attempt follows this end."""
+        config, kind = state.config, failure_kind(reason) or AttemptStatus.FAILED
+        if status not in config.retry_condition and kind not in config.retry_on:
+            return False
+        made, reset_at = state.latest - state.attempts_reset_at, state.attempts_reset_at
+        if made >= config.max_attempts:
+            made -= self.db.value(_COUNT_LEFT, rollout_id=state.attempt.rollout_id, reset_at=reset_at)
+        return made < config.max_attempts
 
     @read
     def query_attempts(

@@ -113,13 +113,12 @@ class ExpiryStore(AttemptStore):
         for rollout_id, attempt_id, silent in overdue:
             state = self._state(rollout_id, attempt_id)
             assert state is not None
-            limits = state.config
             if silent:
-                status, limit = AttemptStatus.UNRESPONSIVE, limits.unresponsive_seconds
-                why = f"no sign of life within unresponsive_seconds ({limit:g} s)"
+                status = AttemptStatus.UNRESPONSIVE
+                why = f"no sign of life within unresponsive_seconds ({state.config.unresponsive_seconds:g} s)"
             else:
                 status = AttemptStatus.TIMEOUT
-                why = f"longer than timeout_seconds ({limits.timeout_seconds:g} s)"
+                why = f"longer than timeout_seconds ({state.config.timeout_seconds:g} s)"
             self._end_and_move_on(state, status, now, f"{status}: {why}")
         self.cache.next_due = None
         return len(overdue)

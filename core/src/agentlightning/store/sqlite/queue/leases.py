@@ -44,8 +44,7 @@ from agentlightning.types import (
 from agentlightning.types.failure import OUTAGE_KINDS, failure_kind_of_end
 
 _a, _r = schema.attempts, schema.rollouts
-_QUEUE = text(schema.QUEUED)
-_QUEUED = select(*ROLLOUT_COLUMNS).where(_QUEUE).order_by(_r.c.seq).limit(bindparam("n"))
+_QUEUED = select(*ROLLOUT_COLUMNS).where(text(schema.QUEUED)).order_by(_r.c.seq).limit(bindparam("n"))
 _NEXT = _QUEUED
 _NEXT_OF = _QUEUED.where(given(_r.c.run_id)).with_hint(_r, "INDEXED BY rollouts_queue_run", "sqlite")
 _FAILED = (
@@ -67,18 +66,18 @@ class LeaseStore(ExpiryStore):
     """The queue."""
 
     def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
-        failed = self._count_failed(rollout.rollout_id) if rollout.attempts else 0
-        rollout.attempts += 1
+        rollout_id = rollout.rollout_id
+        failed = self._count_failed(rollout_id) if rollout.attempts else 0
+        number = rollout.attempts = rollout.attempts + 1
         rollout.status = RolloutStatus.PREPARING
         rollout.end_time = None
         if rollout.resources_id is None:  # there were no resources when it was made
             rollout = msgspec.structs.replace(rollout, **self._pin(None))
         pin: Pin = {"resources_id": rollout.resources_id, "resources_version": rollout.resources_version}
-        number, key = rollout.attempts, {"rollout_id": rollout.rollout_id}
-        self.db.update(_r, key, status="preparing", attempts=number, **pin)
+        self.db.update(_r, {"rollout_id": rollout_id}, status="preparing", attempts=number, **pin)
         attempt = Attempt(
             attempt_id=time_ordered_id("at"),
-            rollout_id=rollout.rollout_id,
+            rollout_id=rollout_id,
             sequence_id=number,
             fence=number,
             worker_id=worker_id,
@@ -90,10 +89,13 @@ class LeaseStore(ExpiryStore):
         row = {**msgspec.structs.asdict(attempt), "status": "preparing", "metadata": metadata, "arrivals": 0}
         self.db.insert(_a, row)
         if worker_id is not None:
-            work = {"current_rollout_id": rollout.rollout_id, "current_attempt_id": attempt.attempt_id}
-            self._set_worker(worker_id, "busy", **work)
-        live = CachedAttempt(attempt.attempt_id, number, number, 0, running=False)
-        self.cache.put(rollout.rollout_id, live)
+            self._set_worker(
+                worker_id,
+                "busy",
+                current_rollout_id=rollout_id,
+                current_attempt_id=attempt.attempt_id,
+            )
+        self.cache.put(rollout_id, CachedAttempt(attempt.attempt_id, number, number, 0, running=False))
         self._watch_limits(rollout.config, now)
         return AttemptedRollout(rollout=rollout, attempt=attempt)
 

@@ -87,10 +87,9 @@ def check_config(config: RolloutConfig | None) -> None:
 def check_rollout(rollout: Rollout) -> None:
     """Raise ``ValueError``, which names a bad value before a worker meets it."""
     for name in ("rollout_id", "run_id", "group_id"):
-        if getattr(rollout, name) in RESERVED_IDS:
-            raise ValueError(
-                f"{name} {getattr(rollout, name)!r} means something else in a URL: choose another"
-            )
+        value = getattr(rollout, name)
+        if value in RESERVED_IDS:
+            raise ValueError(f"{name} {value!r} means something else in a URL: choose another")
     if rollout.mode not in ("train", "val", "test"):
         raise ValueError(f"mode must be train, val or test, not {rollout.mode!r}")
     check_config(rollout.config)

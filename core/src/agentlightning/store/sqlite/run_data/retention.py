@@ -29,16 +29,15 @@ _ROLLOUTS_PER_TRANSACTION = 25
 """Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
 _r, _a, _n, _k, _t = schema.rollouts, schema.attempts, schema.runs, schema.resources, schema.steps
 _OF = given(_r.c.run_id)
-_QUEUED, _HELD = text("rollouts." + schema.QUEUED), text("attempts." + schema.OPEN_ATTEMPT)
 _KNOWN = select(_n.c.run_id).where(given(_n.c.run_id))
 _LIVE = (
     select(_a.c.attempt_id, _a.c.worker_id)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_OF, _HELD, text("rollouts.status IN ('preparing', 'running')"))
+    .where(_OF, text(f"attempts.{schema.OPEN_ATTEMPT} AND rollouts.status IN ('preparing', 'running')"))
     .with_hint(_a, "INDEXED BY attempts_held", "sqlite")
     .limit(1)
 )
-_WAITING = select(_r.c.rollout_id).where(_OF, _QUEUED)
+_WAITING = select(_r.c.rollout_id).where(_OF, text(f"rollouts.{schema.QUEUED}"))
 _NEXT = (
     select(_r.c.rollout_id, _r.c.seq)
     .where(_r.c.seq > bindparam("last"))

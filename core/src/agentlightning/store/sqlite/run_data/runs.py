@@ -87,13 +87,8 @@ class RunStore(StoreCore):
                 raise NotFound(f"after: no run {after}")
             query = query.where(tuple_(_r.c.create_time, _r.c.run_id) < tuple_(place, after))
         return [
-            {
-                **codec.unpack(info, dict[str, Any]),
-                "run_id": run_id,
-                "create_time": created,
-                "update_time": updated,
-            }
-            for run_id, created, updated, info in self.db.all(query)
+            dict(codec.unpack(info, dict[str, Any]), run_id=i, create_time=created, update_time=updated)
+            for i, created, updated, info in self.db.all(query)
         ]
 
     @write

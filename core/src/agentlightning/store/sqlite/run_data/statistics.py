@@ -77,12 +77,8 @@ _SECONDS = {
     "attempt_seconds": _seconds(_a.c.end_time - _a.c.start_time, _a),
 }
 _WORKERS = select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status)
-_TOTALS = {
-    name: select(func.count()).select_from(table)
-    for name, table in (("resources", schema.resources), ("runs", schema.runs))
-}
-
-
+_RESOURCES = select(func.count()).select_from(schema.resources)
+_RUNS = select(func.count()).select_from(schema.runs)
 _n = schema.counts.c
 _COUNTS = select(_n.kind, _n.reason, func.sum(_n.n)).group_by(_n.kind, _n.reason)
 _COUNTS_OF = _COUNTS.where(given(_n.rollout_id))
@@ -133,7 +129,7 @@ class StatisticsStore(StoreCore):
         found["work"] = self._work(self.db.all(_WORK[which], **asked))
         if run_id is None:
             found["workers"] = dict(self.db.all(_WORKERS))
-            found.update((name, self.db.value(query)) for name, query in _TOTALS.items())
+            found["resources"], found["runs"] = self.db.value(_RESOURCES), self.db.value(_RUNS)
             found["bytes"], found["free_bytes"] = self.db.size_bytes(), self.db.free_bytes()
             found["schema_version"] = schema.SCHEMA_VERSION
         else:

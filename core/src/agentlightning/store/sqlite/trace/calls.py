@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -70,7 +71,6 @@ class CallStore(LeaseStore):
             part = list(group)
             cached = self._writable_attempt(*attempt, "calls", len(part), fence)
             self._insert_calls(part, cached.arrivals)
-            self.cache.trim_indexes()
             self._touch(attempt[0], cached, now, len(part))
 
     def _is_stored(self, call: Call) -> bool:
@@ -86,7 +86,8 @@ class CallStore(LeaseStore):
     def _insert_calls(self, calls: Sequence[Call], arrivals: int) -> None:
         """Insert the calls of one attempt, behind its ``arrivals`` spans and calls."""
         rollout_id, attempt_id = calls[0].rollout_id, calls[0].attempt_id
-        index = self._call_index(rollout_id, attempt_id, arrivals)
+        make = partial(self._make_index, rollout_id, attempt_id, arrivals)
+        index = self.cache.call_index(attempt_id, make)
         try:
             rows = []
             for arrival, call in enumerate(calls, arrivals + 1):
@@ -99,15 +100,13 @@ class CallStore(LeaseStore):
             self.cache.call_indexes.pop(attempt_id, None)  # it holds calls that are not in the table
             raise
 
-    def _call_index(self, rollout_id: str, attempt_id: str, arrivals: int) -> CallIndex:
-        """Return the index of an attempt; make it from the table if the cache does not have it."""
-        if (cached := self.cache.index(attempt_id)) is not None:
-            return cached
+    def _make_index(self, rollout_id: str, attempt_id: str, arrivals: int) -> CallIndex:
+        """Make the index of an attempt from the table."""
         index = CallIndex()
         rows = self.db.all(_OF_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id) if arrivals else []
         for call in self._calls(rows):
             index.delta(call)
-        return self.cache.put_index(attempt_id, index)
+        return index
 
     def _calls(self, rows: Sequence[Row]) -> list[Call]:
         """Return the calls of rows of ``CALL_COLUMNS``."""

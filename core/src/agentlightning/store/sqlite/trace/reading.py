@@ -95,9 +95,8 @@ class TraceReader(TraceStore):
         numbers = dict(self.db.all(_NUMBERS, rollout_id=rollout_id))
 
         def keep(span: Span) -> bool:
-            if name_contains is not None and name_contains not in span.name:
-                return False
-            return all(getattr(span, field) == value for field, value in wanted.items())
+            same = all(getattr(span, field) == value for field, value in wanted.items())
+            return same and (name_contains or "") in span.name
 
         def key(span: Span) -> tuple[Any, ...]:
             place = (numbers.get(span.attempt_id, 0), span.sequence_id)

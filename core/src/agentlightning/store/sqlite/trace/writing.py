@@ -143,7 +143,10 @@ class TraceStore(CallStore):
         ones, unless the rollout's configuration has ``emitted_overrides_returned``.
         """
         given = [*spans, *returned]
-        _require_same_attempt(given, rollout_id, attempt_id)
+        for span in given:
+            if _attempt_key(span) != (rollout_id, attempt_id):
+                of = f"attempt {span.attempt_id}, not to {attempt_id}"
+                raise ValueError(f"span {span.name!r} belongs to {of}")
         target = None if status is None else AttemptStatus(status)
         now = self.clock()
         state = self._require_writable(rollout_id, attempt_id, "update")
@@ -205,12 +208,6 @@ class TraceStore(CallStore):
             self._touch(rollout_id, cached, now, 1)
             found.append(cached.arrivals)
         return found
-
-
-def _require_same_attempt(spans: Sequence[Span], rollout_id: str, attempt_id: str) -> None:
-    for span in spans:
-        if _attempt_key(span) != (rollout_id, attempt_id):
-            raise ValueError(f"span {span.name!r} belongs to attempt {span.attempt_id}, not to {attempt_id}")
 
 
 def _assign_numbers(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
