@@ -5,49 +5,39 @@ Factories are named by module and imported when they are called: loading this mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import (
-    AdapterSpec,
-    AlgorithmSpec,
-    BaselineSpec,
-    CommandSpec,
-    CreditRuleSpec,
-    RecipeSpec,
-    StoreSpec,
-    TrackerSpec,
-    lazily,
-)
+from agentlightning.specs import lazily
 
 
 @hookimpl
-def agl_adapters() -> list[AdapterSpec]:
+def agl_adapters() -> list[specs.AdapterSpec]:
     instrumentor = lazily("agentlightning.capture.instrument.anthropic:AnthropicInstrumentor")
-    return [AdapterSpec("anthropic", "anthropic", instrumentor, requires="anthropic >= 0.70, < 3")]
+    return [specs.AdapterSpec("anthropic", "anthropic", instrumentor, requires="anthropic >= 0.70, < 3")]
 
 
 @hookimpl
-def agl_recipes() -> list[RecipeSpec]:
+def agl_recipes() -> list[specs.RecipeSpec]:
     papers = {"grpo": "arXiv 2402.03300", "ppo": "arXiv 1707.06347", "rloo": "arXiv 2402.14740"}
     get = lazily("agentlightning.recipes:get")
-    return [RecipeSpec(name, partial(get, name), paper) for name, paper in papers.items()]
+    return [specs.RecipeSpec(name, partial(get, name), paper) for name, paper in papers.items()]
 
 
 @hookimpl
-def agl_algorithms() -> list[AlgorithmSpec]:
+def agl_algorithms() -> list[specs.AlgorithmSpec]:
     rl = lazily("agentlightning.algorithms.rl:RL")
     baseline = lazily("agentlightning.algorithms.custom:Baseline")
     return [
-        AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
-        AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
+        specs.AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
+        specs.AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
     ]
 
 
 @hookimpl
-def agl_stores() -> list[StoreSpec]:
+def agl_stores() -> list[specs.StoreSpec]:
     embedded = lazily("agentlightning.store.sqlite.store:SQLiteStore")
 
     def remote(url: str) -> Any:
@@ -57,50 +47,51 @@ def agl_stores() -> list[StoreSpec]:
         return StoreClient(url, token_from_env("AGL_TOKEN"))
 
     schemes = {"sqlite": embedded, "http": remote, "https": remote}
-    return [StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
+    return [specs.StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
 
 
 @hookimpl
-def agl_credit_rules() -> list[CreditRuleSpec]:
+def agl_credit_rules() -> list[specs.CreditRuleSpec]:
     from agentlightning.credit.scoring.rules import RULES
 
-    return [CreditRuleSpec(name, rule) for name, rule in RULES.items()]
+    return [specs.CreditRuleSpec(name, rule) for name, rule in RULES.items()]
 
 
 @hookimpl
-def agl_baselines() -> list[BaselineSpec]:
+def agl_baselines() -> list[specs.BaselineSpec]:
     from agentlightning.credit.advantage.baselines import BASELINES
 
-    return [BaselineSpec(name, baseline) for name, baseline in BASELINES.items()]
+    return [specs.BaselineSpec(name, baseline) for name, baseline in BASELINES.items()]
 
 
 @hookimpl
-def agl_trackers() -> list[TrackerSpec]:
+def agl_trackers() -> list[specs.TrackerSpec]:
     trackers = "agentlightning.trackers"
     return [
-        TrackerSpec("events", lazily(f"{trackers}.events:EventsTracker")),
-        TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
-        TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
-        TrackerSpec("plot", lazily(f"{trackers}.plot:PlotTracker"), default=True),
+        specs.TrackerSpec("events", lazily(f"{trackers}.events:EventsTracker")),
+        specs.TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
+        specs.TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
+        specs.TrackerSpec("plot", lazily(f"{trackers}.plot:PlotTracker"), default=True),
     ]
 
 
 @hookimpl
-def agl_commands() -> list[CommandSpec]:
-    def command(module: str) -> Callable[[Any], None]:
-        return lazily(f"agentlightning.cli.{module}:register")
-
+def agl_commands() -> list[specs.CommandSpec]:
+    commands = {
+        "train": ("train", "train an agent"),
+        "run": ("run_program", "run a program as it is, and record its model calls"),
+        "eval": ("evaluate", "score an agent on tasks"),
+        "store": ("store", "serve a store"),
+        "runner": ("runner", "run an agent on a store's rollouts"),
+        "doctor": ("doctor", "look a run over before it costs anything"),
+        "runs": ("inspect.runs", "list runs"),
+        "rollouts": ("inspect.rollouts", "list the rollouts of a run"),
+        "trace": ("inspect.trace", "show what an attempt did"),
+        "explain": ("inspect.explain", "explain a rollout, a call or a token"),
+        "verify": ("inspect.verify", "compare a store with what was trained from it"),
+        "plugins": ("plugins", "list plugins and their hooks"),
+    }
     return [
-        CommandSpec("train", command("train"), "train an agent"),
-        CommandSpec("run", command("run_program"), "run a program as it is, and record its model calls"),
-        CommandSpec("eval", command("evaluate"), "score an agent on tasks"),
-        CommandSpec("store", command("store"), "serve a store"),
-        CommandSpec("runner", command("runner"), "run an agent on a store's rollouts"),
-        CommandSpec("doctor", command("doctor"), "look a run over before it costs anything"),
-        CommandSpec("runs", command("inspect.runs"), "list runs"),
-        CommandSpec("rollouts", command("inspect.rollouts"), "list the rollouts of a run"),
-        CommandSpec("trace", command("inspect.trace"), "show what an attempt did"),
-        CommandSpec("explain", command("inspect.explain"), "explain a rollout, a call or a token"),
-        CommandSpec("verify", command("inspect.verify"), "compare a store with what was trained from it"),
-        CommandSpec("plugins", command("plugins"), "list plugins and their hooks"),
+        specs.CommandSpec(name, lazily(f"agentlightning.cli.{module}:register"), about)
+        for name, (module, about) in commands.items()
     ]

@@ -9,26 +9,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
+from agentlightning.store.base import (
+    AttemptEnded as AttemptEnded,
+    Conflict as Conflict,
+    NotFound as NotFound,
+    Store as Store,
+    StoreError as StoreError,
+)
 
 if TYPE_CHECKING:
-    from agentlightning.store.http.client import StoreClient
-    from agentlightning.store.sqlite.store import SQLiteStore
+    from agentlightning.store.http.client import StoreClient as StoreClient
+    from agentlightning.store.sqlite.store import SQLiteStore as SQLiteStore
 
 _LAZY = {
     "SQLiteStore": "agentlightning.store.sqlite.store",
     "StoreClient": "agentlightning.store.http.client",
 }
-
-__all__ = [
-    "AttemptEnded",
-    "Conflict",
-    "NotFound",
-    "SQLiteStore",
-    "Store",
-    "StoreClient",
-    "StoreError",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -127,8 +127,8 @@ async def store_spans(
     if damaged:
         refused["otlp-damaged-span", "they cannot be decoded"] += damaged
     refused += await _store(store, good)
-    if refused:
-        await _count(store, refused)
+    counts = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items() if reason]
+    await _batch(store, [("count", given) for given in counts])
     return refused
 
 
@@ -197,11 +197,6 @@ async def _result_or_error(call: Awaitable[Any]) -> Any:
         return await call
     except Exception as error:
         return error
-
-
-async def _count(store: Store, refused: RefusalCounts) -> None:
-    given = [{"kind": "refused", "reason": reason, "n": n} for (reason, _), n in refused.items()]
-    await _batch(store, [("count", one) for one in given if one["reason"]])
 
 
 def reasons_text(refused: RefusalCounts) -> str:
