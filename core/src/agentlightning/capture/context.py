@@ -159,11 +159,12 @@ def baggage_tags(context: otel.Context | None = None) -> Tags:
     return {unquote(name[start:]): str(value) for name, value in ours}
 
 
-def with_tags(tags: Tags, context: otel.Context | None = None) -> otel.Context:
-    """Return a copy of ``context``, by default the current one, with these tags as baggage."""
+def with_tags(tags: Tags) -> otel.Context:
+    """Return a copy of the current context with these tags as baggage."""
+    context = otel.get_current()
     for name, value in tags.items():
         context = baggage.set_baggage(BAGGAGE_PREFIX + quote(name, safe=""), value, context)
-    return otel.get_current() if context is None else context
+    return context
 
 
 @contextmanager

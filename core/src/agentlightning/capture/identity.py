@@ -90,10 +90,10 @@ def current_caller(context: otel.Context | None = None) -> Caller | None:
     return held
 
 
-def current_span(context: otel.Context | None = None) -> trace.Span:
+def current_span() -> trace.Span:
     """Return the parent of spans made now; an invalid span if there is none."""
-    caller = current_caller(context)
-    return caller.parent if caller and caller.parent is not None else trace.get_current_span(context)
+    caller = current_caller()
+    return caller.parent if caller and caller.parent is not None else trace.get_current_span()
 
 
 def parent_ids(attempt_id: str) -> tuple[str, str | None]:

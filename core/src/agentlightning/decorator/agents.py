@@ -135,7 +135,8 @@ class FunctionAgent(LitAgent[Any]):
         return result
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
-        result: Result = await self.function(task, **self._arguments(resources, rollout))
+        answer: Any = self.rollout(task, resources, rollout)
+        result: Result = await answer
         return result
 
     def _arguments(self, resources: dict[str, Resource], rollout: Rollout) -> dict[str, Any]:
@@ -167,22 +168,15 @@ class ScoredAgent(FunctionAgent):
         return as_agent, (self.function,)
 
     def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Any:
-        self._mark_scored()
+        if (attempt := current_attempt()) is not None:
+            attempt.root_agent = self.owner
         result: Any = super().rollout(task, resources, rollout)
         if inspect.isawaitable(result):
             return self._score_awaited(result)
         return self.score.call(result, self.owner)
 
-    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
-        self._mark_scored()
-        return await self._score_awaited(super().rollout_async(task, resources, rollout))
-
     async def _score_awaited(self, result: Any) -> Result:
         return await self.score.call_async(await result, self.owner)
-
-    def _mark_scored(self) -> None:
-        if (attempt := current_attempt()) is not None:
-            attempt.root_agent = self.owner
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, bool]:

@@ -88,13 +88,13 @@ def reward_number(value: Any, where: str) -> float:
     return found
 
 
-def checked_text(value: Any, where: str, longest: int = LONGEST_NAME) -> str:
-    """Return ``value`` if it is a ``str`` of 1 to ``longest`` characters with a UTF-8 form; else raise
-    :class:`BadRecord`."""
+def checked_text(value: Any, where: str) -> str:
+    """Return ``value`` if it is a ``str`` of 1 to :data:`LONGEST_NAME` characters with a UTF-8 form; else
+    raise :class:`BadRecord`."""
     if not is_instance(value, str):
         raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
-    if not 0 < len(value) <= longest:
-        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {longest}")
+    if not 0 < len(value) <= LONGEST_NAME:
+        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {LONGEST_NAME}")
     if utf8_text(value) != value:
         raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
     return str.__str__(value)

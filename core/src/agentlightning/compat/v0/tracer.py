@@ -127,19 +127,11 @@ class Tracer:
     """
 
     captures = True
+    trace = staticmethod(trace)
+    last_trace = staticmethod(last_trace)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-    @contextmanager
-    def trace(self, name: str = "agent", input: Any = None) -> Iterator[Trace]:
-        """Record the code inside, like the function :func:`trace`."""
-        with trace(name, input) as record:
-            yield record
-
-    def last_trace(self) -> Trace:
-        """Return the record of the last block, like the function :func:`last_trace`."""
-        return last_trace()
 
 
 class OtelTracer(Tracer):
@@ -161,7 +153,8 @@ class DummyTracer(Tracer):
 
     captures = False
 
+    @staticmethod
     @contextmanager
-    def trace(self, name: str = "agent", input: Any = None) -> Iterator[Trace]:
+    def trace(name: str = "agent", input: Any = None) -> Iterator[Trace]:
         """Record nothing."""
         yield Trace(name, input)
