@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.credit.metrics import policy_batch
 from agentlightning.gateway import Gateway
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, StepReport, UsageError

@@ -26,7 +26,7 @@ from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
-from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.credit.metrics import policy_batch
 from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
 

@@ -1,4 +1,9 @@
-"""Metrics of a batch. A metric without anything to measure is absent, not 0."""
+"""Metrics of a batch, and the part of a batch that belongs to one of several policies.
+
+A metric without anything to measure is absent, not 0. The rollouts of a step, their rewards and their ledgers
+belong to all policies alike; calls, groups, rows and tokens belong to the policy that made them. Invariant:
+each row of a batch is in exactly one part.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from agentlightning.credit.advantage.groups import grouped
 from agentlightning.credit.advantage.spread import mean, std
 from agentlightning.credit.ledger import RolloutAccount
 from agentlightning.credit.scoring.rewards import Rewards, resolve
-from agentlightning.types import AttemptStatus, EarlierAttempt, Ledger, Recipe, Row
+from agentlightning.types import AttemptStatus, Batch, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import failure_kind_of_end
 
 
@@ -68,6 +73,18 @@ def policy_metrics(
     if rollouts:
         found["credit_mean"] = mean([mean([one.credit for one in own]) for own in rollouts])
     return found
+
+
+def policy_batch(batch: Batch, policy: str) -> Batch:
+    """Return the batch for the driver of ``policy``: its rows, its own metrics, and the shared metrics."""
+    rows = [row for row in batch.rows if row.policy == policy]
+    own = {name for metrics in batch.policies.values() for name in metrics}
+    shared = {
+        name: value
+        for name, value in batch.metrics.items()
+        if name not in own and not name.startswith("left_out/")
+    }
+    return Batch(rows=rows, ledgers=batch.ledgers, metrics={**shared, **batch.policies.get(policy, {})})
 
 
 def _counts_under(prefix: str, counts: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from agentlightning.audit.verification.compare import changed_outputs, input_dif
 from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, header
-from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.credit.metrics import policy_batch
 from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
 
 
@@ -69,8 +69,7 @@ def _same(run: OpenRun, found: RecomputedStep, then: RolloutFingerprint) -> bool
     """Whether the store still gives the logged fingerprint of the rollout."""
     assert found.batch is not None
     mine = policy_batch(found.batch, then.policy) if run.trained else found.batch
-    remade = fingerprint_rollouts(mine, found.records, **header(then))
-    now = next(s for s in remade if s.rollout_id == then.rollout_id)
+    (now,) = fingerprint_rollouts(mine, [found.record], **header(then))
     return not changed_outputs(then, now) and not any(input_differences(then, now))
 
 

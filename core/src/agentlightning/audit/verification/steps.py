@@ -30,7 +30,7 @@ from agentlightning.credit.fingerprints.call_digests import LAYOUT
 from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
-from agentlightning.credit.policy_batch import policy_batch
+from agentlightning.credit.metrics import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
