@@ -73,18 +73,13 @@ def apply_sampling(
     unless the agent gave its own. Under a run's values it is always used: an agent that pins its seed would
     make all samples of a group equal, and nothing could be learned from them.
     """
-    asked: dict[str, Any] = {}
     forced: dict[str, Any] = {"temperature": 0.0} if greedy else {}
     if policy:
         forced = msgspec.structs.asdict(policy)
-    for name, value in forced.items():
-        if (wish := body.get(name)) is not None and wish != value:
-            asked[name] = wish
-        body[name] = value
     if seed is not None and (policy or body.get("seed") is None):
-        if (pinned := body.get("seed")) is not None and pinned != seed:
-            asked["seed"] = pinned
-        body["seed"] = seed
+        forced["seed"] = seed
+    asked = {name: wish for name, value in forced.items() if (wish := body.get(name)) not in (None, value)}
+    body.update(forced)
     shaping = _shaping(body) if policy else {}
     use_structured_outputs(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}

@@ -66,16 +66,19 @@ class PromptCache:
         ids of its response follow in the same memory. ``key``: attempt and branch.
         """
         start = raw.find(_KEY) + len(_KEY)
-        if start < len(_KEY) or raw.find(_KEY, start) >= 0:
+        if start < len(_KEY):
             return decode(raw)
-        known = self._known.get(key)
+        prompt = raw[start : raw.find(b"]", start)]
+        known, keep = self._known.get(key), len(prompt) >= _SHORT
+        if (known or keep) and raw.find(_KEY, start) >= 0:  # several prompts
+            known, keep = None, False
         text, length = known.match(raw, start) if known else (0, 0)
         rest = start + text + (raw[start + text : start + text + 1] == b"," and text > 0)
         answer = decode(raw[:start] + raw[rest:] if text else raw)
-        parts = [answer, *answer.choices]
-        holder = next((part for part in parts if part.prompt_token_ids is not None), None)
-        if holder is None:
+        holders = [part for part in (answer, *answer.choices) if part.prompt_token_ids is not None]
+        if len(holders) != 1:
             return answer
+        (holder,) = holders
         data = known.buffer(length) if known else PrefixDigests()
         data = _appended(data, pack(holder.prompt_token_ids))
         holder.prompt_token_ids, own = _ids(data, 0), len(data.data)
@@ -83,8 +86,7 @@ class PromptCache:
         if response:
             data = _appended(data, pack(response))
             answer.choices[0].token_ids = _ids(data, own)
-        prompt = raw[start : raw.find(b"]", start)]
-        if len(prompt) >= _SHORT:
+        if keep:
             written = b"," + msgspec.json.encode(response)[1:-1] if response else b""
             self._keep(key, _Known(prompt + written, len(prompt), data, own))
         return answer
