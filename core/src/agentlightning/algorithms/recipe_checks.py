@@ -52,19 +52,20 @@ def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
         group_size_needed(training.quorum, recipe.group_size + training.quorum.hedge)
     if recipe.max_staleness < async_steps:
         raise ConfigError(
-            f"async_steps = {async_steps} with recipe.max_staleness = {recipe.max_staleness}: calls made "
-            f"that early are up to {async_steps} versions old when they are trained, and the recipe leaves "
-            f"them out; set recipe.max_staleness to {async_steps} or more, best with recipe.importance_cap "
-            "(say 2.0), which corrects for their age"
+            f"training.async_steps = {async_steps} with recipe.max_staleness = {recipe.max_staleness}: calls "
+            f"made that early are up to {async_steps} versions old when they are trained, and the recipe "
+            f"leaves them out; set recipe.max_staleness to {async_steps} or more, best with "
+            "recipe.importance_cap (say 2.0), which corrects for their age"
         )
     if dynamic_sampling and not recipe.filter_zero_std_groups:
         raise ConfigError(
-            f"dynamic_sampling = {dynamic_sampling} without recipe.filter_zero_std_groups: groups without a "
-            "spread are then part of the step, and nothing replaces them; set "
+            f"training.dynamic_sampling = {dynamic_sampling} without recipe.filter_zero_std_groups: groups "
+            "without a spread are then part of the step, and nothing replaces them; set "
             "recipe.filter_zero_std_groups to true"
         )
     if dynamic_sampling and recipe.baseline == "none" and recipe.scale == "none":
         raise ConfigError(
-            f"dynamic_sampling = {dynamic_sampling} with recipe.baseline = 'none': nothing is compared, so "
-            "no group is without a spread and none is replaced; drop dynamic_sampling, or use a baseline"
+            f"training.dynamic_sampling = {dynamic_sampling} with recipe.baseline = 'none': nothing is "
+            "compared, so no group is without a spread and none is replaced; drop dynamic_sampling, or use "
+            "a baseline"
         )

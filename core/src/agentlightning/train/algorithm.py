@@ -6,11 +6,7 @@ from typing import Any
 
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
-from agentlightning.algorithms.recipe_checks import (
-    check_credit_fields,
-    check_schedule,
-    check_supported_fields,
-)
+from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.train.run_config import RunConfig
@@ -28,14 +24,6 @@ def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
         return pick(plugins.recipes, "recipe", name).factory(**config.training.recipe)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"training.recipe: {error}") from None
-
-
-def check_recipe_fits(config: RunConfig, recipe: Recipe) -> None:
-    """Raise :class:`ConfigError` if the run's schedule does not work with ``recipe``."""
-    try:
-        check_schedule(recipe, config.training)
-    except ValueError as error:
-        raise ConfigError(f"training.{error}") from None
 
 
 def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingLoop:

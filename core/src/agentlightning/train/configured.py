@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
-from agentlightning.train.algorithm import check_recipe_fits, recipe_of
 from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import PolicyFolder, PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
@@ -46,7 +46,7 @@ def configure(config: RunConfig) -> ConfiguredRun:
             f"environment.train: training.steps is {config.training.steps}, and there are no tasks to train "
             "on; give file or target, or set training.steps to 0"
         )
-    check_recipe_fits(trainer.config, recipe_of(trainer.config, trainer.plugins))
+    check_schedule(trainer.recipe, config.training)
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
     return ConfiguredRun(trainer, agent, train, val)

@@ -57,6 +57,13 @@ class AgentSection(Section):
     """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first that matches counts,
     all others talk to the only policy that is trained."""
 
+    @property
+    def attempts(self) -> dict[str, Any]:
+        """Return the settings of attempts, by the names of a rollout's configuration."""
+        return self.model_dump(
+            include={"timeout_seconds", "unresponsive_seconds", "max_attempts", "emitted_overrides_returned"}
+        )
+
 
 class DataSection(Section):
     """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""

@@ -11,6 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,8 @@ def versions(names: Sequence[str]) -> dict[str, str]:
     """Return the versions of those distributions in ``names`` that are installed."""
     found = {}
     for name in names:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

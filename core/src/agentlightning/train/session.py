@@ -32,7 +32,7 @@ from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
-from agentlightning.types import Call, Recipe, Resource, RolloutConfig, UsageError
+from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.failure import rollout_config
 
 Data = Any
@@ -86,12 +86,16 @@ class TrainingSession:
                 named=policies.names if policies.named and serve_policy else (),
                 driver=driver,
                 headroom=config.environment.headroom,
-                config=rollouts_config(config),
+                config=rollout_config(config.training.failure, **config.agent.attempts),
                 say=say,
                 initial=dict(self.initial_resources),
                 endpoint=serve_policy,
             )
-            await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)
+            await record_run(
+                context,
+                run_info(config, recipe_of(config, self.plugins), context, agent),
+                resumed=run.resumed,
+            )
             run.started = True
             try:
                 self._start_runner(context, agent, stack)
@@ -101,11 +105,6 @@ class TrainingSession:
                     say(f"The run did not finish. What there is of it: {run.folder}")
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise
-
-    @property
-    def recipe(self) -> Recipe:
-        """Return the recipe that is trained with."""
-        return recipe_of(self.config, self.plugins)
 
     @property
     def trackers(self) -> list[str]:
@@ -157,7 +156,7 @@ class TrainingSession:
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
+        return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
 
     def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
         """Run the agent in this process, unless other runners do (``concurrency=0``)."""
@@ -181,18 +180,6 @@ class TrainingSession:
             hooked.runner = runner
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
-
-
-def rollouts_config(config: RunConfig) -> RolloutConfig:
-    """Return the settings of the run's attempts."""
-    agent = config.agent
-    return rollout_config(
-        config.training.failure,
-        timeout_seconds=agent.timeout_seconds,
-        unresponsive_seconds=agent.unresponsive_seconds,
-        max_attempts=agent.max_attempts,
-        emitted_overrides_returned=agent.emitted_overrides_returned,
-    )
 
 
 def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:

@@ -29,9 +29,11 @@ def group_size_needed(quorum: Quorum, queued: int) -> int:
     """
     n = queued - quorum.hedge
     if n < 1:
-        raise ConfigError(f"quorum.hedge = {quorum.hedge}: all of a group of {queued} would be extra")
+        raise ConfigError(
+            f"training.quorum.hedge = {quorum.hedge}: all of a group of {queued} would be extra"
+        )
     if quorum.k is not None and quorum.k > n:
-        raise ConfigError(f"quorum.k = {quorum.k}: more than the {n} rollouts of a group")
+        raise ConfigError(f"training.quorum.k = {quorum.k}: more than the {n} rollouts of a group")
     return n
 
 
