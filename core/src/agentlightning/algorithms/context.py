@@ -77,10 +77,10 @@ class Context:
     resources: dict[str, str] = field(default_factory=dict)
     """Policy name → id of the resources that point agents at it."""
 
-    initial: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
+    initial_resources: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
     """Resources that agents get besides the policy."""
-    endpoint: bool = True
-    """Whether agents get the policy as ``llm``; not if a user's algorithm trains none."""
+    serve_policy: bool = True
+    """Whether agents get the policy as ``llm``; false if a user's algorithm trains no policy."""
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.store, self.run_id, self.folder)
@@ -100,8 +100,8 @@ class Context:
     async def publish(self) -> None:
         """Store the resources of agents: endpoints of the policy and of the scripted policies."""
         for name in (self.policy, *self.headroom):
-            bundle = dict(self.initial)
-            if self.endpoint or name != self.policy:
+            bundle = dict(self.initial_resources)
+            if self.serve_policy or name != self.policy:
                 for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
                     vocabulary, context = self.gateway.limits(model)
                     bundle[key] = LLM(

@@ -128,7 +128,7 @@ class BoundAlgorithm:
     async def run(self, context: Context) -> dict[str, Any]:
         """Run the algorithm on this run, with the arguments that it asks for."""
         algorithm, trainer = self._algorithm, self._trainer
-        given = context.resources.get(context.policy) if context.initial else None
+        given = context.resources.get(context.policy) if context.initial_resources else None
         stored = await context.store.get_resources_by_id(given) if given else None
         algorithm._given = inputs = {
             "store": AlgorithmStore(context),

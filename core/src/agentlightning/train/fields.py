@@ -172,7 +172,11 @@ def _line(error: Mapping[str, Any], short: bool) -> str:
     """Return an error as text: the key, what is wrong, and the key that was meant."""
     keys = [str(part) for part in error["loc"] if not str(part).startswith("<")]
     cause = error.get("ctx", {}).get("error")
-    text = str(cause) if isinstance(cause, Exception) else error["msg"]
+    text: str = error["msg"]
+    if isinstance(cause, Exception):
+        text = str(cause)
+    elif error["type"] != "extra_forbidden" and isinstance(error["input"], str | int | float):
+        text += f", not {error['input']!r}"
     if not keys:  # of two fields together
         return text if short else _placed(text)
     shown = keys[1:] if short and len(keys) > 1 and keys[0] in SECTIONS else keys

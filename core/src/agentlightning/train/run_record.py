@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.decorator.agents import as_agent
 from agentlightning.store.base import Store
@@ -174,7 +175,7 @@ async def stored_run(store: Store, run_id: str) -> dict[str, Any] | None:
 
 def check_store_knows(folder: Path) -> None:
     """Raise :class:`RunError` if the folder holds checkpoints of a run that the store does not know."""
-    if any(folder.glob("checkpoints/*")) or any(folder.glob("policies/*/checkpoints/*")):
+    if checkpoints_in(folder):
         raise RunError(
             f"{folder} holds checkpoints, but its store knows no run {folder.name}: name the store it was "
             "trained with (`store` in the configuration), or begin another run"

@@ -88,8 +88,8 @@ class TrainingSession:
                 headroom=config.environment.headroom,
                 config=rollout_config(config.training.failure, **config.agent.attempts),
                 say=say,
-                initial=dict(self.initial_resources),
-                endpoint=serve_policy,
+                initial_resources=dict(self.initial_resources),
+                serve_policy=serve_policy,
             )
             await record_run(
                 context,
