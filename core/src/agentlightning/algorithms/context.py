@@ -169,7 +169,7 @@ class Context:
             "gateway": {
                 "lost-records": gateway.lost_records,
                 "uncounted-refusals": gateway.uncounted,
-                # Where nobody has a name there is nobody to tell apart.
+                # If no agent has a name, there are no agents to tell apart.
                 "unnamed-calls": gateway.unnamed if gateway.unnamed < gateway.calls.total() else 0,
             },
             "over-length": dict(gateway.over_length),

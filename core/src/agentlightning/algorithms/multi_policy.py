@@ -98,7 +98,7 @@ class Barrier:
         """Waiting drivers and their points."""
         self._left: set[str] = set()
         self.working = False
-        """All have arrived and the last does the work."""
+        """Whether all have arrived and the last does the work."""
         self._done: asyncio.Future[Any] | None = None
 
     async def __call__(self, name: str, point: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -112,7 +112,7 @@ class Barrier:
             self._done = asyncio.get_running_loop().create_future()
         done = self._done
         if len(self._waiting) < len(self._names):
-            result: T = await asyncio.shield(done)  # one that gives up takes nothing from the others
+            result: T = await asyncio.shield(done)  # a cancelled driver does not cancel the work
             return result
         self._waiting, self._done, self.working = {}, None, True
         try:
@@ -122,7 +122,7 @@ class Barrier:
             raise
         except BaseException as error:
             done.set_exception(error)
-            done.exception()  # looked at, also where nobody else waits
+            done.exception()  # asyncio logs an error that nobody retrieves
             raise
         finally:
             self.working = False
@@ -134,7 +134,7 @@ class Barrier:
         self._left.add(name)
         if self._done is not None and not self._done.done():
             self._done.set_exception(self._out_of_step())
-            self._done.exception()  # looked at, also where nobody waits any more
+            self._done.exception()  # asyncio logs an error that nobody retrieves
 
     def _out_of_step(self) -> RuntimeError:
         where = [f"{name} is at {point}" for name, point in sorted(self._waiting.items())]
@@ -163,10 +163,10 @@ class SharedJob:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not by us: as an error, so that the others, who wait for it, end too.
+            # Something else cancelled it: an error ends the drivers that wait for it.
             raise RuntimeError(f"the driver of policy {name!r} was cancelled") from None
         self.barrier.leave(name)
-        for turn in self.turns.values():  # nobody waits for its turn after one that comes no more
+        for turn in self.turns.values():  # the drivers after this one need not wait
             turn.set()
 
     async def collect(self, step: int) -> dict[str, Batch]:

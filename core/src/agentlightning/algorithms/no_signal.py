@@ -24,7 +24,7 @@ NO_SIGNAL_STEPS = 3
 
 
 NO_VARIANCE_REASONS = frozenset({"zero-std", "group-of-one"})
-"""Reasons for leaving calls out that are no fault of the run: there was nothing to prefer."""
+"""Reasons for leaving calls out that are no error: all rollouts of the group were equally good."""
 
 
 HOW_TO_GET_VARIANCE = (
@@ -49,9 +49,9 @@ class NoSignalGuard:
         self._say = say
         self._rule = rule
         self.no_signal_steps = 0
-        """In a row without anything to learn."""
+        """Steps in a row without anything to learn."""
         self.zero_variance_steps = 0
-        """In a row in which no group had a spread."""
+        """Steps in a row in which no group had a spread."""
         self.idle_policies: Counter[str] = Counter()
         """Policy → steps in a row without a row for it."""
 

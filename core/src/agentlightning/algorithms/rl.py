@@ -54,7 +54,7 @@ class RL:
         before = await job.measure("before")
         sampled_before = await job.measure("before-sampled", greedy=False)
         await job.show_headroom(before)
-        if job.first_step:  # an earlier life may have ended between its checkpoint and this evaluation
+        if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
         began = time.perf_counter()
         try:
@@ -110,7 +110,7 @@ class RLJob:
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Fingerprints of the present step, by policy."""
         self._versions: Versions = None
-        """Policy version that its rows are built for."""
+        """Policy versions that the rows of the step are built for."""
         self._batches = task_batches(context.train, training.batch_size, context.seed) if self.steps else None
         self._prefetcher = Prefetcher(
             context.store, self._groups_of_step, steps=self.steps, async_steps=training.async_steps

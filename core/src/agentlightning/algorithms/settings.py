@@ -55,7 +55,7 @@ _NAMES = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]}
 Text: TypeAlias = Annotated[Any, AfterValidator(_text), WithJsonSchema(_TEXT)]
 """A name, or the object itself."""
 Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(_NAMES)]
-"""Names; a single one may be given bare."""
+"""A list of names; a single name may stand without brackets."""
 NamesOrDefault: TypeAlias = Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)]
 """Names, or ``None`` for the default."""
 SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
@@ -102,7 +102,7 @@ class Quorum(Section):
 
 
 class TrainingSection(Section):
-    """What is learned and how."""
+    """The algorithm, its recipe and its schedule."""
 
     algorithm: Text = "grpo"
     """A recipe (``grpo``, ``rloo``, …) or an algorithm."""
@@ -111,7 +111,7 @@ class TrainingSection(Section):
     batch_size: int = Field(default=8, ge=1)
     """Tasks per step; each is rolled out ``group_size`` times."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Decides the order of the tasks and every sampled token."""
+    """Seed of the order of tasks and of every sampled token."""
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
@@ -119,8 +119,8 @@ class TrainingSection(Section):
     failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
     quorum: Quorum | None = None
-    """When a step goes on without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
+    """When a step continues without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
     async_steps: int = Field(default=0, ge=0)
-    """How many later steps' rollouts are under way while a step is trained (``docs/async.md``)."""
+    """Number of later steps whose rollouts run while a step is trained (``docs/async.md``)."""
     dynamic_sampling: int = Field(default=0, ge=0)
-    """Further batches that a step may roll out until ``batch_size`` groups have a spread."""
+    """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""

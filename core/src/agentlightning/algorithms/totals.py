@@ -23,7 +23,7 @@ TOTALS = {
 
 
 PER_POLICY = ("rows", "calls", "calls_trained", "tokens_trained", "optimizer_steps", "skipped")
-"""StepMetrics that are summed for each of several policies; ``skipped``: steps that changed nothing."""
+"""Metrics that are summed for each of several policies; ``skipped``: steps without an update."""
 
 
 class Totals:
@@ -31,11 +31,11 @@ class Totals:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {**dict.fromkeys(TOTALS, 0.0), "logprob_gap_max": None}
-        """``logprob_gap_max``: ``None`` as long as no driver has measured it."""
+        """``logprob_gap_max``: ``None`` until a driver has measured it."""
         self.policies: dict[str, dict[str, float]] = {}
         """Policy → sums over its steps, in a run with named policies."""
         self._step: dict[str, float] = {}
-        """StepMetrics that the policies of the step share, until they are in the totals."""
+        """Metrics that the policies of the step share, until the first report adds them."""
 
     def state(self) -> dict[str, Any]:
         """Return the totals' part of a checkpoint."""

@@ -48,7 +48,7 @@ def app(line: Sequence[str] | None = None) -> typer.Typer:
     )
     commands = load_plugins().commands
     named = (line or ["--help"])[0]
-    # A word that names no spec may be a further command of some plugin: only its module knows.
+    # A plugin may register further commands: a word that names no spec may be one of them.
     every = line is None or (named not in commands and not named.startswith("-"))
     for spec in commands.values():
         if every or spec.name == named or not spec.about:

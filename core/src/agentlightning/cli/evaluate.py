@@ -33,8 +33,8 @@ def register(app: typer.Typer) -> None:
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         sets: Sets = None,
     ) -> None:
-        """Mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one JSON
-        object.
+        """Print the mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one
+        JSON object.
         """
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)

@@ -172,7 +172,7 @@ def _call(loader: Any, target: str, args: dict[str, Any], key: str) -> Any:
         pass
     try:
         found = loader(**args)
-        found = list(found) if isinstance(found, Iterator) else found  # a generator raises only now
+        found = list(found) if isinstance(found, Iterator) else found  # a generator raises its errors here
     except Exception as error:
         raise ConfigError(f"{key}.target: {target} raised {_describe_error(error)}") from error
     if found is None or isinstance(found, str | bytes | dict):

@@ -76,7 +76,7 @@ NESTED: dict[str, type[Section]] = {
     "quorum": Quorum,
     "<section>": PolicySection,
 }
-"""Part of an error's place → the section below one of :data:`SECTIONS` that it leads to."""
+"""Key in an error's place → the section at this key, below one of :data:`SECTIONS`."""
 SECTION_OF: dict[str, str | None] = {
     **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
     **{field: name for name, section in SECTIONS.items() for field in section.model_fields},
@@ -177,11 +177,11 @@ def _line(error: Mapping[str, Any], short: bool) -> str:
         text = str(cause)
     elif error["type"] != "extra_forbidden" and isinstance(error["input"], str | int | float):
         text += f", not {error['input']!r}"
-    if not keys:  # of two fields together
+    if not keys:  # an error about several fields
         return text if short else _placed(text)
     shown = keys[1:] if short and len(keys) > 1 and keys[0] in SECTIONS else keys
     place = ".".join(shown)
-    if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # it names its key
+    if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # the text names its key already
         return ".".join([*shown[:-1], text])
     return f"{place}: {text}{_meant(error, keys)}"
 

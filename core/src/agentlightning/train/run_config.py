@@ -31,7 +31,7 @@ from agentlightning.types.work import UNRESPONSIVE_SECONDS
 
 
 class AgentSection(Section):
-    """Which agent, and how it is run."""
+    """The agent, and how it runs."""
 
     target: str | None = None
     """``module:object``: a function, a class or an object."""
@@ -40,22 +40,22 @@ class AgentSection(Section):
     adapters: Names = []
     """Framework adapters to activate by name; adapters of imported frameworks are active anyway."""
     concurrency: int = Field(default=16, ge=0)
-    """Rollouts at a time; 0: none here, runners of their own (`agl runner`) lease them."""
+    """Rollouts at a time; 0: none in this process, other runners (`agl runner`) lease them."""
     isolation: Literal["inline", "process"] = "inline"
     """Where the agent runs: in this process, or each attempt in a process that can be killed."""
     timeout_seconds: float | None = Field(default=60.0, gt=0)
-    """Wall time of one attempt; null: no limit."""
+    """Seconds of one attempt; null: no limit."""
     unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
-    """Silence of its runner after which an attempt is given to another; null: never."""
+    """Seconds without a heartbeat after which an attempt is given to another runner; null: never."""
     max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
-    """Attempts of a rollout whose failures are all of kinds that `failure` tries again."""
+    """Attempts of a rollout, if the failure table retries the kinds of its failures."""
     emitted_overrides_returned: bool = False
-    """Whether a reward that the agent emits while it runs counts although it returns another one."""
+    """Whether a reward that the agent emits wins over the reward that it returns."""
     select: SelectField = None
-    """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all."""
+    """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all agents."""
     policies: dict[str, str] = {}
-    """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first that matches counts,
-    all others talk to the only policy that is trained."""
+    """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first entry that matches
+    counts. If one policy is trained, all other agents talk to it."""
 
     @property
     def attempts(self) -> dict[str, Any]:
@@ -69,24 +69,24 @@ class DataSection(Section):
     """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""
 
     file: str | None = None
-    """Path of a file with a task a line or row."""
+    """Path of a file with a task in each line or row."""
     target: str | None = None
     """``module:function`` that returns the tasks."""
     args: dict[str, Any] = {}
     """Keyword arguments of ``target``."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first tasks."""
+    """At most this many tasks, the first ones."""
 
 
 class EnvironmentSection(Section):
-    """Where tasks come from."""
+    """The tasks, and the scripted policies to compare with."""
 
     train: DataSection | None = None
     """Tasks to train on."""
     val: DataSection | None = None
     """Held-out tasks, for evaluations."""
     headroom: dict[str, Text] = {}
-    """Scripted policies that bound what can be learned, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
+    """Scripted policies that bound the possible gain, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
     to the script of a ScriptedModelServer."""
     headroom_tasks: int = Field(default=100, ge=1)
     """Held-out tasks that scripted policies answer."""
@@ -100,9 +100,9 @@ class PolicySection(Section):
     path: str | None = Field(default=None, min_length=1)
     """Folder in Hugging Face layout."""
     train: bool = True
-    """Whether a folder is trained, or served as it is."""
+    """Whether the folder is trained; false: served as it is."""
     options: dict[str, Any] = {}
-    """The driver's settings for it, over those of the run."""
+    """The driver's settings for this policy, which win over those of the run."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible API."""
     endpoints: list[str] | None = Field(default=None, min_length=1)
@@ -160,7 +160,7 @@ def _kind(value: Any, mapping: str) -> str:
 
 
 class BackendSection(Section):
-    """Who runs the recipe, on which policy."""
+    """The driver that runs the recipe, and its policies."""
 
     driver: str = "local"
     """Name of the driver."""
@@ -178,15 +178,15 @@ class GatewaySection(Section):
     listen: str | None = None
     """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
     advertise: str | None = None
-    """URL that agents are told instead, e.g. ``http://10.0.0.5``; without a port, the one that was bound."""
+    """URL that agents get instead, e.g. ``http://10.0.0.5``; without a port, the bound port is added."""
     over_length: Literal["error", "drop", "truncate"] = "error"
-    """What becomes of prompts that the policy cannot take."""
+    """How to treat prompts that are too long for the policy."""
     reserve: int = Field(default=0, ge=0)
     """Tokens of the context that are kept free for the answer."""
     max_len: int | None = Field(default=None, ge=1)
-    """Tokens of prompt and answer together; none: what the engine says."""
+    """Tokens of prompt and answer together; none: the engine's limit."""
     reasoning: Literal["keep", "split", "split-opened"] = "keep"
-    """Whether agents see ``<think>…</think>`` in the text, or apart from it."""
+    """Whether agents get ``<think>…</think>`` in the text, or as ``reasoning_content``."""
 
     @property
     def route(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class RunConfig(Section):
     output: str | Path = "runs"
     """Folder of the runs: ``<output>/<run id>`` has a run's store, metrics, checkpoints and summary."""
     run: str | None = None
-    """Id of the run; none: after time, name and seed."""
+    """Id of the run; none: made of time, name and seed."""
     resume: bool = False
     """Whether to go on with ``run``, or with the latest run of this name and seed."""
     store: Text = None
@@ -213,9 +213,9 @@ class RunConfig(Section):
     pythonpath: list[str] = []
     """Folders put in front of ``sys.path``."""
     trackers: NamesOrDefault = None
-    """Where the run reports to; none: files, the terminal and a plot."""
+    """Names of the trackers; none: files, the terminal and a plot."""
     note: str | None = None
-    """A sentence for the person who runs it, printed at the start: what the policy is, what the data are."""
+    """A sentence that is printed at the start, e.g. about the policy and the data."""
     _folder: Path = PrivateAttr(default=Path("."))
     """Folder of the file; paths are relative to it."""
 

@@ -20,7 +20,7 @@ from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
 
 SHARED_OPTIONS = ("save_every", "deterministic")
-"""Options of drivers that the policies of one run have in common."""
+"""Driver options that must be equal for all policies of a run."""
 
 
 async def serve(
@@ -70,7 +70,7 @@ def with_limits(llm: LLM, folder: Path) -> LLM:
     """
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes())
-    except (OSError, ValueError):  # no folder in Hugging Face layout: nobody has said
+    except (OSError, ValueError):  # no folder in Hugging Face layout: the sizes stay unknown
         return llm
     return msgspec.structs.replace(
         llm,

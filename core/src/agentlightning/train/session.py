@@ -101,7 +101,7 @@ class TrainingSession:
                 self._start_runner(context, agent, stack)
                 yield context
             except BaseException:
-                if self.trackers:  # a probe leaves nothing behind: there is no folder to tell of
+                if self.trackers:  # the doctor's probe has none, and leaves no folder
                     say(f"The run did not finish. What there is of it: {run.folder}")
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise

@@ -107,7 +107,7 @@ class Trainer:
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
     ) -> dict[str, Any]:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
-        short = copy(self)  # a shallow one: what was given is shared
+        short = copy(self)  # shallow: both share the objects that were given
         short.config = from_fields({"algorithm": Baseline(tasks=tasks), "steps": 0}, self.config)
         return short.fit(agent, train_dataset, val_dataset)
 

@@ -39,7 +39,7 @@ def check_tasks(tasks: Sequence[Any], name: str) -> None:
 
 
 def _check(value: Any, task: str, path: str) -> None:
-    kind = type(value)  # exact types: an IntEnum is an int, and comes back as another one
+    kind = type(value)  # exact types: an IntEnum would come back as an int
     if kind is str:
         try:
             value.encode()

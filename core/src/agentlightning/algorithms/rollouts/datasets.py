@@ -18,7 +18,7 @@ import msgspec
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 
 MAX_TASKS = 1_000_000
-"""At most so many tasks are read from an iterator, which may be endless."""
+"""Most tasks that are read from an iterator, which may be endless."""
 TABLES = {"DataFrame": ("to_dicts", "to_dict"), "Table": ("to_pylist",), "RecordBatch": ("to_pylist",)}
 """Table classes of pandas, polars and pyarrow → methods that return rows; the first that exists is used."""
 
@@ -71,7 +71,7 @@ def tasks_of(given: Any, name: str) -> list[Any]:
         return _bounded(given, name)
     if isinstance(given, Sequence) or _library(given) == "datasets":
         return list(given)
-    return [given[position] for position in range(len(given))]  # a map-style dataset, as torch has them
+    return [given[position] for position in range(len(given))]  # a map-style dataset of torch
 
 
 def _rows(given: Any) -> list[Any] | None:

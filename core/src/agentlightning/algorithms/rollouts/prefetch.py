@@ -103,7 +103,7 @@ class Prefetcher:
 
     async def _queue(self, groups: TaskGroups) -> None:
         await enqueue(self._store, _flat(groups))
-        if self._ended:  # meanwhile: :meth:`end` may have found nothing of them yet
+        if self._ended:  # :meth:`end` came meanwhile and may have missed them
             await cancel(self._store, _flat(groups), ENDED)
 
     def _check(self) -> None:

@@ -24,7 +24,7 @@ from agentlightning.types.select import caller_name
 
 Facts = dict[str, Any]
 Line = tuple[RenderableType, RenderableType | None]
-"""A label and what stands beside it; a line with nothing beside the label is not shown."""
+"""A label and its value; a line without a value is not shown."""
 _MOST = 12
 """Members of a group that are listed."""
 _PLAIN: Facts = {"box": None, "padding": (0, 2, 0, 0)}
@@ -191,7 +191,7 @@ def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
 
 
 def _members(base: Facts) -> RenderableType:
-    """The values that were compared, one of each rollout."""
+    """Return a table of the compared values, one of each rollout."""
     table = TextTable(show_header=False, **_PLAIN)
     for member in base["members"][:_MOST]:
         style, mark = ("bold", "← this one") if member["this"] else ("dim", "")
@@ -279,7 +279,7 @@ def _styled(value: Any, style: str) -> Text | None:
 
 
 def _nth(n: int) -> str:
-    """``1st``, ``2nd``, …"""
+    """Return ``1st``, ``2nd``, …"""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th") if n % 100 not in (11, 12, 13) else "th"
     return f"{n}{ending}"
 
@@ -301,5 +301,5 @@ def _or(value: Any, other: str) -> Any:
 
 
 def _versions(given: Any) -> str:
-    """The version of the policy, or of each of several."""
+    """Return the version of the policy, or of each of several policies."""
     return ", ".join(f"{name} {v}" for name, v in given.items()) if isinstance(given, dict) else str(given)

@@ -81,7 +81,7 @@ def _show(lines: list[RolloutSummary], calls: bool) -> None:
 
 
 def table(lines: list[RolloutSummary], calls: bool = False) -> Table:
-    """The table of rollouts; with ``calls``, the calls of each stand below it."""
+    """Return the table of rollouts; with ``calls``, the calls of each stand below it."""
     out = TextTable(header_style="bold")
     for name in ("rollout", "task", "batch", "status", "reward", "calls", "attempt", "reason"):
         side: Any = "right" if name in ("reward", "calls") else "left"

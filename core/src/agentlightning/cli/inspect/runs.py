@@ -83,7 +83,7 @@ def _where(line: RunSummary) -> str:
 
 
 def table(lines: list[RunSummary]) -> Table:
-    """The table of runs, newest first."""
+    """Return the table of runs, newest first."""
     out = TextTable(title="runs", title_justify="left", header_style="bold")
     for name in ("run", "when", "agent", "recipe", "steps", "reward", "seconds", "status"):
         side: Any = "right" if name in ("steps", "reward", "seconds") else "left"
@@ -104,7 +104,7 @@ def table(lines: list[RunSummary]) -> Table:
 
 
 def _reward(line: RunSummary) -> str:
-    """The held-out reward before → after; without evaluations, the reward of the last steps."""
+    """Return the held-out reward before → after; without evaluations, the reward of the last steps."""
     if line.before is not None and line.after is not None:
         return f"{line.before:.3f} → {line.after:.3f}"
     return "–" if line.training is None else f"{line.training:.3f} (training)"

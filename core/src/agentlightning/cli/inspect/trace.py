@@ -60,7 +60,7 @@ async def _trace(what: str, run: str | None, store: str | None, every: bool) -> 
 
 
 def tree(one: AttemptTree) -> Tree:
-    """An attempt as a rich tree."""
+    """Return an attempt as a rich tree."""
     good = one.status == "succeeded"
     title = Text.assemble(
         ("attempt ", "bold"), one.attempt, (f"  {one.status}", "green" if good else "red"),
@@ -95,7 +95,7 @@ def _add(above: Tree, node: SpanNode) -> None:
 
 
 def _label(node: SpanNode) -> list[Any]:
-    """What a node says of itself, as pieces of a text."""
+    """Return the label of a node, as pieces of a text."""
     f = node.facts
     if node.kind == "call":
         return _call(node)
