@@ -10,6 +10,7 @@ import gc
 import ipaddress
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -32,6 +33,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is first 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all is imported
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:  # thousands of small databases
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 

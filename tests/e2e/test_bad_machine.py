@@ -168,6 +168,7 @@ async def test_a_store_server_that_dies_and_comes_back(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the disk
 
 
+@pytest.mark.slow
 async def test_a_full_disk_under_the_store_ends_the_run_which_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from marks import sampled
+from typer.testing import CliRunner
 
+from agentlightning import cli
 from agentlightning.testing import ScriptedModelServer
 
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
@@ -70,21 +72,20 @@ def test_streams_and_status_are_the_programs(tmp_path: Path, server: ScriptedMod
     assert Path(found["store"]).is_file() and Path(found["folder"]).parent == tmp_path / "runs"
 
 
-def test_the_summary_says_what_was_captured_and_where(tmp_path: Path, server: ScriptedModelServer) -> None:
+def test_the_summary_says_what_was_captured_and_where(
+    tmp_path: Path, server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = f"import agentlightning as agl\nwith agl.tagged(agent='poet'): {CALL}\nagl.emit_reward(0.5)"
     told = agl_run(tmp_path, server, "--run-id", "mine", code=code)
     assert told.returncode == 0 and told.stdout == "", told.stderr
     for words in ("mine", "1 succeeded", "1 exact", "1 poet", "0.5", "agl trace ro-"):
         assert words in told.stderr
     rollout = next(line for line in told.stderr.splitlines() if "agl trace" in line).split()[3]
-    trace = subprocess.run(
-        [*AGL, "trace", rollout, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT
-    )
+    monkeypatch.chdir(tmp_path)
+    trace = CliRunner().invoke(cli.app(), ["trace", rollout, "--json"])
     kinds = [node["kind"] for node in json.loads(trace.stdout)["attempts"][0]["roots"]]
     assert sorted(kinds) == ["call", "reward"]
-    runs = subprocess.run(
-        [*AGL, "runs", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT
-    )
+    runs = CliRunner().invoke(cli.app(), ["runs", "--json"])
     line = json.loads(runs.stdout)
     assert (line["run"], line["status"]) == ("mine", "finished")
     again = agl_run(tmp_path, server, "--run-id", "mine", code="")

@@ -14,7 +14,7 @@ import mutations
 import pytest
 import second
 from hypothesis import given, settings, strategies as st
-from marks import examples
+from marks import examples, sampled
 
 from spider.databases import BUNDLED
 from spider.datasets import load
@@ -236,13 +236,14 @@ def test_every_gold_query_of_the_bundled_data_matches_itself_in_both_evaluators(
         assert second.agrees(question["query"], question["query"], str(database))
 
 
-def test_both_evaluators_agree_on_mutated_queries() -> None:
+@pytest.mark.parametrize("queries", sampled([150, 1_500], 0))
+def test_both_evaluators_agree_on_mutated_queries(queries: int) -> None:
     golds = sorted({(question["db_id"], question["query"]) for question in load("dev")})
     columns = {name: mutations.columns_of(str(BUNDLED / f"{name}.sqlite")) for name, _ in golds}
     matches = 0
-    for name, gold, mutated in islice(mutations.stream(golds, columns, seed=7), 1_500):
+    for name, gold, mutated in islice(mutations.stream(golds, columns, seed=7), queries):
         database = BUNDLED / f"{name}.sqlite"
         verdict = match(gold, mutated, [database])
         assert verdict.match is second.agrees(gold, mutated, str(database)), json.dumps([name, gold, mutated])
         matches += verdict.match
-    assert 200 < matches < 1_300  # the changes are neither all right nor all wrong
+    assert 2 / 15 < matches / queries < 13 / 15  # the changes are neither all right nor all wrong

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from marks import sampled
 from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
@@ -124,7 +125,7 @@ async def test_a_half_precision_engine_does_not_round_the_steps_away(tmp_path: P
         await driver.close()
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("engine", sampled(["thread", "process"], 0))
 async def test_learns_and_says_so(tmp_path: Path, engine: str) -> None:
     driver, llm = await started(saved_policy(tmp_path / "policy"), engine=engine)
     try:
