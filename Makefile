@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo spider werewolf test test-slow test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
+.PHONY: help demo spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -29,7 +29,13 @@ test: .venv/test ## the test suite, a sample of its long tables and property tes
 	@$(PY) -m pytest -q -n 2 --dist worksteal
 
 test-slow: .venv/test ## what `make test` only samples: the rest of the tables, all examples of each property
-	@$(PY) -m pytest -q -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough
+
+test-nightly: .venv/test ## policies rebuilt from nothing and drills with verl, minutes each
+	@$(PY) -m pytest -q -m nightly
+
+environments: ## the environments of other targets, each made once (some: NAMES="latest verl")
+	@$(PYTHON) scripts/environment $(or $(NAMES),latest verl)
 
 test-adapters: ## every adapter's contract in its environments (some: ENVS="latest crewai"); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment $(firstword $(ENVS) latest)) && "$$python" scripts/adapters.py $(ENVS)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,14 @@ def _guard_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
     return getaddrinfo
 
 
-@pytest.fixture(autouse=True)
-def loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def loopback_only() -> Iterator[None]:
     """Refuse connections and name look-ups beyond loopback, in this process."""
-    monkeypatch.setattr(socket.socket, "connect", _guard_connect(socket.socket.connect))
-    monkeypatch.setattr(socket.socket, "connect_ex", _guard_connect(socket.socket.connect_ex))
-    monkeypatch.setattr(socket, "getaddrinfo", _guard_lookup(socket.getaddrinfo))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _guard_connect(socket.socket.connect))
+        patch.setattr(socket.socket, "connect_ex", _guard_connect(socket.socket.connect_ex))
+        patch.setattr(socket, "getaddrinfo", _guard_lookup(socket.getaddrinfo))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -123,14 +125,9 @@ def clean_environment(
 
 
 @pytest.fixture(autouse=True)
-def every_fault_is_logged() -> None:
-    """A fault that an earlier test has logged is logged again."""
+def as_if_nothing_ran_before() -> None:
+    """Log a fault that an earlier test has logged, and draw the same random numbers."""
     log_limit.LIMIT.forget()
-
-
-@pytest.fixture(autouse=True)
-def seeds() -> None:
-    """The same random numbers whatever ran before; torch only where a test has imported it."""
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)

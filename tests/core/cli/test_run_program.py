@@ -92,6 +92,7 @@ def test_the_summary_says_what_was_captured_and_where(
     assert again.returncode == 2 and "mine exists" in again.stderr
 
 
+@pytest.mark.slow
 def test_several_processes_at_once(tmp_path: Path, server: ScriptedModelServer) -> None:
     told = agl_run(tmp_path, server, "--times", "16", "--concurrency", "4", "--json", code=PLAIN)
     found = summary(told)
@@ -165,6 +166,7 @@ def test_signals_are_passed_on(tmp_path: Path, server: ScriptedModelServer, numb
     assert process.returncode == 40 + number and found["verdicts"] == {"exact": 1}
 
 
+@pytest.mark.slow
 def test_a_signal_that_kills_is_the_status_and_named(tmp_path: Path, server: ScriptedModelServer) -> None:
     told = agl_run(
         tmp_path, server, "--json", code=f"{CALL}; import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"

@@ -134,7 +134,7 @@ def test_a_prompt_does_not_depend_on_its_neighbours(policy: Policy) -> None:
     assert policy.tokenizer.apply(first_request("A?")) != policy.tokenizer.apply(first_request("B?"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rebuild_gives_the_same_evaluation(greedy: Evaluation) -> None:
     """The same bits on the machine that built it; elsewhere rounding may differ, within the spread of 400
     problems.

@@ -118,7 +118,7 @@ def test_building_is_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rebuild_gives_the_same_evaluation(greedy: Evaluation) -> None:
     """The same bits on the machine that built it; elsewhere rounding may differ, within the spread."""
     rebuilt = evaluate(build(seed=1, log_every=0), generate("heldout", HELD_OUT, seed=1))
