@@ -86,6 +86,7 @@ async def test_a_run_goes_on_from_its_checkpoint_and_repeats_only_what_came_afte
     assert summary["totals"]["rollouts"] == 4 * 2 * 4  # each step once
 
 
+@pytest.mark.slow
 async def test_the_broken_step_runs_again_as_new_attempts(tmp_path: Path) -> None:
     await broken(tmp_path)
     await life(tmp_path, Watch(), resume=True)

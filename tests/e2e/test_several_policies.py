@@ -200,7 +200,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.plugins
 @pytest.mark.parametrize(
-    ("owner", "name", "when", "nth"), sampled(POINTS, 5), ids=lambda v: getattr(v, "__name__", str(v))
+    ("owner", "name", "when", "nth"), sampled(POINTS), ids=lambda v: getattr(v, "__name__", str(v))
 )
 async def test_a_run_broken_off_between_its_policies_becomes_the_run_it_was_to_be(
     owner: Any, name: str, when: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -205,6 +205,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_calculator_is_ready_to_train(tmp_path: Path) -> None:
     sets = ["--set", f"output={tmp_path / 'runs'}", "--set", "backend.options.engine=thread"]
     done = doctor(tmp_path, "-c", str(CONFIG), "--tasks", "4", "--samples", "4", "--quick", "--json", *sets)

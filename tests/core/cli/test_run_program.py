@@ -113,12 +113,16 @@ ENGINE = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
 
 @pytest.mark.parametrize(
     ("given", "code", "said"),
-    [
-        ([*ENGINE, "--", "no-such-program"], 127, "no-such-program"),
-        (["--", "true"], 2, "name the model"),
-        ([*ENGINE, "--tag", "x", "--", "true"], 2, "key=value"),
-        (["--upstream", "nonsense", "--model", "m", "--", "true"], 2, "url is 'nonsense'"),
-    ],
+    sampled(
+        [
+            ([*ENGINE, "--", "no-such-program"], 127, "no-such-program"),
+            (["--", "true"], 2, "name the model"),
+            ([*ENGINE, "--tag", "x", "--", "true"], 2, "key=value"),
+            (["--upstream", "nonsense", "--model", "m", "--", "true"], 2, "url is 'nonsense'"),
+        ],
+        0,
+        1,
+    ),
 )
 def test_errors_are_one_line(tmp_path: Path, given: list[str], code: int, said: str) -> None:
     told = subprocess.run([*AGL, "run", *given], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT)

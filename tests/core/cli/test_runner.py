@@ -106,6 +106,7 @@ async def reason(store: Store, rollout: Rollout) -> str:
     return attempt.reason or ""
 
 
+@pytest.mark.slow
 async def test_sigterm_ends_it_with_status_0(served: server.Served) -> None:
     async with runner("--store", served.url) as process:
         done = await finish(served.store, [0.25, 0.5])
@@ -269,6 +270,7 @@ async def test_workers_share_a_mistake(served: server.Served) -> None:
     assert "has no 'nobody'" in process.said and "starting it again" not in process.said
 
 
+@pytest.mark.slow
 async def test_workers_do_not_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     async with runner("--store", str(path), "--workers", "2") as process:

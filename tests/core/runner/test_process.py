@@ -129,6 +129,7 @@ async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
         assert not await alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_storm_of_forks_is_killed_to_the_last(store: Store) -> None:
     async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
         [rollout] = await finish(store, ["storm"], config=LIMIT)
@@ -327,6 +328,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
     """The agent comes from the main script, by its path; the script is killed with SIGKILL."""
     script = tmp_path / "script.py"
@@ -371,6 +373,7 @@ def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
+@pytest.mark.slow
 async def test_a_script_that_workers_cannot_import_is_told_so(tmp_path: Path) -> None:
     done = await asyncio.to_thread(run_script, tmp_path / "script.py", UNGUARDED)
     assert done.returncode == 1

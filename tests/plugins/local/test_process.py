@@ -94,6 +94,7 @@ def test_a_child_that_is_not_ready_in_time_is_ended(policy_dir):
     assert not child.alive()
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_reported(policy_dir):
     with EngineProcess(policy_dir, **OPTIONS) as child:
         os.kill(child.pid, signal.SIGKILL)
@@ -102,6 +103,7 @@ def test_a_killed_child_is_reported(policy_dir):
             child.update(b"", 1)
 
 
+@pytest.mark.slow
 def test_the_child_dies_with_its_parent(policy_dir):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(policy_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
