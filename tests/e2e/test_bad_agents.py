@@ -123,6 +123,7 @@ async def test_worker_processes_bear_what_a_process_can_do(tmp_path: Path) -> No
     assert not state.stdout.strip() or state.stdout.startswith("Z"), state.stdout
 
 
+@pytest.mark.slow
 async def test_an_agent_that_forks_in_the_runs_own_process_forks_no_run(tmp_path: Path) -> None:
     script = f"""
 import asyncio, os

@@ -109,6 +109,7 @@ async def serve(path: Path, port: int) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow
 async def test_a_store_server_that_dies_and_comes_back(tmp_path: Path) -> None:
     """It may be killed in the middle of a run; one that stays away ends the run, which goes on afterwards."""
     with socket.socket() as probe:

@@ -261,8 +261,9 @@ def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_eval_prints_one_json_object_last(tmp_path: Path) -> None:
-    done = agl_process(
+@pytest.mark.plugins
+def test_eval_prints_one_json_object_last(agl: Command, tmp_path: Path) -> None:
+    done = agl(
         "eval",
         "-c",
         str(CONFIG),

@@ -161,10 +161,10 @@ def test_a_run_that_cannot_start_is_refused_with_the_reason(
     [(["--tasks", "0"], "greater than or equal to 1"), (["-c", "none.yaml"], "does not exist")],
 )
 def test_a_wrong_command_line_is_an_error_of_its_own(
-    tmp_path: Path, arguments: list[str], message: str
+    examine: Examine, arguments: list[str], message: str
 ) -> None:
-    done = doctor(tmp_path, *arguments)
-    assert done.returncode == 2 and message in done.stderr.replace("\n", " ")
+    done = examine(*arguments)
+    assert done.exit_code == 2 and message in done.stderr.replace("\n", " ")
 
 
 @pytest.mark.slow

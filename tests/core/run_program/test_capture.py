@@ -50,6 +50,7 @@ asyncio.run(main())
     assert sorted(ids) == sorted(call.response_ids or [] for call in outcome.records[0].calls)
 
 
+@pytest.mark.slow
 async def test_threads_pools_forks_and_subprocesses_are_the_same_attempt(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

@@ -130,6 +130,7 @@ broken("end")
     assert "EntryFailed: KeyError: 'lost'" in reasons[0] and "before its entry returned" in reasons[1]
 
 
+@pytest.mark.slow
 async def test_without_the_option_all_is_one_rollout(tmp_path: Path, server: ScriptedModelServer) -> None:
     outcome = await run(tmp_path, AGENTS + "\nassert solve('one') == 0.5", server)
     assert len(outcome.records) == 1 and outcome.asked == ["one"] and outcome.kinds == ["exact"]

@@ -343,6 +343,7 @@ async def test_a_start_cancelled_while_the_policy_loads_starts_no_engine(
     await driver.close()
 
 
+@pytest.mark.slow
 async def test_a_start_cancelled_while_the_engine_starts_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

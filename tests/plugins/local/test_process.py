@@ -71,6 +71,7 @@ def test_start_update_and_close(policy_dir):
         child.version()
 
 
+@pytest.mark.slow
 def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(policy_dir):
     child = EngineProcess(policy_dir, **OPTIONS)
     child.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import sampled
 from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
 
@@ -20,7 +21,7 @@ from agl_local.policy.folder import fingerprint
 from agl_local.serving import LocalServer
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("engine", sampled(["thread", "process"], 0))
 async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
     policy = saved_policy(tmp_path / "policy")
     options = {"engine": engine, "threads": 1, "max_num_seqs": 2}
