@@ -1,4 +1,4 @@
-"""What the store keeps in mind is never more than what its tables say."""
+"""The store's cache holds nothing that is not in its tables."""
 
 from __future__ import annotations
 

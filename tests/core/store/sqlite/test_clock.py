@@ -1,4 +1,4 @@
-"""Leases and timeouts do not depend on the wall clock, and a restart gives everybody his time again."""
+"""Leases and timeouts do not depend on the wall clock, and a restart gives each attempt its time again."""
 
 from __future__ import annotations
 

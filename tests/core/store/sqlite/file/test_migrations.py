@@ -24,7 +24,7 @@ from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprin
 VERSION_1 = Path(__file__).with_name("version1.sql")
 VERSION_4 = Path(__file__).with_name("version4.sql")
 THEN = json.loads(Path(__file__).with_name("version4.json").read_text())
-"""What version 4 read from its file, and made of it: calls, seals, and the digest of the rows."""
+"""Calls, seals and the digest of the rows, as version 4 made them from its file."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_a_migrated_file_does_all_that_a_fresh_one_does(old: Path) -> None
 
 
 async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old: Path) -> None:
-    """A configuration that was left out meant one attempt without limits; it means something else now."""
+    """Version 3 stored no default configuration: one attempt without limits. The default has changed."""
     connection = sqlite3.connect(old, isolation_level=None)
     schema.prepare(connection, MIGRATIONS[:2])
     connection.execute("UPDATE rollouts SET config = NULL")

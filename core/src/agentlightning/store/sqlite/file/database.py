@@ -17,7 +17,7 @@ from agentlightning.store.sqlite.file.lock import FileLock
 from agentlightning.store.sqlite.file.statements import delete_sql, insert_sql, statement_of, update_sql
 
 _PAGE = 16384
-"""Bytes a page. A call takes about 3 kB, which 4 kB pages would store one a page."""
+"""Bytes in a page of the file. A call takes about 3 kB: a page of 4 kB would hold only one call."""
 _CACHE = 16 << 20
 """Bytes of pages kept in memory."""
 

@@ -1,7 +1,7 @@
 """One process writes a store file: it holds an advisory lock on ``<file>.lock``.
 
 The kernel releases the lock when the process ends, however it ends, and forked children do not inherit it.
-Invariant: only the lock decides whether a file has a writer; the text in the lock file says who that is.
+Invariant: only the lock decides whether a file has a writer; the text in the lock file names the writer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ _TRIES, _PAUSE = 5, 0.01
 """A writer tries again, because :func:`holder_of` takes a shared lock for a moment."""
 
 _held: dict[Path, FileLock] = {}
-"""A POSIX lock does not exclude its own process, and ends when that process opens and closes the file."""
+"""Locks of this process. A POSIX lock does not exclude its own process, and ends when that process opens and
+closes the file.
+"""
 _mutex = threading.RLock()
 """Held while a lock file is open, so that no thread closes it under another that has just locked it."""
 
 
 class LockHolder(msgspec.Struct, omit_defaults=True, frozen=True):
-    """The process that writes a store file, as its lock file names it."""
+    """The writer of a store file, as the lock file names it."""
 
     pid: int | None = None
     url: str | None = None
-    """Where it serves the store over HTTP, if it does."""
+    """URL at which it serves the store, if it does."""
 
 
 class Locked(StoreError):
@@ -123,7 +125,7 @@ def _read(file: int) -> LockHolder:
 
 
 def _try_lock(file: int, kind: int, pause: float = 0.0) -> bool:
-    """Try to lock after ``pause`` seconds; False if another process holds it."""
+    """Try to lock after ``pause`` seconds. Return False if another process holds the lock."""
     time.sleep(pause)
     try:
         fcntl.lockf(file, kind | fcntl.LOCK_NB)

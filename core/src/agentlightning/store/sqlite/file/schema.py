@@ -60,7 +60,7 @@ runs = Table(
     *_key(Text, "run_id"),
     *_required(Float, "create_time", "update_time"),
     *_required(LargeBinary, "info"),
-    *_optional(LargeBinary, "config"),  # of its rollouts that name none themselves
+    *_optional(LargeBinary, "config"),  # for rollouts without a configuration of their own
 )
 
 steps = Table(

@@ -63,7 +63,7 @@ def compile_for(dialect: Dialect, source: Any) -> SQLCompiler:
 
 
 def given(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Each column equals the parameter of the same name."""
+    """Compare each column with the parameter of the same name."""
     return and_(*(column == bindparam(column.key) for column in columns))
 
 
@@ -87,12 +87,12 @@ def delete_sql(table: Table, key: tuple[str, ...]) -> Executable:
 
 
 def least(a: Any, b: Any) -> ColumnElement[Any]:
-    """The lesser of two values in one row; NULL if ``a`` is NULL."""
+    """Select the lesser of two values in one row; NULL if ``a`` is NULL."""
     return case((a > b, b), else_=a)
 
 
 class InJson(ColumnElement[bool]):
-    """Whether ``column`` is in a JSON list of texts of any length, which is bound as ``:<name>``."""
+    """Tests whether ``column`` is in the JSON list of texts, of any length, that is bound as ``:<name>``."""
 
     inherit_cache = False
 

@@ -44,8 +44,9 @@ class PartialWrite(Exception):
 class Writer:
     """Runs reads and writes on the loop that owns the connection.
 
-    ``on_rollback`` is called whenever work is rolled back; ``check`` before each commit, which it stops by
-    raising a :class:`StoreError`. ``snapshots``: each read is a transaction, where another process writes.
+    The writer calls ``on_rollback`` whenever it rolls work back, and ``check`` before each commit; a
+    :class:`StoreError` from ``check`` stops the commit. ``snapshots``: each read is a transaction, because
+    another process writes.
     """
 
     _batch_mode: Literal["plain", "savepoints"] | None = None
@@ -112,10 +113,11 @@ class Writer:
     def write_batch(
         self, coroutines: Sequence[Callable[[], Coroutine[Any, Any, Any]]], savepoints: bool
     ) -> list[Any]:
-        """Within one write, run coroutines in order; a result or an exception each.
+        """Run coroutines in order, within one write. Return a result or an exception each.
 
-        No coroutine may wait. If one fails after changing something, :class:`PartialWrite` rolls all of them
-        back, to be run again with ``savepoints``: one each, which costs too much for the usual case.
+        No coroutine may wait. If one fails after a change, :class:`PartialWrite` rolls all of them back. The
+        caller runs them again with ``savepoints``, one for each coroutine, which cost too much for the usual
+        case.
         """
         self._batch_mode = "savepoints" if savepoints else "plain"
         try:
@@ -269,7 +271,7 @@ class Writer:
                 entry.future.set_exception(StoreError(message))
 
     async def _wait_for_commit(self, work: Callable[[], T], result: T) -> T:
-        """Wait for this turn's commit; the result of the run that was committed."""
+        """Wait for this turn's commit. Return the result of the run that was committed."""
         assert self._loop is not None
         entry = _PendingWrite(work, result, self._loop.create_future())
         self._turn.append(entry)
@@ -285,7 +287,7 @@ class Writer:
 
 
 async def _wait_for_answer(asked: asyncio.Future[Any], owner: asyncio.AbstractEventLoop) -> bool:
-    """Wait for the other loop's result; False if that loop ended without one."""
+    """Wait for the other loop's result. Return False if that loop ended without one."""
     try:
         while not asked.done() and owner.is_running():
             await asyncio.wait({asked}, timeout=_POLL_SECONDS)

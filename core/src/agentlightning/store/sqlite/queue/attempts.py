@@ -206,7 +206,7 @@ class AttemptStore(RolloutStore, WorkerStore):
     def _writable_attempt(
         self, rollout_id: str, attempt_id: str, what: str, n: int = 1, fence: int | None = None
     ) -> CachedAttempt:
-        """Do the same as :meth:`_require_writable`, without a query for a cached attempt."""
+        """Do the same as :meth:`_require_writable`, but without a query if the attempt is cached."""
         cached = self.cache.attempts.get(rollout_id)
         if cached is not None and cached.attempt_id == attempt_id and fence in (None, cached.fence):
             return cached

@@ -24,9 +24,9 @@ from agentlightning.types import AttemptStatus
 
 _log = logging.getLogger(__name__)
 TIMEOUT_GRACE_SECONDS = 10.0
-"""Seconds the runner has to report a timeout itself before the store does."""
+"""Seconds that a runner has to report a timeout before the store ends the attempt itself."""
 _RETRY_SECONDS = 5.0
-"""Seconds until the next try after one that failed."""
+"""Seconds until the next try after a failed one."""
 _a, _r = schema.attempts, schema.rollouts
 _HELD = select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT))
 _opened: Any = bindparam("opened")

@@ -1,4 +1,4 @@
-"""Leases: a worker takes rollouts from the queue, or a named one past it, and others wait for their end.
+"""Leases: workers take rollouts from the queue, or a named one past it; others wait for rollouts to end.
 
 A lease makes an attempt with the rollout's next fence. Invariant: a queued rollout is leased to exactly one
 worker, the oldest first. Nothing polls, except readers of a file that another process writes.

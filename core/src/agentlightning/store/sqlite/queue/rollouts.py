@@ -85,7 +85,7 @@ def check_config(config: RolloutConfig | None) -> None:
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raise ``ValueError``, which names a bad value before a worker meets it."""
+    """Raise ``ValueError`` for a bad value, before a worker gets it."""
     for name in ("rollout_id", "run_id", "group_id"):
         value = getattr(rollout, name)
         if value in RESERVED_IDS:
@@ -106,7 +106,7 @@ class RolloutStore(ResourceStore):
     def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
     ) -> list[Rollout]:
-        """Put many into the queue in one transaction; an empty ``rollout_id`` becomes a fresh one.
+        """Put rollouts into the queue in one transaction. An empty ``rollout_id`` becomes a fresh one.
 
         A ``config`` equal to ``RolloutConfig()`` means that of the run.
         """

@@ -1,1 +1,1 @@
-"""Runs, steps, resources and statistics, and their deletion."""
+"""Runs with their steps, counts and statistics, and the deletion of runs."""

@@ -43,8 +43,8 @@ class RunStore(StoreCore):
         *,
         request_id: str | None = None,
     ) -> None:
-        """Register a run; once, for the same id and info. ``config``: for rollouts of the run that have no
-        configuration of their own.
+        """Register a run. The same id with the same info is registered once. ``config``: for rollouts of the
+        run that have no configuration of their own.
         """
         check_config(config)
         known = self.db.one(_GET_RUN, run_id=run_id)
@@ -65,7 +65,7 @@ class RunStore(StoreCore):
         *,
         request_id: str | None = None,
     ) -> None:
-        """Merge ``info`` into a run's. ``config`` replaces the run's; ``None``: it stays."""
+        """Merge ``info`` into the info of a run. ``config`` replaces its configuration, unless ``None``."""
         check_config(config)
         known = self.db.one(_GET_RUN, run_id=run_id)
         if known is None:
