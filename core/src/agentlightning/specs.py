@@ -154,7 +154,9 @@ class AdapterSpec:
     framework: str
     """Import name of the framework; the adapter becomes active when it is imported."""
     instrumentor: Callable[[], Any]
-    """Returns the OpenTelemetry ``BaseInstrumentor``, best a ``capture.adapter.AdapterInstrumentor``."""
+    """Returns the OpenTelemetry ``BaseInstrumentor``, best a
+    ``capture.instrument.adapter.AdapterInstrumentor``.
+    """
     entry_methods: Callable[[type], Sequence[str]] | None = None
     """Methods of an agent class that ``@agl.agent`` wraps; ``()`` for classes of other frameworks."""
     requires: str = ""
@@ -229,7 +231,7 @@ class CreditRuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class BaselineSpec:
-    """A baseline by name; signature as in ``credit.baselines``."""
+    """A baseline by name; signature as in ``credit.advantage.baselines``."""
 
     name: str
     baseline: Callable[..., Any]

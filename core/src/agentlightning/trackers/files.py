@@ -20,36 +20,38 @@ class FilesTracker:
         self.folder = folder
 
     def start(self, run: Mapping[str, Any]) -> None:
-        self._replace("run.json", run)
+        self._replace("run.json", _document(run))
 
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
         """Remove the lines of steps that are trained again, and a line that was cut off."""
         self.start(run)
-        self._rewrite("metrics.jsonl", reports)
-        self._rewrite("evaluations.jsonl", evaluations)
+        self._replace("metrics.jsonl", "".join(map(_line, reports)))
+        self._replace("evaluations.jsonl", "".join(map(_line, evaluations)))
 
     def step(self, report: StepReport) -> None:
-        self._append("metrics.jsonl", report.model_dump())
+        self._append("metrics.jsonl", report)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        self._append("evaluations.jsonl", evaluation.model_dump())
+        self._append("evaluations.jsonl", evaluation)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        self._replace("summary.json", summary)
+        self._replace("summary.json", _document(summary))
 
-    def _append(self, name: str, value: Mapping[str, Any]) -> None:
+    def _append(self, name: str, record: StepReport | Evaluation) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value) + "\n")
+            file.write(_line(record))
 
-    def _rewrite(self, name: str, values: Sequence[StepReport | Evaluation]) -> None:
+    def _replace(self, name: str, text: str) -> None:
         draft = self.folder / (name + ".part")
-        draft.write_text("".join(json.dumps(v.model_dump()) + "\n" for v in values), encoding="utf-8")
+        draft.write_text(text, encoding="utf-8")
         os.replace(draft, self.folder / name)
 
-    def _replace(self, name: str, value: Mapping[str, Any]) -> None:
-        draft = self.folder / (name + ".part")
-        plain = msgspec.to_builtins(dict(value), enc_hook=str)
-        draft.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        os.replace(draft, self.folder / name)
+
+def _line(record: StepReport | Evaluation) -> str:
+    return json.dumps(record.model_dump()) + "\n"
+
+
+def _document(value: Mapping[str, Any]) -> str:
+    return json.dumps(msgspec.to_builtins(dict(value), enc_hook=str), indent=2) + "\n"

@@ -72,7 +72,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     top_k: int = -1
     critic: bool = False
     """Advantages come from a value model (GAE); a call's credit is the return it learns
-    (:mod:`.credit.critic`).
+    (:mod:`agentlightning.credit.advantage.critic`).
     """
     merge: bool = True
     """Merge calls that extend each other into one row."""
