@@ -230,8 +230,7 @@ async def test_after_a_signal_no_other_process_is_started(
         work = asyncio.create_task(run_all(session))
         while not session.processes.running:
             await asyncio.sleep(0.01)
-        session.processes.note_signal(signal.SIGTERM)
-        session.processes.forward_signal(signal.SIGTERM)
+        session.processes.on_signal(signal.SIGTERM)
         ran = await work
         summary = await summarise(session, ran, 0.0)
     assert [one.code for one in ran] == [-signal.SIGTERM]

@@ -152,9 +152,8 @@ def _forward_signals(session: ProgramSession) -> Iterator[None]:
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
     def on_signal(number: int) -> None:
-        session.processes.note_signal(number)
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
-            session.processes.forward_signal(number)
+        typed = number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground()
+        session.processes.on_signal(number, forward=not typed)
 
     try:
         for number in before:

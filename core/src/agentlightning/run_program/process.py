@@ -75,14 +75,11 @@ class Processes:
     ending_signal: int | None = None
     """The signal that has ended the run."""
 
-    def note_signal(self, number: int) -> None:
-        """Remember a signal that ends the run."""
+    def on_signal(self, number: int, *, forward: bool = True) -> None:
+        """Note a signal that ends the run. Send it to every process if ``forward``."""
         if number in ENDING_SIGNALS:
             self.ending_signal = number
-
-    def forward_signal(self, number: int) -> None:
-        """Send a signal to every process."""
-        for process in self.running:
+        for process in self.running if forward else ():
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 process.send_signal(number)
 
@@ -94,7 +91,7 @@ async def run_process(command: Sequence[str], variables: Mapping[str, str], proc
     process = await asyncio.create_subprocess_exec(*command, env=dict(variables))
     processes.running.add(process)
     if processes.ending_signal is not None:  # it arrived while the process was started
-        processes.forward_signal(processes.ending_signal)
+        processes.on_signal(processes.ending_signal)
     try:
         return await process.wait()
     except asyncio.CancelledError:

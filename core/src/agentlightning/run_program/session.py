@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext, current_attempt
-from agentlightning.capture.emit.rewards import find_reward_spans
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
@@ -21,13 +20,13 @@ from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions
 from agentlightning.run_program.process import Processes
 from agentlightning.runner import Runner
+from agentlightning.runner.attempt import notify_rewards
 from agentlightning.specs import Server
 from agentlightning.store import Store
 from agentlightning.store.pages import pages
 from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
-from agentlightning.types.rewards import reward_of
 
 Work = Callable[[AttemptContext], Awaitable[float | None]]
 """Does the work of an attempt and returns its reward."""
@@ -86,10 +85,8 @@ class ProgramSession:
         """Notify plugins of the rewards that the program emitted. The runner does so for returned rewards."""
         if not self.plugins.has_listeners("agl_reward_emitted"):
             return
-        ids = {"rollout_id": context.rollout_id, "attempt_id": context.attempt_id}
         async for page in pages(self.store.query_spans, context.rollout_id):
-            for reward in filter(None, map(reward_of, find_reward_spans(page))):
-                self.plugins.notify("agl_reward_emitted", reward=reward, **ids)
+            notify_rewards(self.plugins, page)
 
 
 @asynccontextmanager

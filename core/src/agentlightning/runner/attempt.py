@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -176,9 +176,14 @@ class AttemptRunner:
         if not self.plugins:
             return
         if self.plugins.has_listeners("agl_reward_emitted"):
-            ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": attempt.attempt_id}
-            for reward in filter(None, map(reward_of, find_reward_spans(spans))):
-                self.plugins.notify("agl_reward_emitted", reward=reward, **ids)
+            notify_rewards(self.plugins, spans)
         if self.plugins.has_listeners("agl_rollout_finished"):
             rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
             self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+
+
+def notify_rewards(plugins: Plugins, spans: Iterable[Span]) -> None:
+    """Notify plugins of the rewards among the spans of an attempt."""
+    for span in find_reward_spans(spans):
+        ids = {"rollout_id": span.rollout_id, "attempt_id": span.attempt_id}
+        plugins.notify("agl_reward_emitted", reward=reward_of(span), **ids)
