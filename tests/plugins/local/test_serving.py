@@ -13,6 +13,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
 
 from agentlightning.types import UsageError
+from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
 from agl_local.options import OptionError
 from agl_local.plugin import agl_drivers, make_server
@@ -49,6 +50,24 @@ async def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=said):
             await server.start()
         await server.close()
+
+
+async def test_an_engine_that_fails_is_said_with_its_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: EngineProcess) -> str:
+        raise EngineError("no room")
+
+    monkeypatch.setattr(EngineProcess, "start", start)
+    server = LocalServer(saved_policy(tmp_path / "policy"), "old", {"threads": 1})
+    with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served: no room"):
+        await server.start()
+    await server.close()
+
+
+@pytest.mark.slow
+async def test_a_foreign_model_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
+    """The engine's process loads transformers for it."""
     (saved_policy(tmp_path / "foreign") / "config.json").write_text('{"model_type": "gpt2"}')
     server = LocalServer(tmp_path / "foreign", "old", {"threads": 1})
     with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served"):
