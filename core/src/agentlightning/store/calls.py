@@ -57,13 +57,15 @@ class _Prefix(NamedTuple):
 class _Prefixes:
     """Prefixes that stored calls hold, by length in bytes and digest."""
 
-    __slots__ = ("_known", "_lengths", "_scratch", "recent")
+    __slots__ = ("_items", "_known", "_lengths", "_scratch", "recent")
 
     def __init__(self) -> None:
         self.recent = PrefixDigests()
         """The last addition; most often the next call begins with it."""
         self._lengths: list[int] = []
         self._scratch = bytearray()
+        self._items = 0
+        """Messages of the last call, with its answer."""
         self._known: dict[tuple[int, bytes], tuple[bytes, _Prefix]] = {}
 
     def expect(self, data: PrefixDigests) -> None:
@@ -73,13 +75,13 @@ class _Prefixes:
             self.recent = data
 
     def joined(self, asked: list[Any] | str, answer: list[Any] | str) -> tuple[int, PrefixDigests]:
-        """The number of bytes of ``asked``, and a buffer of ``asked`` and ``answer``.
+        """Return the number of bytes of ``asked``, and a buffer of ``asked`` and ``answer``.
 
-        Messages that are the last ones and more extend the buffer of the last ones: what is known is compared
-        message by message, and neither joined nor hashed again.
+        If ``asked`` begins with all messages of the last call, new messages extend that call's buffer: known
+        messages are compared one by one, and neither joined nor hashed again.
         """
         last, at, known = self.recent.data, 0, 0
-        if isinstance(asked, list) and isinstance(last, bytearray):
+        if len(asked) >= self._items and isinstance(asked, list) and isinstance(last, bytearray):
             while at < len(last) and known < len(asked):
                 _encoder.encode_into(asked[known], self._scratch)
                 if not last.startswith(self._scratch, at):
@@ -87,6 +89,7 @@ class _Prefixes:
                 at, known = at + len(self._scratch), known + 1
         if at < len(last):
             at, known = 0, 0
+        self._items = len(asked) + len(answer)
         parts, more = _bytes(asked[known:]), _bytes(answer)
         own, new = at + sum(map(len, parts)), b"".join(parts + more)
         if at:
