@@ -137,25 +137,25 @@ class Pipeline:
     # -------------------------------------------------------------------------------------------- forward
     async def _forward(self, reply: AgentReply, recorder: CallRecorder) -> web.StreamResponse:
         """Send the call to the engine of its policy; again, if a hold made the engine give it up."""
-        request = recorder.request
-        policy, planned = request.route.policy, request.engine_body
+        planned = recorder.request
+        policy = planned.route.policy
         while True:
             await self.gate.wait(policy)
-            self.planner.reroute(request, self.gate.hold_count(policy))
+            # Once the head has left, the prompt stays as it was fitted: no error may replace the answer.
+            request = recorder.request if reply.head_sent else planned
+            recorder.request = self.planner.reroute(request, self.gate.hold_count(policy))
             with self.gate:
                 try:
                     return await self._once(reply, recorder)
                 except RetryAfterHold:
                     recorder.assembler = None  # nothing of the answer is on record
-                    if not reply.head_sent:
-                        request.engine_body, request.edited = planned, {}
 
     async def _once(self, reply: AgentReply, recorder: CallRecorder) -> web.StreamResponse:
         """Fit, ask, record, answer."""
-        request = recorder.request
         try:
-            if not reply.head_sent:  # afterwards the prompt stays as it was fitted: no error may replace it
-                await self._fit(request)
+            if not reply.head_sent:
+                recorder.request = await self._fit(recorder.request)
+            request = recorder.request
             self.gate.check(request.route.policy, request.holds)
             answered = await self._ask(reply, recorder)
         except CallFailure as failure:
@@ -165,7 +165,7 @@ class Pipeline:
         await recorder.commit(answered.calls)
         if answered.counted_as:
             self.metrics.streams[answered.counted_as] += 1
-        return await reply.finish(answered.body, answered.headers, stream=request.streams)
+        return await reply.finish(answered.body, answered.headers, stream=recorder.request.streams)
 
     def _retried_or_failed(
         self, failure: CallFailure, reply: AgentReply, recorder: CallRecorder
@@ -183,12 +183,14 @@ class Pipeline:
             return CallFailure(502, ABORTED_BY_ENGINE, str(failure))
         raise RetryAfterHold
 
-    async def _fit(self, request: ModelRequest) -> None:
+    async def _fit(self, request: ModelRequest) -> ModelRequest:
         """Shorten a prompt that the engine's context cannot take, or raise :class:`CallFailure`."""
         route, cuts = request.route, request.attempt.dropped_blocks
         fitted = await self.fitter.fit(route, request.engine_body, cuts, request.api.engine_api)
-        if fitted is not None:
-            request.engine_body, request.edited = fitted
+        if fitted is None:
+            return request
+        body, edited = fitted
+        return msgspec.structs.replace(request, engine_body=body, edited=edited)
 
     async def _ask(self, reply: AgentReply, recorder: CallRecorder) -> Answered:
         """Ask the engine, passing its stream on if possible."""

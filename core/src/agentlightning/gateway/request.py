@@ -1,6 +1,7 @@
 """One model call as the pipeline hands it on: its caller, the agent's body, and the engine's.
 
-Invariant: ``body``, which is recorded, is the agent's request; only ``engine_body`` is rewritten.
+Invariants: a :class:`ModelRequest` never changes; a stage that decides more makes a new one. ``body``, which
+is recorded, is the agent's request; only ``engine_body`` is rewritten.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
-class ModelRequest(msgspec.Struct, kw_only=True):
+class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     """One call, with all decisions about it so far."""
 
     caller: RequestIdentity
@@ -183,8 +184,10 @@ class Planner:
             message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
             raise RequestRefused(404, "no-route", message) from None
 
-    def reroute(self, request: ModelRequest, holds: int) -> None:
-        """Send the request to the engine that serves its policy now; it may have changed during a wait."""
-        request.route = route = self.routes.get(request.route.policy, request.route)
-        request.engine_body["model"] = route.model
-        request.version, request.holds = route.served_version(), holds
+    def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
+        """Return the request for the engine that serves its policy now; it may have changed during a wait."""
+        route = self.routes.get(request.route.policy, request.route)
+        body = {**request.engine_body, "model": route.model}
+        return msgspec.structs.replace(
+            request, route=route, engine_body=body, version=route.served_version(), holds=holds
+        )
