@@ -60,6 +60,8 @@ def site(begun: Path) -> Path:
 
 def test_nothing_is_left_of_the_imaginary_framework(begun: Path) -> None:
     for path in (begun / "acme-agents").rglob("*"):
+        if "__pycache__" in path.parts:  # another test has run the package
+            continue
         assert "tiny" not in path.name.lower()
         assert path.is_dir() or "tinyagents" not in path.read_text().lower(), path
     assert (begun / "acme-agents" / "src" / "agl_acme_agents" / "py.typed").exists()
