@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from contract.store import Clock
 
 from agentlightning.store.base import StoreError
+from agentlightning.store.sqlite.queue import expiry
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus
 
@@ -38,6 +40,24 @@ async def test_attempts_of_a_process_that_died_end_after_a_restart(tmp_path: Pat
     clock.now += 60
     (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
     assert done.status is RolloutStatus.FAILED and "timeout_seconds" in (done.reason or "")
+    await store.close()
+
+
+async def test_polls_of_an_empty_queue_search_the_live_attempts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SQLiteStore(tmp_path / "s.sqlite")
+    await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=3600.0))
+    searches, search = [], store.db.all
+
+    def count(source: Any, **values: Any) -> list[tuple[Any, ...]]:
+        searches.append(source)
+        return search(source, **values)
+
+    monkeypatch.setattr(store.db, "all", count)
+    for _ in range(5):
+        assert await store.dequeue_rollout() is None
+    assert searches.count(expiry._OVERDUE) == 1
     await store.close()
 
 

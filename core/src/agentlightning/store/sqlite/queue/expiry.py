@@ -121,6 +121,7 @@ class ExpiryStore(AttemptStore):
                 why = f"longer than timeout_seconds ({state.config.timeout_seconds:g} s)"
             self._end_and_move_on(state, status, now, f"{status}: {why}")
         self.cache.next_due = None
+        self._next_due()  # so that polls of an empty queue do not search the live attempts
         return len(overdue)
 
     def _next_due(self) -> float | None:
