@@ -63,6 +63,11 @@ def agl_trackers() -> list[specs.TrackerSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_policies() -> list[specs.PolicySpec]:  # type: ignore[empty-body]
+    """Pretrained policies that ``backend.policy`` may name in place of a folder."""
+
+
+@hookspec
 def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``agl``."""
 

@@ -247,6 +247,15 @@ class TrackerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A pretrained policy by name: ``fetch()`` returns its folder, downloaded on first use."""
+
+    name: str
+    fetch: Callable[[], Path]
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommandSpec:
     """A subcommand of ``agl``: ``register(app)`` adds it."""
 

@@ -11,8 +11,10 @@ import typer
 
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.cli.config_options import Config, Sets, last_line, read
+from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from agentlightning.train.fields import from_fields
+from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types.policy import missing_policy_message
 
@@ -50,10 +52,14 @@ def _named(given: str) -> tuple[str, str]:
 
 
 def _folder(given: str) -> str:
-    """Return the absolute path of a policy's folder, which is relative to the working directory."""
-    if not Path(given).is_dir():
+    """Return the absolute path of a policy: a folder, relative to the working directory, or the name of a
+    plugin's pretrained policy.
+    """
+    if Path(given).is_dir():
+        return str(Path(given).resolve())
+    if (fetched := fetch_pretrained(given, load_plugins())) is None:
         raise ConfigError(f"--policy {missing_policy_message(given)}")
-    return str(Path(given).resolve())
+    return str(fetched)
 
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:

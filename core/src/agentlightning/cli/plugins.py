@@ -11,7 +11,7 @@ from agentlightning.plugins.manager import load
 
 KINDS = (
     "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",
-    "commands",
+    "policies", "commands",
 )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from agentlightning.algorithms.rollouts.batching import DatasetError, check_task
 from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
+from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.fields import from_fields
-from agentlightning.train.policies import PolicyFolder, PolicySource
+from agentlightning.train.policies import PolicyFolder, PolicySource, fetch_pretrained
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM
@@ -98,6 +99,8 @@ def _source(config: RunConfig, given: PolicySection | PolicySource, key: str) ->
 def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
     folder = config.path(given)
     if not folder.is_dir():
+        if (fetched := fetch_pretrained(given, load_plugins())) is not None:
+            return fetched
         where = "" if str(folder) == str(given) else f" (looked for at {folder})"
         raise ConfigError(f"{key}: {missing_policy_message(given)}{where}")
     return folder

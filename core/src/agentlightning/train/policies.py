@@ -15,6 +15,7 @@ from typing import Any
 
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Upstream
+from agentlightning.plugins.manager import Plugins
 from agentlightning.types import LLM
 from agentlightning.types.select import selector
 
@@ -83,6 +84,12 @@ class Policies:
             [f"{name} (trained) {folder.path}" for name, folder in self.trained.items()]
             + [f"{name} (frozen) {_location(given)}" for name, given in self.frozen.items()]
         )
+
+
+def fetch_pretrained(name: str | Path, plugins: Plugins) -> Path | None:
+    """Return the folder of a pretrained policy, fetched on first use; ``None`` if no plugin has ``name``."""
+    spec = plugins.policies.get(str(name))
+    return None if spec is None else spec.fetch().resolve()
 
 
 def read_policies(

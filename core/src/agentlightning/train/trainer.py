@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Unpack
 
 from agentlightning.algorithms.context import Context
@@ -17,10 +19,10 @@ from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.fields import RunFields, field_of, fields_of, from_fields, is_field
-from agentlightning.train.policies import Policies
+from agentlightning.train.policies import POLICY, Policies, fetch_pretrained
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.session import Data, TrainingSession
-from agentlightning.types import Recipe, Resource
+from agentlightning.types import LLM, Recipe, Resource
 
 
 class Trainer:
@@ -139,9 +141,29 @@ class Trainer:
     ) -> AbstractAsyncContextManager[Context]:
         """Open store, gateway, engine and runner of a run; close them in reverse, whatever happens."""
         opened = TrainingSession(
-            self.config, self.plugins, self.tracer, self.adapter, self.initial_resources, self.hooks
+            _with_fetched(self.config, self.plugins),
+            self.plugins,
+            self.tracer,
+            self.adapter,
+            self.initial_resources,
+            self.hooks,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
+
+
+def _with_fetched(config: RunConfig, plugins: Plugins) -> RunConfig:
+    """Return ``config`` with folders in place of the names of pretrained policies, which are fetched."""
+    policies = config.served
+    found = {}
+    for name, given in {**policies.trained, **policies.frozen}.items():
+        if isinstance(given, LLM) or Path(given.path).is_dir():
+            continue
+        if (fetched := fetch_pretrained(given.path, plugins)) is not None:
+            found[name] = replace(given, path=fetched)
+    if not found:
+        return config
+    policy: Any = config.backend.policy
+    return from_fields({"policy": {**policy, **found} if policies.named else found[POLICY]}, config)
 
 
 def _of_verl(given: VERL, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,19 @@
-"""The plugin ``local``: registers the driver. Nothing heavy is imported until a driver is made."""
+"""The plugin ``local``: registers the driver, the command ``agl policy``, and the models that it fetches.
+
+Nothing heavy is imported until one of them is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import Driver, DriverSpec, Inspector, Server
+from agentlightning.specs import CommandSpec, Driver, DriverSpec, Inspector, PolicySpec, Server, lazily
 from agentlightning.types import Recipe
+from agl_local.policy.catalogue import CATALOGUE
 from agl_local.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
@@ -40,6 +45,13 @@ def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | N
     return LocalServer(policy, name, options)
 
 
+def fetch_policy(name: str) -> Path:
+    """Return the folder of a model, fetched on first use; see ``policy.fetch.fetch``."""
+    from agl_local.policy.fetch import fetch
+
+    return fetch(name).path
+
+
 def make_inspector(policy: Path) -> Inspector:
     """A ``LocalInspector``; see there."""
     from agl_local.inspect import LocalInspector
@@ -62,4 +74,19 @@ def agl_drivers() -> list[DriverSpec]:
             multi_policy=True,
             serve=make_server,
         )
+    ]
+
+
+@hookimpl
+def agl_commands() -> list[CommandSpec]:
+    """The command that fetches pretrained models."""
+    return [CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models")]
+
+
+@hookimpl
+def agl_policies() -> list[PolicySpec]:
+    """The models of the catalogue."""
+    return [
+        PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
+        for model in CATALOGUE.values()
     ]
