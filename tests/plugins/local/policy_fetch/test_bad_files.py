@@ -134,10 +134,18 @@ def test_tensors_that_are_not_the_networks(tmp_path, tensors, said):
         convert(tmp_path, gguf(METADATA, tensors))
 
 
-def test_values_that_are_not_finite(tmp_path):
-    values = np.full(32, np.inf, "<f4")
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("F32", np.full(32, np.inf, "<f4").tobytes()),
+        ("F16", b"\x01\x7c" * 32),  # a signalling NaN
+        ("Q8_0", np.float16(np.inf).tobytes() + bytes(32)),  # infinity times zero
+        ("Q4_1", np.array([np.inf, -np.inf], "<f2").tobytes() + b"\x11" * 16),
+    ],
+)
+def test_values_that_are_not_finite(tmp_path, kind, data):
     with pytest.raises(BadModelFile, match=r"'output_norm.weight' holds values that are not finite"):
-        convert(tmp_path, gguf(METADATA, {**TENSORS, "output_norm.weight": ((32,), 0, values.tobytes())}))
+        convert(tmp_path, gguf(METADATA, {**TENSORS, "output_norm.weight": ((32,), KINDS[kind], data)}))
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -92,6 +92,7 @@ def test_tokens_template_and_special_tokens(tmp_path):
     assert config["dtype"] == "float32"
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_folder(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

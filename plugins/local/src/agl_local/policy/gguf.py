@@ -141,13 +141,14 @@ class GGUFFile:
         return self.get(key, kind, self.metadata[key])
 
     def read(self, name: str) -> Floats:
-        """Return a tensor as float32."""
+        """Return a tensor as float32. Values may be infinite or not a number, if the file is damaged."""
         tensor = self.tensors[name]
         stored = self._data[tensor.start : tensor.start + tensor.size].reshape(-1, tensor.encoding.size)
         values = np.empty((len(stored), tensor.encoding.values), np.float32)
         step = _CHUNK // tensor.encoding.values
-        for first in range(0, len(stored), step):
-            values[first : first + step] = tensor.encoding.decode(stored[first : first + step])
+        with np.errstate(all="ignore"):
+            for first in range(0, len(stored), step):
+                values[first : first + step] = tensor.encoding.decode(stored[first : first + step])
         return values.reshape(tensor.shape)
 
     def _alignment(self) -> int:
