@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,7 @@ class GGUFFile:
         if self.path.stat().st_size < 24:
             raise BadModelFile(f"{self.path}: not a GGUF file: it has {self.path.stat().st_size} bytes")
         self._data: Bytes = np.memmap(self.path, np.uint8, "r")
-        cursor = _Cursor(self.path, memoryview(self._data))
+        cursor = _Cursor(self.path, self._data.data)
         n_tensors, n_keys = _read_counts(cursor)
         self.metadata: Mapping[str, Any] = _read_metadata(cursor, n_keys)
         self.tensors: Mapping[str, TensorInfo] = _read_tensors(cursor, n_tensors, self._alignment())
@@ -127,9 +127,9 @@ class GGUFFile:
     def get(self, key: str, kind: type[T], default: T) -> T:
         """Return the value of ``key``; ``default`` if the file has none. Raise if it is of another type."""
         value = self.metadata.get(key, default)
-        if type(value) is not kind:
+        if type(value) is not kind:  # exactly: True is no number
             raise BadModelFile(f"{self.path}: {key} is a {type(value).__name__}, not a {kind.__name__}")
-        return value
+        return cast(T, value)
 
     def need(self, key: str, kind: type[T]) -> T:
         """Return the value of ``key``. Raise if the file has none, or one of another type."""

@@ -6,6 +6,7 @@ pre-tokenizers of llama.cpp (``src/llama-vocab.cpp``) and the tokenizer.json fil
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -38,7 +39,7 @@ def _gpt2() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
-_SPLITS = {
+_SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-2": _gpt2,
     "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()]),
     "qwen2": lambda: _split_by(_WORDS % r"\p{N}"),
