@@ -55,6 +55,8 @@ def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
     assert plugin.fetched == 0  # on first use
     config = _with_fetched(trainer.config, plugins)
     assert config.served.trained["policy"].path == plugin.folder and plugin.fetched == 1
+    trainer.session(None)  # before it opens anything
+    assert plugin.fetched == 2
 
 
 def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class GGUFFile:
         value = self.metadata.get(key, default)
         if type(value) is not kind:  # exactly: True is no number
             raise BadModelFile(f"{self.path}: {key} is a {type(value).__name__}, not a {kind.__name__}")
-        return cast(T, value)
+        return value
 
     def need(self, key: str, kind: type[T]) -> T:
         """Return the value of ``key``. Raise if the file has none, or one of another type."""
@@ -138,7 +138,7 @@ class GGUFFile:
                 f"{self.path}: the file has no {key!r}, which a conversion needs; download the file again, "
                 "or give the model's folder in Hugging Face layout"
             )
-        return self.get(key, kind, self.metadata[key])
+        return self.get(key, kind, cast(T, self.metadata[key]))
 
     def read(self, name: str) -> Floats:
         """Return a tensor as float32. Values may be infinite or not a number, if the file is damaged."""
