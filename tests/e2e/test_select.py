@@ -187,7 +187,7 @@ async def test_whom_nobody_named_is_unknown_said_once_and_trained(
         summary, records = await trained(tmp_path, solve, select="unknown")
     calls = [call for record in records for call in record.calls]
     assert [(call.tags, call.selected) for call in calls] == [({"role": "unknown"}, True)] * 2
-    (warning,) = [r for r in caplog.records if "nobody in particular" in r.getMessage()]
+    (warning,) = [r for r in caplog.records if "has no agent's name" in r.getMessage()]
     assert "@agl.agent" in warning.getMessage() and "adapter" in warning.getMessage()
     assert summary["accounts"] == {}, "where nobody has a name there is nobody to tell apart"
     assert summary["totals"]["calls_exact"] == 2

@@ -52,7 +52,7 @@ class Event:
     day: int
     phase: str
     seat: int = 0
-    """Who did it, or whom it is about; 0: nobody in particular."""
+    """Who did it, or whom it is about; 0: no single player."""
     target: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     audience: frozenset[int] | None = None

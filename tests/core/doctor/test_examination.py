@@ -130,7 +130,7 @@ async def test_the_doctors_own_calls_are_the_doctors(
 ) -> None:
     found = await examined(tmp_path, monkeypatch, named, ProbeSize(tasks=1, quick=True), batch_size=64)
     assert found["capture"].data["agents"] == {"solver": 4}
-    assert "nobody in particular" not in caplog.text
+    assert "has no agent's name" not in caplog.text
     assert found["configuration"].status == "warn"
     assert "a step draws 64 tasks and the dataset has 40: each is in it up to 2 times" in said(
         found["configuration"]

@@ -94,7 +94,7 @@ def test_calls_that_cannot_be_told_apart_are_said() -> None:
     unnamed = exact("r1", tags={"role": "unknown"})
     assert judge_capture([unnamed]).status == "ok", "where all are unnamed there is nobody to tell apart"
     check = judge_capture([exact(), unnamed])
-    assert check.status == "warn" and "1 call came from nobody in particular" in check.title
+    assert check.status == "warn" and "1 call without an agent's name" in check.title
     assert "@agl.agent" in check.advice[0]
 
 

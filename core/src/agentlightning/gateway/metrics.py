@@ -115,10 +115,10 @@ class Metrics:
         """Count a call without agent, role and node; log the first with a way to name such calls."""
         if not self.unnamed:
             log.warning(
-                "a model call came from nobody in particular: no adapter, decorator or tag names the agent "
-                "that makes it. Its role is 'unknown', which `select` can choose like any name. To name such "
-                "calls, switch on the adapter of their framework, decorate their class with @agl.agent, or "
-                "make them within `with agl.tagged(agent=…)`"
+                "a model call has no agent's name: no adapter, decorator or tag gives one. Its role is "
+                "'unknown', which `select` can choose like any name. To name such calls, switch on the "
+                "adapter of the framework, decorate the agent's class with @agl.agent, or make the calls "
+                "within `with agl.tagged(agent=…)`"
             )
         self.unnamed += 1
 

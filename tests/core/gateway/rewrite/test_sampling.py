@@ -125,7 +125,7 @@ async def test_whom_nobody_named_is_unknown_counted_and_said_once(run, caplog):
         {"role": "unknown"}, {"role": "unknown"}, {"team": "salon", "role": "unknown"}, {"node": "write"},
     ]  # fmt: skip
     assert run.gateway.metrics.unnamed == 3 == run.gateway.metrics.as_dict()["unnamed"]
-    assert len([r for r in caplog.records if "nobody in particular" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "has no agent's name" in r.getMessage()]) == 1
 
 
 async def test_the_attempts_tags_name_whom_the_caller_does_not(run):

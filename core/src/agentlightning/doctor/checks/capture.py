@@ -133,9 +133,9 @@ def _selection(notes: Notes, records: Sequence[Record], select: Select, agents: 
     calls = [call for record in records for call in record.calls]
     if 0 < (unnamed := sum(call.tags.get("role") == UNKNOWN for call in calls)) < len(calls):
         notes.warn(
-            f"{plural(unnamed, 'call')} came from nobody in particular (role {UNKNOWN!r})",
-            "Switch on the adapter of their framework, mark their class with @agl.agent, or make them within "
-            "`with agl.tagged(agent=…)`.",
+            f"{plural(unnamed, 'call')} without an agent's name (role {UNKNOWN!r})",
+            "Switch on the adapter of the framework, decorate the agent's class with @agl.agent, or make the "
+            "calls within `with agl.tagged(agent=…)`.",
         )
     chosen = Counter(caller_name(call.tags) for call in calls if call.selected)
     if not calls or (select is None and chosen == agents):
