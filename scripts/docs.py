@@ -137,7 +137,7 @@ def honoured(name: str, spec: DriverSpec) -> str:
     if name in spec.unsupported_fields:
         return f"refused: {spec.unsupported_fields[name]}"
     if name == "lam":
-        return "refused: it is a critic's"
+        return "refused: only GAE uses it, which needs a critic"
     if name == "critic":
         return agl_verl.config.critic.SAYS[name]
     return (

@@ -107,7 +107,7 @@ def test_every_field_of_a_recipe_is_honoured_or_refused_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    ({"top_p": 0.9}, "no update computes"),
+    ({"top_p": 0.9}, "an update cannot recompute"),
 ])  # fmt: skip
 def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=f"does not implement .*{why}"):

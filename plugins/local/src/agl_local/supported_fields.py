@@ -19,12 +19,12 @@ SUPPORTED_FIELDS = frozenset(
 ``top_k`` (see ``refuse``).
 """
 
-_PART = "tokens sampled from a part of the distribution have probabilities that no update computes"
+_TRUNCATED = "an update cannot recompute the probabilities of tokens sampled from a truncated distribution"
 UNSUPPORTED_FIELDS = {
-    "critic": "there is no value head; the driver `verl` trains one",
-    "lam": "it is a critic's",
-    "top_p": _PART,
-    "top_k": _PART,
+    "critic": "the local driver has no value head; the driver `verl` trains one",
+    "lam": "only GAE uses it, which needs a critic",
+    "top_p": _TRUNCATED,
+    "top_k": _TRUNCATED,
 }
 """The other fields, each with the reason."""
 
@@ -43,8 +43,8 @@ def refuse(recipe: Recipe) -> None:
         raise ValueError(f"{where}: loss {recipe.loss!r} is not one of {sorted(LOSSES)}")
     if recipe.top_p != 1.0 or recipe.top_k > 0:
         raise ValueError(
-            f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: tokens sampled from a part "
-            "of the distribution have probabilities that no update computes; use top_p = 1, top_k = -1"
+            f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: {_TRUNCATED}; "
+            "use top_p = 1, top_k = -1"
         )
     for field in ("epochs", "minibatches"):
         if getattr(recipe, field) < 1:

@@ -18,10 +18,8 @@ SUPPORTED_FIELDS = frozenset(
 )  # fmt: skip
 """Recipe fields that this driver implements."""
 
-UNSUPPORTED_FIELDS = {
-    "top_p": "tokens sampled from a part of the distribution have probabilities that no update computes",
-    "top_k": "tokens sampled from a part of the distribution have probabilities that no update computes",
-}
+_TRUNCATED = "an update cannot recompute the probabilities of tokens sampled from a truncated distribution"
+UNSUPPORTED_FIELDS = {"top_p": _TRUNCATED, "top_k": _TRUNCATED}
 """The other fields, each with the reason."""
 
 LOSSES = ("clip", "reinforce")

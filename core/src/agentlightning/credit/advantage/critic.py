@@ -24,7 +24,7 @@ import msgspec
 
 from agentlightning.types import Recipe, Row
 
-_COMPARED = "nothing is compared within a group: the critic says what was to be expected"
+_COMPARED = "there is no comparison within a group: the critic estimates the expected return"
 CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {
         "baseline": ("none", _COMPARED),
@@ -33,8 +33,8 @@ CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
             "none",
             "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
         ),
-        "filter_zero_std_groups": (False, "equal returns leave no group out: its tokens have advantages"),
-        "ratio_level": ("token", "each token has an advantage of its own, a sequence has none"),
+        "filter_zero_std_groups": (False, "with a critic, a group of equal returns still has advantages"),
+        "ratio_level": ("token", "each token has its own advantage; a sequence has none"),
     }
 )
 """Recipe fields that have no meaning, or another one, with a critic → their required value, and the
@@ -50,7 +50,9 @@ def check_critic(recipe: Recipe) -> None:
         raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
     if not recipe.critic:
         if recipe.lam != 1.0:
-            raise ValueError(f"recipe.lam = {recipe.lam}: it is GAE's, which needs a critic; set critic=True")
+            raise ValueError(
+                f"recipe.lam = {recipe.lam}: only GAE uses it, which needs a critic; set critic=True"
+            )
         return
     for field, (wanted, why) in CRITIC_REQUIRES.items():
         if (value := getattr(recipe, field)) != wanted:
