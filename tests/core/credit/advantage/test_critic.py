@@ -90,7 +90,7 @@ def test_equal_returns_and_single_rollouts_are_trained():
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"baseline": "group"}, "recipe.baseline = 'group' with a critic: there is no comparison.*set it to 'none'"),
+    ({"baseline": "group"}, "recipe.baseline = 'group' with a critic: there is no comp.*set it to 'none'"),
     ({"group_by": ["side"]}, "recipe.group_by"), ({"scale": "std"}, "recipe.scale.*whitened"),
     ({"filter_zero_std_groups": True}, "recipe.filter_zero_std_groups"),
     ({"ratio_level": "sequence"}, "recipe.ratio_level"),
