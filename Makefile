@@ -14,13 +14,18 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
-	@.venv/bin/agl train --config examples/calc_x/cpu.yaml $(foreach s,$(SET),--set $(s))
+	@line=$$(.venv/bin/agl train --config examples/calc_x/cpu.yaml $(foreach s,$(SET),--set $(s))) && status=0 || status=$$?; \
+	echo "Next: make demo-real, the same with a pretrained model and real questions (SmolLM2-135M, fetched: 93 MB)" >&2; \
+	if [ -n "$$line" ]; then echo "$$line"; fi; exit $$status
+
+demo-real: .venv/spider ## a pretrained model learns from real questions: fetch, evaluate, train, evaluate; the last line is JSON
+	@$(PY) examples/router/demo.py $(foreach s,$(SET),--set $(s))
 
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py

@@ -76,9 +76,12 @@ def load(
     return questions if limit is None else questions[:limit]
 
 
-def read(path: Path, databases: Path | None = None) -> list[Question]:
-    """All questions of one file: rows with ``db_id``, ``question``, ``query``. Databases must be there."""
-    folders = [databases] if databases else [path.parent / name for name in FOLDERS]
+def read(path: Path, databases: Path | Sequence[Path] | None = None) -> list[Question]:
+    """All questions of one file: rows with ``db_id``, ``question``, ``query``. Databases must be there;
+    ``databases``: the folder, or folders, that hold them.
+    """
+    given = [databases] if isinstance(databases, Path) else databases
+    folders = list(given or [path.parent / name for name in FOLDERS])
     questions = []
     for number, row in _rows(path):
         try:

@@ -1,0 +1,165 @@
+"""The agent through gateway, store, credit and driver: what is trained, what the demo says of it, and that a
+run that is killed and resumed becomes the run it would have been, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
+pytest.importorskip("langchain_openai")
+pytest.importorskip("torch")
+
+from agentlightning.audit.run import open_run
+from agentlightning.cli.config_options import read
+from agentlightning.train.configured import configure
+from agl_local.driver import LocalDriver
+from router import datasets, demo
+
+pytestmark = pytest.mark.plugins
+CONFIG = Path(datasets.__file__).parent / "cpu.yaml"
+SMALL = {
+    "training.batch_size": "2",
+    "training.recipe.group_size": "8",
+    "environment.train.args.limit": "60",
+    "environment.val.args.limit": "3",
+    "environment.headroom": "{}",
+    "agent.timeout_seconds": "60",
+    "trackers": "[files]",
+}
+OPTIONS = "lr: 1.0e-3, threads: 1, engine_threads: 1, max_num_seqs: 16, max_len: 512"
+EXACT = "deterministic: true, save_every: 1"
+AGL = Path(sys.executable).with_name("agl")
+KEYS = {
+    "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
+    "ci_baseline", "train_seconds", "calls", "calls_exact", "seed",
+}  # fmt: skip
+
+
+def settings(policy: Path, folder: Path, *, steps: int, options: str = "", **sets: Any) -> list[str]:
+    """Return ``key=value`` of a run ``r`` in ``folder``; ``options``: more options of the driver."""
+    joined = f"{{{OPTIONS}{options and ', '}{options}}}"
+    chosen = {"backend.policy": policy, "backend.options": joined, "output": folder, "run": "r"}
+    values = {**SMALL, "training.steps": steps, **chosen, **sets}
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+async def train(sets: list[str]) -> tuple[dict[str, Any], list[datasets.Task]]:
+    """Train in this process; return the summary and the held-out tasks."""
+    trainer, agent, tasks, val = configure(read(CONFIG, sets))
+    return await trainer.afit(agent, tasks, val), list(val)
+
+
+def digests(folder: Path) -> list[tuple[int, str, str]]:
+    """Return step, digest of the rows and digest of the parameters of every step that was reported."""
+    path = folder / "r" / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [(one["step"], one["rows_digest"], one["params_digest"]) for one in found]
+
+
+async def test_the_router_node_is_trained_and_every_call_is_exact(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, tasks = await train(settings(llama, tmp_path, steps=2, options="engine: thread"))
+    async with open_run(str(tmp_path / "r")) as run:
+        rollouts = await run.store.query_rollouts(run_id="r", mode="train")
+        records = await run.store.records([rollout.rollout_id for rollout in rollouts])
+    calls = [call for record in records for call in record.calls]
+    assert len(calls) == len(rollouts) == 2 * 2 * 8
+    assert {call.tags["node"] for call in calls} == {"route"} and all(call.selected for call in calls)
+    assert summary["totals"]["tokens_trained"] > 0 and summary["totals"]["logprob_gap_max"] < 1e-4
+    line = demo.result(summary, tasks, demo.evaluations(tmp_path / "r"))
+    assert set(line) > KEYS and json.loads(json.dumps(line)) == line
+    assert line["calls"] == line["calls_exact"] == 32 + 4 * 3  # four evaluations of 3 tasks
+    assert {kind: of["n"] for kind, of in line["by_distractor"].items()} == Counter(t["kind"] for t in tasks)
+    total = sum(of["n"] * of["after"]["reward"] for of in line["by_distractor"].values())
+    assert total / 3 == pytest.approx(line["reward_after"])
+    shown = capsys.readouterr().err
+    assert "the model, trained" in shown and "near-name" in shown
+
+
+# ---------------------------------------------------------------------------------- broken off and resumed
+class Crash(BaseException):
+    """Stands for whatever ends a process: nothing catches it."""
+
+
+async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = f"{EXACT}, engine: thread"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    await train(settings(llama, whole, steps=2, options=options))
+    update, steps = LocalDriver._update, iter(range(2))
+
+    def until_the_last(*args: Any, **kwargs: Any) -> Any:
+        if next(steps) == 1:
+            raise Crash
+        return update(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDriver, "_update", until_the_last)
+        with pytest.raises(Crash):
+            await train(settings(llama, broken, steps=2, options=options))
+    assert len(digests(broken)) == 1
+    await train(settings(llama, broken, steps=2, options=options, resume="true"))
+    same(whole, broken)
+
+
+@pytest.mark.slow
+def test_kill_9_and_resume(llama: Path, tmp_path: Path) -> None:
+    kill_and_resume(llama, tmp_path, steps=5, seconds=60)
+
+
+@pytest.mark.nightly
+def test_kill_9_and_resume_of_the_pretrained_model(tmp_path: Path) -> None:
+    kill_and_resume(Path("smollm2"), tmp_path, steps=3, seconds=1800)
+
+
+def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float) -> None:
+    """Kill a run with SIGKILL after its second step, resume it, and compare it with one left alone."""
+    whole, killed = folder / "whole", folder / "killed"
+    assert start(policy, whole, steps, folder / "whole.log").wait(seconds) == 0
+    run = start(policy, killed, steps, folder / "killed.log")
+    deadline = time.monotonic() + seconds
+    while len(digests(killed)) < 2:
+        assert run.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
+        time.sleep(0.02)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert len(digests(killed)) < steps, "the run was over before it was killed"
+    assert start(policy, killed, steps, folder / "resumed.log", "--resume").wait(seconds) == 0
+    same(whole, killed)
+
+
+def start(policy: Path, folder: Path, steps: int, log: Path, *more: str) -> subprocess.Popen[bytes]:
+    """Start ``agl train``, as a person would."""
+    sets = [part for one in settings(policy, folder, steps=steps, options=EXACT) for part in ("--set", one)]
+    command = [str(AGL), "train", "--config", str(CONFIG), *sets, *more]
+    with log.open("wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+
+def same(whole: Path, resumed: Path) -> None:
+    """Both runs had the same rows, parameters, evaluations and totals, at every step."""
+    expected = digests(whole)
+    assert digests(resumed) == expected
+    assert len({parameters for _, _, parameters in expected}) > 1, "the parameters never changed"
+    assert summary(resumed) == summary(whole)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "r" / "summary.json").read_text(encoding="utf-8"))
+    names = ("reward_before", "reward_after", "sampled_before", "sampled_after", "steps", "seed")
+    totals = {name: found["totals"][name] for name in ("rollouts", "calls_exact", "tokens_trained")}
+    return {name: found[name] for name in names} | totals
