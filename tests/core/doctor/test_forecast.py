@@ -22,6 +22,7 @@ def test_a_run_is_the_sum_of_its_parts() -> None:
     assert (
         PLAN.evaluations == (4 + 3) * 100
     )  # before and after, greedy and sampled; after steps 10, 20 and 30
+    assert Workload(steps=40, rollouts=64, held_out=100, evaluate_sampled=False).evaluations == 200
     assert (found.rollout_seconds, found.update_seconds, found.step_seconds) == (16.0, 2.5, 18.5)
     assert found.evaluation_seconds == 828 / 4
     assert found.total_seconds == 2.0 + 40 * 18.5 + 828 / 4

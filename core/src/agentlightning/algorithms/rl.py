@@ -52,7 +52,7 @@ class RL:
             context.say(said)
         job = RLJob(context, self)
         before = await job.measure("before")
-        sampled_before = await job.measure("before-sampled", greedy=False)
+        sampled_before = await job.measure_sampled("before-sampled")
         await job.show_headroom(before)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
@@ -64,7 +64,7 @@ class RL:
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
         after = await job.measure("after")
-        sampled_after = await job.measure("after-sampled", greedy=False)
+        sampled_after = await job.measure_sampled("after-sampled")
         return {
             "recipe": self.recipe.model_dump(),
             "steps": self.training.steps,
@@ -277,6 +277,10 @@ class RLJob:
         """Evaluate on the held-out tasks; return ``None`` without any."""
         tasks = self.context.val[:limit] if limit else self.context.val
         return await self.context.evaluate(tasks, name=name, policy=policy, greedy=greedy) if tasks else None
+
+    async def measure_sampled(self, name: str) -> Evaluation | None:
+        """Evaluate on the held-out tasks with sampled answers; return ``None`` if the run does without."""
+        return await self.measure(name, greedy=False) if self.training.evaluate_sampled else None
 
     async def show_headroom(self, before: Evaluation | None) -> None:
         """Print the headroom: rewards of the present policy, a scripted oracle, and random. Under 15 points

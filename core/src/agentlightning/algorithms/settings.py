@@ -116,6 +116,8 @@ class TrainingSection(Section):
     """Overrides of the recipe's fields."""
     evaluate_every: int = Field(default=0, ge=0)
     """Steps between two evaluations; 0: only before and after."""
+    evaluate_sampled: bool = True
+    """Whether the evaluations before and after are made a second time, with sampled answers."""
     failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
     quorum: Quorum | None = None

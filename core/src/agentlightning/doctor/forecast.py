@@ -22,6 +22,7 @@ class Workload:
     """Rollouts per step."""
     held_out: int
     evaluate_every: int = 0
+    evaluate_sampled: bool = True
     scripted: int = 0
     """Rollouts of scripted policies (oracle, random)."""
     async_steps: int = 0
@@ -31,9 +32,11 @@ class Workload:
 
     @property
     def evaluations(self) -> int:
-        """Held-out rollouts: before and after training, greedy and sampled, and the scheduled evaluations."""
+        """Held-out rollouts: before and after training, greedy and, unless the run does without, sampled;
+        and the scheduled evaluations.
+        """
         between = max(0, (self.steps - 1) // self.evaluate_every) if self.evaluate_every else 0
-        return (4 + between) * self.held_out
+        return ((4 if self.evaluate_sampled else 2) + between) * self.held_out
 
 
 @dataclass(frozen=True, slots=True)

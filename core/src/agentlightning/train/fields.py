@@ -38,6 +38,7 @@ class RunFields(TypedDict, total=False):
     seed: int
     recipe: Mapping[str, Any]
     evaluate_every: int
+    evaluate_sampled: bool
     failure: Mapping[str, Any] | None
     quorum: Any
     async_steps: int

@@ -66,6 +66,7 @@ def workload(findings: Findings) -> Workload:
         rollouts=trainer.batch_size * trainer.recipe.group_size,
         held_out=held_out,
         evaluate_every=trainer.evaluate_every,
+        evaluate_sampled=trainer.evaluate_sampled,
         scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
         async_steps=trainer.async_steps,
         dynamic_sampling=trainer.dynamic_sampling,
