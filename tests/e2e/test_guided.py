@@ -138,7 +138,16 @@ async def test_tokenize_says_what_the_chat_would_be(line: SimpleNamespace) -> No
 
 
 @pytest.mark.parametrize(
-    "outputs", [{"regex": "a"}, {"choice": ["a"], "regex": "a"}, {"choice": []}, {"choice": [1]}, "choice"]
+    "outputs",
+    [
+        {"grammar": "a"},
+        {"regex": "("},
+        {"json": {"not": {}}},
+        {"choice": ["a"], "regex": "a"},
+        {"choice": []},
+        {"choice": [1]},
+        "choice",
+    ],
 )
 async def test_other_structured_outputs_are_refused(line: SimpleNamespace, outputs: Any) -> None:
     _, key = await line.attempt(0)

@@ -206,6 +206,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "id of the response": call(lambda c, r: setattr(c, "response_id", "other")),
     "sampling": call(lambda c, r: c.sampling.update(temperature=0.5)),
     "allowed": call(lambda c, r: False if c.allowed is None else c.allowed.append([1])),
+    "grammar": call(lambda c, r: setattr(c, "grammar", Grammar("llguidance", "0", "start: /a/"))),
     "usage": call(lambda c, r: setattr(c, "prompt_tokens", 77)),
     "over-length": call(lambda c, r: setattr(c, "edited", {"over_length": "drop"})),
     "text": call(text),

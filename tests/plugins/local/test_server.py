@@ -21,6 +21,10 @@ USER = {"role": "user", "content": "Add 1 and 22 für mich"}
 CALLS = 'Sure.\n<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": 22}}\n</tool_call>'
 
 
+def schema_format(schema):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
 class Client:
     """A client session bound to a server's address."""
 
@@ -152,10 +156,24 @@ async def test_completions(client, policy):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (schema_format({"not": {}}), "response_format"),
+        (schema_format({"type": "array", "uniqueItems": True}), "response_format"),
+        (schema_format({"$ref": "#/nowhere"}), "response_format"),
+        (schema_format("]"), "response_format.json_schema.schema"),
+        ({"guided_regex": "(?=a)b"}, "structured_outputs.regex"),
+        ({"guided_regex": 1}, "structured_outputs.regex"),
+        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "guided_choice": ["a"]}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"guided_regex": "a", "min_tokens": 1}, None),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice"),
+        ({"tools": [TOOL], "parallel_tool_calls": 0}, "parallel_tool_calls"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"echo": True}, "echo"),
         ({"unknown_thing": 1}, "unknown_thing"),
         ({"temperature": "hot"}, "temperature"),

@@ -48,8 +48,10 @@ def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> 
     sampling = request.sampling
     if answer.sampling and request.selected:
         sampling = check_echo(sampling, answer.sampling)
-    masked = None if allowed and sampling.guided else sampling.masked
+    known = bool(allowed) or answer.grammar is not None
+    masked = None if known and sampling.guided else sampling.masked
     fields |= {"allowed": allowed, "masked": masked, "sampling": sampling.used, "response_id": answer.id}
+    fields["grammar"] = answer.grammar
     if _split_reasoning(request, answer):
         fields["edited"] = {**request.edited, "reasoning": "split"}
     if answer.policy_version is not None:

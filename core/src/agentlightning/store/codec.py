@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from agentlightning.types import Call, Rollout, RolloutConfig, Span, tokens
+from agentlightning.types import Call, Grammar, Rollout, RolloutConfig, Span, tokens
 from agentlightning.types.arrays import Floats, pack_float32, to_bytes, to_list, unpack_float32
 from agentlightning.types.tokens import TokenIds
 
@@ -150,6 +150,7 @@ class CallBody(msgspec.Struct, array_like=True):
     """How many messages (or characters) of it."""
     same_values: dict[str, str] = {}
     """Key of the request → a call with the same value in its request."""
+    grammar: Grammar | None = None
 
 
 _AS_THEY_ARE = tuple(

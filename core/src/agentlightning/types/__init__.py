@@ -27,6 +27,7 @@ from agentlightning.types.recipe import (
 from agentlightning.types.record import (
     Call as Call,
     EarlierAttempt as EarlierAttempt,
+    Grammar as Grammar,
     Record as Record,
     Reward as Reward,
     Span as Span,

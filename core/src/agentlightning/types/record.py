@@ -34,6 +34,17 @@ class Span(Model):
     """The runner wrote it from the agent's return value. Only the store sets it."""
 
 
+class Grammar(Model):
+    """The grammar that a response was sampled under: the library makes the same masks from it again."""
+
+    library: str
+    """``llguidance``."""
+    version: str
+    """Version of the library that made the masks."""
+    text: str
+    """The whole grammar, in the library's language."""
+
+
 class Call(Model):
     """One choice of one model call, as the gateway recorded it. ``n`` choices make ``n`` records.
 
@@ -85,6 +96,10 @@ class Call(Model):
     spoke that API, and ``request`` and ``response`` are its translation to chat completions."""
     allowed: list[list[int]] | None = None
     """Guided choice: the token sequences that were allowed."""
+    grammar: Grammar | None = None
+    """Structured output, forced tools: the grammar that the engine applied. The logprobs are of the
+    distribution
+    over the tokens that it allows."""
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     """``usage.prompt_tokens`` as the engine reported it."""

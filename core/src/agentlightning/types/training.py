@@ -7,6 +7,7 @@ from typing import Any, Literal
 from agentlightning.types import aliases
 from agentlightning.types.arrays import Flags, Floats, Ints, make_arrays
 from agentlightning.types.base import Model
+from agentlightning.types.record import Grammar
 from agentlightning.types.tokens import TokenIds
 
 
@@ -47,6 +48,8 @@ class Row(Model):
     """Temperature the trained tokens were sampled at (the trainer divides its logits by it)."""
     allowed: dict[int, list[list[int]]] = {}
     """Guided choice: start of a segment → allowed token sequences."""
+    grammars: dict[int, Grammar] = {}
+    """Structured output: start of a segment → the grammar that its tokens were sampled under."""
     metadata: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ from agl_local.policy.export import export_policy
 from agl_local.policy.folder import Policy, fingerprint, state_bytes
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
+from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.update import Updater
 
 log = logging.getLogger(__name__)
@@ -212,6 +213,7 @@ class LocalDriver:
             micro_tokens=o.micro_batch_tokens,
             reference=self._reference_model(policy),
             eos_ids=policy.tokenizer.eos_ids,
+            grammars=GrammarCompiler(policy.tokenizer, policy.config.vocab_size),
             verify=o.verify,
             share=o.share_prefixes,
         )

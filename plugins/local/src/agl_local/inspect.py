@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentlightning.types import Row, UsageError
 from agl_local.policy.folder import Policy, fingerprint, load_policy
+from agl_local.text.grammar import GrammarCompiler
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.batch import RowError, check_row, tokens_of
 from agl_local.training.score import compute_dtype, score_tokens
@@ -50,14 +51,15 @@ class LocalInspector:
         they were; 0 outside the mask.
         """
         model, eos = self.policy.model, self.tokenizer.eos_ids
+        grammars = GrammarCompiler(self.tokenizer, model.config.vocab_size)
         try:
-            check_row(row, model.config.vocab_size, eos_ids=eos)
+            check_row(row, model.config.vocab_size, eos_ids=eos, grammars=grammars)
         except RowError as error:
             raise Unfit(f"{self.path} cannot score this: {error}") from None
         out = [0.0] * len(row.token_ids)
         if not row.trained_tokens:
             return out
-        tokens = tokens_of([row], eos).to(model.device, compute_dtype(model))
+        tokens = tokens_of([row], eos, grammars=grammars).to(model.device, compute_dtype(model))
         scores = score_tokens(model, tokens).tolist()
         for position, value in zip((t for t, on in enumerate(row.mask) if on), scores, strict=True):
             out[position] = float(value)

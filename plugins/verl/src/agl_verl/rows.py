@@ -63,9 +63,10 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
     """``row`` for verl, its weights times ``scale``; ``version`` is trained. Raises CannotTrain for what its
     loss would ignore.
     """
-    if row.allowed:
+    if row.allowed or row.grammars:
+        how = "guided choice" if row.allowed else "a grammar"
         raise CannotTrain(
-            f"row {row.row_id}: its tokens were sampled by guided choice, whose mask verl's loss does not "
+            f"row {row.row_id}: its tokens were sampled by {how}, whose mask verl's loss does not "
             "apply; train such calls with the local driver, or drop them with `select`"
         )
     if row.temperature != recipe.temperature:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agentlightning.credit import rows_digest
-from agentlightning.types import Row, Segment
+from agentlightning.types import Grammar, Row, Segment
 from agentlightning.types.arrays import from_either, to_bytes
 
 ROW = Row(
@@ -37,6 +37,7 @@ CHANGES = {
     "segments": [Segment(call_id="c", start=1, end=2, advantage=0.5, trained=False)],
     "temperature": 0.9,
     "allowed": {1: [[2, 3], [4]]},
+    "grammars": {1: Grammar("llguidance", "1.9.1", "start: /a/")},
     "metadata": {"a": 1, "b": [0.6]},
 }
 

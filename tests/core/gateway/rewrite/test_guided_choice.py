@@ -5,7 +5,7 @@ from aiohttp import web
 from core.gateway.conftest import chunks, tokens_of, whole
 
 from agentlightning.gateway import SamplingPolicy, Upstream
-from agentlightning.gateway.rewrite.sampling import is_allowed, is_plain_choice
+from agentlightning.gateway.rewrite.sampling import is_allowed, is_constraint
 
 YES, NO = tokens_of("yes")[0], tokens_of("no way")[0]
 END = 2
@@ -23,15 +23,15 @@ def run(world):
         ({"guided_choice": ["a"]}, True),
         ({"structured_outputs": {"choice": ["a"]}}, True),
         ({"structured_outputs": {"choice": ["a"], "regex": None}}, True),
-        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, False),
-        ({"structured_outputs": "choice"}, False),
+        ({"guided_regex": "a"}, True),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, True),
         ({"guided_choice": ["a"], "logit_bias": {"1": 1}}, False),
-        ({"guided_regex": "a"}, False),
+        ({"ignore_eos": True}, False),
         ({}, False),
     ],
 )
-def test_what_names_choices(shaping, want):
-    assert is_plain_choice(shaping) is want
+def test_what_only_constrains(shaping, want):
+    assert is_constraint(shaping) is want
 
 
 @pytest.mark.parametrize(

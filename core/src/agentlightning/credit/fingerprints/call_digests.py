@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.credit.fingerprints.chain import canonical, digest
+from agentlightning.credit.fingerprints.chain import canonical, digest, plain
 from agentlightning.credit.fingerprints.digest import digest_of, int_bytes, real_bytes, text_bytes
 from agentlightning.types import Call
 from agentlightning.types.tokens import as_ids, shared_buffer
@@ -27,7 +27,7 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "logprobs": ("logprobs",),
         "policy version": ("policy", "policy_version"),
         "tags": ("tags",),
-        "sampling": ("sampling", "allowed"),
+        "sampling": ("sampling", "allowed", "grammar"),
         "request": ("request", "asked", "model"),
         "response": ("response", "finish_reason", "error"),
         "usage": ("prompt_tokens", "completion_tokens"),
@@ -64,13 +64,16 @@ class CallDigests:
             call.span_id, call.trace_id, call.sampling, call.allowed, call.tags,
             call.prompt_tokens, call.completion_tokens,
             call.api, call.response_id, call.edited.get("over_length"),
+            *_grammar(call),
         ]  # fmt: skip
         yield text_bytes(json.dumps(rest, sort_keys=True))
 
     def _part(self, call: Call, part: str) -> Iterable[bytes]:
         if part == "token ids" and self._layout > 1:
             return self._ids(call)
-        values = [getattr(call, name) for name in _FIELDS[part]]
+        values = [getattr(call, name) for name in _FIELDS[part] if name != "grammar"]
+        if "grammar" in _FIELDS[part]:
+            values += _grammar(call)
         if part in _ARRAYS:
             return map(_array, values)
         if part == "request" and self._layout > 1 and call.request is not None:
@@ -98,6 +101,11 @@ class CallDigests:
         else:
             data, own, whole = shared_buffer(as_ids(call.prompt_ids), call.response_ids)
             yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
+
+
+def _grammar(call: Call) -> list[Any]:
+    """The grammar, if there is one: calls without any keep the digests of versions that knew no grammars."""
+    return [] if call.grammar is None else [plain(call.grammar)]
 
 
 def _array(values: Sequence[float] | None) -> bytes:

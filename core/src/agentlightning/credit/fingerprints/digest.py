@@ -51,6 +51,16 @@ def _parts(row: Row) -> Iterable[bytes]:
     for start, sequences in sorted(row.allowed.items()):
         yield struct.pack("<qq", start, len(sequences))
         yield from map(int_bytes, sequences)
+    yield from grammar_bytes(row)
+
+
+def grammar_bytes(row: Row) -> Iterable[bytes]:
+    """Encode the grammars of ``row``; a row without any has the digest that it had before there were
+    grammars.
+    """
+    for start, grammar in sorted(row.grammars.items()):
+        yield struct.pack("<q", start)
+        yield from map(text_bytes, (grammar.library, grammar.version, grammar.text))
 
 
 def digest_of(parts: Iterable[bytes]) -> str:

@@ -18,6 +18,7 @@ from agentlightning.credit.fingerprints.chain import plain
 from agentlightning.credit.fingerprints.digest import (
     canonical_order,
     digest_of,
+    grammar_bytes,
     int_bytes,
     real_bytes,
     text_bytes,
@@ -161,3 +162,4 @@ def _tokens(row: Row) -> Iterable[bytes]:
     yield int_bytes(row.versions)
     yield struct.pack("<d", row.temperature)
     yield text_bytes(json.dumps(sorted(row.allowed.items())))
+    yield from grammar_bytes(row)

@@ -67,6 +67,8 @@ def _train(row: Row, call: Call, advantage: float) -> None:
     row.segments.append(Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage))
     if call.allowed is not None:
         row.allowed[start] = call.allowed
+    if call.grammar is not None:
+        row.grammars[start] = call.grammar
 
 
 def _span(call: Call) -> tuple[int, int]:

@@ -6,9 +6,10 @@ ones too: otherwise an engine silently uses the model's own ``generation_config`
 Invariant: a call whose distribution could not be set is recorded as such, and never trained as if it had
 been.
 
-A guided choice, a request that names the answers it allows, is sampled from these answers only. It can be
-trained if the allowed token ids are known and the engine's logprobs are those of the masked distribution; an
-engine confirms both by answering with ``guided_choice_ids``. Without them the call stays masked.
+A request that constrains its answer (a guided choice, structured output, a forced tool) is sampled from what
+the constraint allows. It can be trained if the driver can make the engine's masks again and the engine's
+logprobs are those of the masked distribution; an engine confirms both by answering with ``guided_choice_ids``
+or ``grammar``. Without them the call stays masked.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ _SHAPING = {
     "regex", "structural_tag", "structured_outputs", "typical_p", "use_beam_search",
 }  # fmt: skip
 """Request fields that change the distribution, or its logprobs, whatever the values are."""
-_GUIDED = frozenset({"guided_choice", "structured_outputs"})
+_CONSTRAINTS = frozenset(
+    {
+        "guided_choice", "guided_grammar", "guided_json", "guided_regex", "response_format",
+        "structured_outputs", "tool_choice",
+    }
+)  # fmt: skip
+"""Request fields that say which answers are allowed."""
+_STRUCTURED = ("choice", "grammar", "json", "regex")
+"""What ``guided_*`` are called in ``structured_outputs``."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
 
 
@@ -56,7 +65,8 @@ class SamplingDecision(msgspec.Struct, frozen=True):
     """The agent's wishes that were overruled, or that shape the distribution."""
     off_policy: bool = False
     guided: bool = False
-    """Off policy only because the request names its allowed answers: trainable if their ids are known."""
+    """Off policy only because the request constrains its answer: trainable if the engine says by which masks.
+    """
 
     @property
     def masked(self) -> str | None:
@@ -83,7 +93,7 @@ def apply_sampling(
     shaping = _shaping(body) if policy else {}
     use_structured_outputs(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
-    return SamplingDecision(used, asked | shaping, bool(shaping), is_plain_choice(shaping))
+    return SamplingDecision(used, asked | shaping, bool(shaping), is_constraint(shaping))
 
 
 def _shaping(body: dict[str, Any]) -> dict[str, Any]:
@@ -118,22 +128,21 @@ def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
         sent["logprobs"] = 1  # not 0: some engines return none for it
 
 
-def is_plain_choice(shaping: Mapping[str, Any]) -> bool:
-    """Whether only a list of allowed answers shapes the distribution."""
-    if len(shaping) != 1 or not _GUIDED.issuperset(shaping):
-        return False
-    outputs = shaping.get("structured_outputs")
-    if outputs is None:
-        return True
-    return isinstance(outputs, dict) and {k for k, v in outputs.items() if v is not None} == {"choice"}
+def is_constraint(shaping: Mapping[str, Any]) -> bool:
+    """Whether nothing but constraints on the answer shapes the distribution."""
+    return bool(shaping) and _CONSTRAINTS.issuperset(shaping)
 
 
 def use_structured_outputs(body: dict[str, Any]) -> None:
-    """Rename ``guided_choice`` to ``structured_outputs`` (in place), which engines share: vLLM has dropped
-    the older field and, given it, answers unconstrained without an error.
+    """Rename the ``guided_*`` fields to ``structured_outputs`` (in place), which engines share: vLLM has
+    dropped the older fields and, given one, answers unconstrained without an error.
     """
-    if body.get("guided_choice") is not None and body.get("structured_outputs") is None:
-        body["structured_outputs"] = {"choice": body.pop("guided_choice")}
+    if body.get("structured_outputs") is None:
+        guided = {
+            kind: body.pop(f"guided_{kind}") for kind in _STRUCTURED if body.get(f"guided_{kind}") is not None
+        }
+        if guided:
+            body["structured_outputs"] = guided
 
 
 def is_allowed(allowed: Sequence[Sequence[int]], response: Sequence[int] | None) -> bool:

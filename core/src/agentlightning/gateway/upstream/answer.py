@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from agentlightning.gateway.errors import TOO_LONG, BadAnswer, CallFailure, EngineReply, EngineUnreachable
+from agentlightning.types import Grammar
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised by decoding bytes that are no JSON, have another shape, or are nested endlessly."""
@@ -81,6 +82,8 @@ class EngineAnswer(msgspec.Struct):
     """The sampling values of the engine; only our engines report them."""
     guided_choice_ids: list[list[TokenId]] | None = None
     """Guided choice: the allowed answers as token ids; the logprobs are of the distribution over them."""
+    grammar: Grammar | None = None
+    """Structured output: the grammar that masked the logits; the logprobs are of the masked distribution."""
 
 
 class AnswerChunk(EngineAnswer):

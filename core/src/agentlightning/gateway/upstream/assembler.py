@@ -12,7 +12,7 @@ from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.upstream.answer import AnswerChunk, EngineAnswer, EngineChoice, Logprobs
 
 T = TypeVar("T")
-_HEAD = ("id", "created", "model", "usage", "sampling", "guided_choice_ids")
+_HEAD = ("id", "created", "model", "usage", "sampling", "guided_choice_ids", "grammar")
 """Top-level fields whose last value counts."""
 
 

@@ -39,6 +39,7 @@ from agl_local.generation.tiled import Tiled
 from agl_local.network.pool import start_thread
 from agl_local.network.sampling import allowed_next, random_bits
 from agl_local.policy.folder import Policy, load_state, parse_state
+from agl_local.text.grammar import GrammarCompiler, GrammarState
 from agl_local.text.textstream import TextStream
 
 MAX_SAMPLES = 256
@@ -72,6 +73,7 @@ class Engine:
         self.tokenizer = policy.tokenizer
         self.eos_ids = policy.tokenizer.eos_ids
         self.vocab_size = policy.config.vocab_size
+        self.grammars = GrammarCompiler(policy.tokenizer, policy.config.vocab_size)
         self.max_len = min(max_len or 2048, policy.config.max_positions)
         self.stats = Stats()
         self._model = copy.deepcopy(policy.model).eval().requires_grad_(False)
@@ -101,8 +103,10 @@ class Engine:
         seed = request.sampling.seed
         group = Group(request, random_bits(63) if seed is None else seed, future)
         limit = min(request.sampling.max_tokens, self.max_len - len(request.prompt))
-        texts = (TextStream(self.tokenizer, request.sampling.stop) for _ in range(request.n))
-        samples = [Sample(group, i, limit, text) for i, text in enumerate(texts)]
+        samples = [
+            Sample(group, i, limit, TextStream(self.tokenizer, request.sampling.stop), grammar)
+            for i, grammar in enumerate(self._grammars_of(request))
+        ]
         with self._wake:
             self._refuse_if_closed()
             self._waiting.extend(samples)
@@ -195,6 +199,11 @@ class Engine:
         named = [*request.prompt, *(s.logit_bias or ()), *(t for c in s.guided_choice or () for t in c)]
         if min(named) < 0 or max(named) >= self.vocab_size:
             raise ValueError(f"token ids must be in 0..{self.vocab_size - 1}, got {min(named)}..{max(named)}")
+
+    def _grammars_of(self, request: Request) -> list[GrammarState | None]:
+        """The state of each answer in the request's grammar."""
+        grammar = request.sampling.grammar
+        return [None if grammar is None else self.grammars.start(grammar) for _ in range(request.n)]
 
     def _order(self, order: Order) -> Future[int]:
         if threading.current_thread() is self._thread:

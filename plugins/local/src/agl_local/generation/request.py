@@ -13,6 +13,7 @@ from typing import Literal
 
 from agentlightning.types.tokens import pack
 from agl_local.network.sampling import Sampling, stream_key
+from agl_local.text.grammar import GrammarState
 from agl_local.text.textstream import TextStream
 
 FinishReason = Literal["stop", "length"]
@@ -114,7 +115,9 @@ class Group:
 class Sample:
     """One answer in the making: its tokens so far and the slot it runs in."""
 
-    def __init__(self, group: Group, index: int, limit: int, text: TextStream) -> None:
+    def __init__(
+        self, group: Group, index: int, limit: int, text: TextStream, grammar: GrammarState | None = None
+    ) -> None:
         self.group = group
         self.index = index
         self.sampling = group.request.sampling
@@ -123,7 +126,9 @@ class Sample:
         self.key = stream_key(group.seed, index)
         self.watched = group.request.on_token is not None or bool(self.sampling.stop)
         s = self.sampling
-        self.adjusted = bool(s.penalised or s.logit_bias or s.guided_choice or s.min_tokens)
+        self.grammar = grammar
+        masked = s.guided_choice or s.grammar or s.min_tokens
+        self.adjusted = bool(s.penalised or s.logit_bias or masked)
         # The usual case, for which sampling has a short way: all of the distribution, and nothing else of it.
         self.plain = not self.adjusted and s.temperature == 1 and s.top_p == 1 and s.top_k <= 0
         self.plain = self.plain and not s.top_logprobs

@@ -43,7 +43,8 @@ def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) ->
         for row, s in zip(rows, samples, strict=True):
             if s.adjusted:
                 penalise(row, s.sampling, s.prompt, s.tokens)
-                constrain(row, s.sampling, s.tokens, eos_ids)
+                mask = None if s.grammar is None else s.grammar.mask(s.tokens)
+                constrain(row, s.sampling, s.tokens, eos_ids, mask)
     temperatures = torch.tensor([s.sampling.temperature or 1.0 for s in samples], device=rows.device)
     return rows / temperatures[:, None]
 

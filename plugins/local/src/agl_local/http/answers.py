@@ -1,9 +1,9 @@
 """Answers of the OpenAI API, whole or in chunks, with vLLM's extras for token ids.
 
 ``return_token_ids`` adds ``prompt_token_ids`` (chat: at the top; completions: in each choice) and
-``token_ids`` to each choice (and, of a guided choice, ``guided_choice_ids`` at the top); ``policy_version``
-is the oldest version that any token was sampled with (``policy_versions`` per choice when they differ).
-Invariant: the chunks of a stream add up to the unstreamed answer of the same seed.
+``token_ids`` to each choice (and ``guided_choice_ids`` or ``grammar`` at the top of a constrained answer);
+``policy_version`` is the oldest version that any token was sampled with (``policy_versions`` per choice when
+they differ). Invariant: the chunks of a stream add up to the unstreamed answer of the same seed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from agentlightning.types.tokens import pack
 from agl_local.generation.request import Completion, TokenEvent, TopLogprobs
@@ -56,12 +58,18 @@ class Answer:
         }
         if self.call.token_ids and self.call.chat:
             body["prompt_token_ids"] = self.call.prompts[0]
-        return body | self.guided()
+        return body | self.constraint()
 
-    def guided(self) -> dict[str, Any]:
-        """``guided_choice_ids``: the allowed answers as ids; logprobs are of the distribution over these."""
-        choices = self.call.sampling.guided_choice if self.call.token_ids else None
-        return {} if choices is None else {"guided_choice_ids": choices}
+    def constraint(self) -> dict[str, Any]:
+        """What the logprobs are restricted to: ``guided_choice_ids``, the allowed answers as ids, or
+        ``grammar``.
+        """
+        sampling = self.call.sampling
+        if not self.call.token_ids:
+            return {}
+        if sampling.grammar is not None:
+            return {"grammar": msgspec.structs.asdict(sampling.grammar)}
+        return {} if sampling.guided_choice is None else {"guided_choice_ids": sampling.guided_choice}
 
     def usage(self, completion_tokens: int, reused: int) -> dict[str, Any]:
         prompt_tokens = sum(map(len, self.call.prompts))
@@ -178,7 +186,7 @@ class ChoiceStream:
         chunk = self._chunk(choice)
         if self.call.token_ids:
             (chunk if self.call.chat else choice)["prompt_token_ids"] = self._prompt
-        return chunk | self.answer.guided()
+        return chunk | self.answer.constraint()
 
     def chunk(self, events: list[TokenEvent]) -> dict[str, Any]:
         """One chunk for tokens that arrived together."""

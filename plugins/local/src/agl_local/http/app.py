@@ -28,7 +28,8 @@ from agl_local.generation.engine import Engine
 from agl_local.generation.orders import PauseMode, pause_mode
 from agl_local.generation.request import Completion, EngineError, PromptTooLong, Request
 from agl_local.http.answers import Answer
-from agl_local.http.protocol import ApiError, Call, parse_chat, parse_completion, parse_tokenize
+from agl_local.http.fields import ApiError
+from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
 from agl_local.http.stream import Mailbox, stream_answer
 from agl_local.policy.folder import StateError
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from agl_local.generation.engine import Engine
 from agl_local.generation.request import PromptTooLong
+from agl_local.http.fields import ApiError, field, strings
+from agl_local.http.structured import FIELDS as CONSTRAINTS, TOOL_FIELDS, check_tools, constraint_values
 from agl_local.network.sampling import Sampling, random_bits
 from agl_local.text.template import TemplateError
-
-T = TypeVar("T")
 
 _SAMPLING: dict[str, type[Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "frequency_penalty": float, "presence_penalty": float,
@@ -24,35 +24,20 @@ _SAMPLING: dict[str, type[Any]] = {
 }  # fmt: skip
 _COMMON = {
     *_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "seed", "stop", "logit_bias",
-    "guided_choice", "structured_outputs", "return_token_ids", "logprobs",
+    "return_token_ids", "logprobs", *CONSTRAINTS,
 }  # fmt: skip
-_CHAT = {"messages", "tools", "tool_choice", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"}
+_CHAT = {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs", *TOOL_FIELDS}
 _NO_EFFECT = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "priority", "request_id",
 }  # fmt: skip
 # Fields that are understood in one value only: the one that asks for nothing special.
 _ONLY: dict[str, Any] = {
-    "response_format": {"type": "text"}, "parallel_tool_calls": True, "echo": False, "best_of": 1,
-    "suffix": "", "min_p": 0, "add_generation_prompt": True, "continue_final_message": False,
-    "skip_special_tokens": True,
+    "echo": False, "best_of": 1, "suffix": "", "min_p": 0, "add_generation_prompt": True,
+    "continue_final_message": False, "skip_special_tokens": True,
     "include_stop_str_in_output": False, "use_beam_search": False, "length_penalty": 1,
     "modalities": ["text"], "stop_token_ids": [], "add_special_tokens": False,
 }  # fmt: skip
-
-
-class ApiError(Exception):
-    """An answer other than 200, in the shape of OpenAI's errors."""
-
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.param = param
-        self.code = code
-
-    def body(self) -> dict[str, Any]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 @dataclass(frozen=True)
@@ -75,10 +60,7 @@ class Call:
 def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
     """A body of /v1/chat/completions. Raises ApiError."""
     _refuse_unknown(body, _COMMON | _CHAT)
-    tools = _tools(body)
-    choice = body.get("tool_choice") or ("auto" if tools else "none")
-    if choice not in ("auto", "none"):
-        raise ApiError(400, f"tool_choice {choice!r} is not supported: use 'auto' or 'none'", "tool_choice")
+    tools = check_tools(body)
     prompt = _prompt_of_chat(body, engine, tools)
     limit = field(body, "max_completion_tokens", int)
     limit = field(body, "max_tokens", int) if limit is None else limit
@@ -86,7 +68,7 @@ def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
     top = field(body, "top_logprobs", int) or 0
     if top and not logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
-    parse_tools = bool(tools) and choice == "auto"
+    parse_tools = bool(tools) and body.get("tool_choice") != "none"
     return _call(
         body, engine, [prompt], limit or engine.max_len, logprobs, top, chat=True, parse_tools=parse_tools
     )
@@ -114,7 +96,7 @@ def parse_tokenize(body: Mapping[str, Any], engine: Engine) -> list[int]:
         if prompt is None:
             raise ApiError(400, "give messages, or a prompt as text", "messages")
         return engine.tokenizer.encode(prompt)
-    return _prompt_of_chat(body, engine, _tools(body))
+    return _prompt_of_chat(body, engine, check_tools(body))
 
 
 def _prompt_of_chat(body: Mapping[str, Any], engine: Engine, tools: list[dict[str, Any]] | None) -> list[int]:
@@ -174,10 +156,8 @@ def _sampling(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
             values[name] = value
     stop = body.get("stop")
     if stop is not None:
-        values["stop"] = tuple(_strings([stop] if isinstance(stop, str) else stop, "stop"))
-    texts = _choices(body)
-    if texts is not None:
-        values["guided_choice"] = tuple(tuple(engine.tokenizer.encode(text)) for text in texts)
+        values["stop"] = tuple(strings([stop] if isinstance(stop, str) else stop, "stop"))
+    values |= constraint_values(body, engine)
     bias = field(body, "logit_bias", dict)
     if bias:
         try:
@@ -185,34 +165,6 @@ def _sampling(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
         except (TypeError, ValueError):
             raise ApiError(400, "logit_bias must map token ids to numbers", "logit_bias") from None
     return values
-
-
-def _choices(body: Mapping[str, Any]) -> list[str] | None:
-    """The allowed answers: ``guided_choice``, or vLLM's ``structured_outputs`` with only a choice."""
-    choices = body.get("guided_choice")
-    outputs = {k: v for k, v in (field(body, "structured_outputs", dict) or {}).items() if v is not None}
-    if set(outputs) - {"choice"}:
-        raise ApiError(
-            400,
-            f"structured_outputs is supported with choice only, got {sorted(outputs)}",
-            "structured_outputs",
-        )
-    if choices is not None and outputs:
-        raise ApiError(400, "give guided_choice or structured_outputs, not both", "structured_outputs")
-    choices = outputs.get("choice", choices)
-    return None if choices is None else _strings(choices, "guided_choice")
-
-
-def field(body: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    """``body[name]`` if of ``kind`` (an int is a float too), None if absent or null. Raises ApiError."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)  # type: ignore[return-value]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ApiError(400, f"{name} must be of type {kind.__name__}, got {type(value).__name__}", name)
-    return value
 
 
 def _refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:
@@ -225,23 +177,6 @@ def _refuse_unknown(body: Mapping[str, Any], known: set[str]) -> None:
             raise ApiError(
                 400, f"{name} is supported as {_ONLY[name]!r} only, got {value!r}", name, "unsupported_field"
             )
-
-
-def _strings(value: Any, name: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise ApiError(400, f"{name} must be a list of non-empty strings", name)
-    return value
-
-
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    tools = field(body, "tools", list)
-    for tool in tools or ():
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise ApiError(
-                400, "each of tools must be {'type': 'function', 'function': {'name': …}}", "tools"
-            )
-    return tools or None
 
 
 def _prompts(value: Any, engine: Engine) -> list[list[int]]:
@@ -264,4 +199,4 @@ def _check_ids(prompt: Any, vocab_size: int) -> None:
         )
 
 
-__all__ = ["ApiError", "Call", "PromptTooLong", "field", "parse_chat", "parse_completion", "parse_tokenize"]
+__all__ = ["Call", "PromptTooLong", "parse_chat", "parse_completion", "parse_tokenize"]

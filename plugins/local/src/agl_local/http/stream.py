@@ -21,7 +21,7 @@ from aiohttp import web
 from agl_local.generation.engine import Engine
 from agl_local.generation.request import Completion, PromptTooLong, Request, TokenEvent
 from agl_local.http.answers import Answer, ChoiceStream
-from agl_local.http.protocol import ApiError
+from agl_local.http.fields import ApiError
 
 Item = tuple[int, TokenEvent | Future[list[Completion]]]
 

@@ -1,9 +1,9 @@
 """From logits to a token: token = f(logits, seed, position), and the log probability a trainer reproduces.
 
 Order: raw logits -> repetition, frequency and presence penalties -> logit_bias -> masks (guided choice,
-min_tokens) -> divided by temperature -> **log_softmax, whose value at the sampled token is the returned log
-probability** -> top-k -> top-p -> inverse CDF at a uniform number that is a hash of (seed, position).
-Hence:
+grammar, min_tokens) -> divided by temperature -> **log_softmax, whose value at the sampled token is the
+returned log probability** -> top-k -> top-p -> inverse CDF at a uniform number that is a hash of (seed,
+position). Hence:
 
 - a request's tokens depend on no neighbour and no arrival order, and a seed reproduces them;
 - the log probability is that of the distribution before top-k/top-p cut it (a trainer's forward at the same
@@ -23,6 +23,8 @@ from random import Random
 import torch
 from torch import Tensor
 
+from agentlightning.types import Grammar
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -31,7 +33,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 class Sampling:
     """How one request is sampled.
 
-    ``seed`` None: a random one. ``guided_choice``: the allowed answers as token ids.
+    ``seed`` None: a random one. ``guided_choice``: the allowed answers as token ids. ``grammar``: what the
+    answer's text must be; at most one of the two is given.
     """
 
     max_tokens: int = 16
@@ -47,6 +50,7 @@ class Sampling:
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] | None = None
     guided_choice: tuple[tuple[int, ...], ...] | None = None
+    grammar: Grammar | None = None
     top_logprobs: int = 0
 
     def __post_init__(self) -> None:
@@ -63,11 +67,14 @@ class Sampling:
         _check(self.top_logprobs >= 0, "top_logprobs", ">= 0", self.top_logprobs)
         if not all(self.stop):
             raise ValueError("stop must not hold an empty string")
-        if self.guided_choice is not None:
-            if not self.guided_choice or not all(self.guided_choice):
-                raise ValueError("guided_choice needs at least one answer, each of at least one token")
+        if self.guided_choice is not None and not (self.guided_choice and all(self.guided_choice)):
+            raise ValueError("guided_choice needs at least one answer, each of at least one token")
+        if self.guided_choice is not None or self.grammar is not None:
+            if self.guided_choice is not None and self.grammar is not None:
+                raise ValueError("guided_choice and a grammar exclude each other")
             if self.ignore_eos or self.min_tokens:
-                raise ValueError("guided_choice cannot be combined with ignore_eos or min_tokens")
+                what = "a grammar" if self.guided_choice is None else "guided_choice"
+                raise ValueError(f"{what} cannot be combined with ignore_eos or min_tokens")
 
     @property
     def penalised(self) -> bool:
@@ -140,8 +147,16 @@ def penalise(logits: Tensor, sampling: Sampling, prompt: Sequence[int], response
         logits[index] -= sampling.frequency_penalty * times + sampling.presence_penalty
 
 
-def constrain(logits: Tensor, sampling: Sampling, response: Sequence[int], eos_ids: Sequence[int]) -> None:
-    """Apply logit_bias, guided choice and min_tokens to one row ``logits`` [V] in place."""
+def constrain(
+    logits: Tensor,
+    sampling: Sampling,
+    response: Sequence[int],
+    eos_ids: Sequence[int],
+    mask: Tensor | None = None,
+) -> None:
+    """Apply logit_bias, guided choice, a grammar's ``mask`` [V] (True: allowed) and min_tokens to one row
+    ``logits`` [V] in place.
+    """
     for token, bias in (sampling.logit_bias or {}).items():
         logits[token] += bias
     if sampling.guided_choice is not None:
@@ -149,17 +164,24 @@ def constrain(logits: Tensor, sampling: Sampling, response: Sequence[int], eos_i
         kept = logits[allowed]
         logits.fill_(float("-inf"))
         logits[allowed] = kept
+    if mask is not None:
+        logits.masked_fill_(~mask.to(logits.device), float("-inf"))
     if len(response) < sampling.min_tokens and eos_ids:
         logits[list(eos_ids)] = float("-inf")
 
 
 def adjusted(
-    logits: Tensor, sampling: Sampling, prompt: Sequence[int], response: Sequence[int], eos_ids: Sequence[int]
+    logits: Tensor,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    response: Sequence[int],
+    eos_ids: Sequence[int],
+    mask: Tensor | None = None,
 ) -> Tensor:
     """One row of raw logits [V] to log probabilities [V] in float32: all that comes before top-k, top-p."""
     row = logits.detach().float().clone()
     penalise(row, sampling, prompt, response)
-    constrain(row, sampling, response, eos_ids)
+    constrain(row, sampling, response, eos_ids, mask)
     return torch.log_softmax(row / (sampling.temperature or 1.0), dim=-1)
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from agentlightning.types import Row
 from agl_local.network.sampling import allowed_next
-from agl_local.training.logprobs import Guides
+from agl_local.text.grammar import GrammarCompiler, GrammarError
+from agl_local.training.logprobs import Guides, Masks
 from agl_local.training.pack import (
     Packed,
     inputs_needed,
@@ -66,10 +67,16 @@ class Tokens:
         return replace(self, **moved)
 
 
-def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = False) -> Tokens:
+def tokens_of(
+    rows: Sequence[Row],
+    eos_ids: Sequence[int] = (),
+    share: bool = False,
+    grammars: GrammarCompiler | None = None,
+) -> Tokens:
     """Tensors of ``rows`` on the CPU (floats in float64). Rows must have passed ``check_row``.
 
-    ``eos_ids`` are the engine's end tokens: the first ends a complete guided answer.
+    ``eos_ids`` are the engine's end tokens: the first ends a complete guided answer. ``grammars`` makes the
+    masks of rows that were sampled under grammars.
     """
     trained = [trained_positions(row) for row in rows]
     packed = pack([row.token_ids for row in rows], trained, share)
@@ -87,7 +94,7 @@ def tokens_of(rows: Sequence[Row], eos_ids: Sequence[int] = (), share: bool = Fa
         versions=trained_of("versions", torch.int32).long(),
         temperature=torch.tensor([row.temperature for row in rows], dtype=torch.float64)[packed.rows],
         segments=torch.tensor(_segments(rows, trained), dtype=torch.long),
-        guides=_guides(rows, trained, eos_ids),
+        guides=_guides(rows, trained, eos_ids, grammars),
         row_ids=tuple(row.row_id for row in rows),
     )
 
@@ -123,7 +130,14 @@ def has_gradient(row: Row) -> bool:
     return any(a and w for a, w in zip(row.advantages, row.weights, strict=True))
 
 
-def check_row(row: Row, vocab_size: int, *, segments: bool = False, eos_ids: Sequence[int] = ()) -> None:
+def check_row(
+    row: Row,
+    vocab_size: int,
+    *,
+    segments: bool = False,
+    eos_ids: Sequence[int] = (),
+    grammars: GrammarCompiler | None = None,
+) -> None:
     """Raise RowError unless ``row`` can be trained. ``segments``: each trained token must belong to a trained
     segment.
     """
@@ -151,6 +165,8 @@ def check_row(row: Row, vocab_size: int, *, segments: bool = False, eos_ids: Seq
             raise RowError(
                 f"row {row.row_id}, position {t}: token {row.token_ids[t]} is not among the allowed answers"
             )
+    for _ in _masks(row, grammars):  # raises for a token that the grammar does not allow
+        pass
 
 
 def _check_token(row: Row, t: int) -> None:
@@ -185,30 +201,63 @@ def _segments(rows: Sequence[Row], trained: Sequence[Sequence[int]]) -> list[int
 
 def _allowed(row: Row, eos_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """(position, allowed ids) of each trained token that was sampled under a guided choice."""
-    ends = {s.start: s.end for s in row.segments}
     for start, answers in row.allowed.items():
-        end = ends.get(start)
-        if end is None:
-            raise RowError(f"row {row.row_id}: guided answers at position {start}, where no segment starts")
-        for t in range(start, end):
+        for t in range(start, _end(row, start, "guided answers")):
             if row.mask[t]:
                 yield t, allowed_next(answers, row.token_ids[start:t], eos_ids)
 
 
-def _guides(rows: Sequence[Row], trained: Sequence[Sequence[int]], eos_ids: Sequence[int]) -> Guides | None:
+def _masks(row: Row, grammars: GrammarCompiler | None) -> Iterator[tuple[int, Tensor]]:
+    """(position, bits of the allowed ids) of each trained token that was sampled under a grammar."""
+    for start, grammar in row.grammars.items():
+        if grammars is None:
+            raise RowError(
+                f"row {row.row_id}: sampled under a grammar, and no tokenizer is given to mask by it"
+            )
+        end = _end(row, start, "a grammar")
+        try:
+            bits = grammars.bits(grammar, row.token_ids[start:end])
+        except GrammarError as error:
+            raise RowError(f"row {row.row_id}, response at position {start}: {error}") from error
+        yield from ((t, bits[t - start]) for t in range(start, end) if row.mask[t])
+
+
+def _end(row: Row, start: int, what: str) -> int:
+    """The end of the segment that begins at ``start``."""
+    for segment in row.segments:
+        if segment.start == start:
+            return segment.end
+    raise RowError(f"row {row.row_id}: {what} at position {start}, where no segment starts")
+
+
+def _guides(
+    rows: Sequence[Row],
+    trained: Sequence[Sequence[int]],
+    eos_ids: Sequence[int],
+    grammars: GrammarCompiler | None,
+) -> Guides | None:
     found: list[tuple[int, list[int]]] = []
+    masked: list[tuple[int, Tensor]] = []
     offset = 0
     for row, positions in zip(rows, trained, strict=True):
-        if row.allowed:
+        if row.allowed or row.grammars:
             place = {t: offset + i for i, t in enumerate(positions)}
             found.extend((place[t], ids) for t, ids in _allowed(row, eos_ids))
+            masked.extend((place[t], bits) for t, bits in _masks(row, grammars))
         offset += len(positions)
-    if not found:
+    if not found and not masked:
         return None
-    width = max(len(ids) for _, ids in found)
-    ids = torch.tensor([ids + [0] * (width - len(ids)) for _, ids in found], dtype=torch.long)
-    valid = torch.tensor([[True] * len(ids) + [False] * (width - len(ids)) for _, ids in found])
-    return Guides(torch.tensor([n for n, _ in found], dtype=torch.long), ids, valid)
+    width = max((len(ids) for _, ids in found), default=1)
+    ids = torch.zeros(len(found), width, dtype=torch.long)
+    valid = torch.zeros(len(found), width, dtype=torch.bool)
+    for row_ids, row_valid, (_, own) in zip(ids, valid, found, strict=True):
+        row_ids[: len(own)] = torch.tensor(own, dtype=torch.long)
+        row_valid[: len(own)] = True
+    masks = None
+    if masked:
+        index = torch.tensor([n for n, _ in masked], dtype=torch.long)
+        masks = Masks(index, torch.stack([bits for _, bits in masked]))
+    return Guides(torch.tensor([n for n, _ in found], dtype=torch.long), ids, valid, masks)
 
 
 def _tensor(values: Any, kind: torch.dtype) -> Tensor:

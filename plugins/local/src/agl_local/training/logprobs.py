@@ -8,6 +8,7 @@ could not be given. Invariant: for the weights that sampled them, this gives the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +17,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from agl_local.network.model import LanguageModel
+from agl_local.text.grammar import unpack_bits
 from agl_local.training.pack import Packed
 from agl_local.training.prefix import hidden_states
 
 # Above this many logits at once (1 GiB in float32) they are recomputed in the backward pass, chunk by chunk.
 MAX_LOGITS = 2**28
+# Tokens under a grammar whose logits are held at a time: 50 MB of float32 for a vocabulary of 49k.
+MASKED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,25 @@ class Guides:
     valid: Tensor
     """[M, K] False on padding."""
 
+    masks: Masks | None = None
+    """Of tokens that a grammar allowed: their sets are too large to be listed."""
+
     def to(self, device: torch.device | str) -> Guides:
-        return Guides(self.index.to(device), self.ids.to(device), self.valid.to(device))
+        masks = None if self.masks is None else self.masks.to(device)
+        return Guides(self.index.to(device), self.ids.to(device), self.valid.to(device), masks)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The allowed next tokens of M tokens that were sampled under a grammar."""
+
+    index: Tensor
+    """[M] which of the N trained tokens."""
+    bits: Tensor
+    """uint8 [M, bytes], one bit for each token of the vocabulary (``text.grammar.unpack_bits``)."""
+
+    def to(self, device: torch.device | str) -> Masks:
+        return Masks(self.index.to(device), self.bits.to(device))
 
 
 @dataclass(frozen=True)
@@ -60,15 +81,23 @@ def token_logprobs(
         return Scores(logprobs, spread)
     free = torch.ones(len(states), dtype=torch.bool, device=states.device)
     free[guides.index] = False
+    if guides.masks is not None:
+        free[guides.masks.index] = False
     temps = states.new_ones(len(states)) if temperature is None else temperature
-    a, a_spread = _free(model, states[free], packed.targets[free], temps[free], entropy)
     at = guides.index
-    b, b_spread = _guided(model, states[at], packed.targets[at], temps[at], guides, entropy)
-    order = torch.cat((free.nonzero()[:, 0], at)).argsort()
-    joint = torch.cat((a, b))[order]
-    if a_spread is None or b_spread is None:
-        return Scores(joint)
-    return Scores(joint, torch.cat((a_spread, b_spread))[order])
+    places = [free.nonzero()[:, 0], at]
+    parts = [
+        _free(model, states[free], packed.targets[free], temps[free], entropy),
+        _guided(model, states[at], packed.targets[at], temps[at], guides, entropy),
+    ]
+    for masks in _parts(guides.masks):
+        at = masks.index
+        places.append(at)
+        parts.append(_masked(model, states[at], packed.targets[at], temps[at], masks.bits, entropy))
+    order = torch.cat(places).argsort()
+    joint = torch.cat([logprobs for logprobs, _ in parts])[order]
+    spreads = [spread for _, spread in parts if spread is not None]
+    return Scores(joint, torch.cat(spreads)[order] if entropy else None)
 
 
 Pair = tuple[Tensor, Tensor | None]
@@ -118,6 +147,39 @@ def _guided(
     # Padding gets a finite logprob: 0 x -inf would be NaN in the backward pass.
     each = (allowed - total[:, None]).masked_fill(~guides.valid, 0.0)
     return logprobs, -(each.exp() * guides.valid * each).sum(-1)
+
+
+def _parts(masks: Masks | None) -> Iterator[Masks]:
+    """``masks`` in parts of ``MASKED_AT_ONCE`` tokens."""
+    for lo in range(0, 0 if masks is None else len(masks.index), MASKED_AT_ONCE):
+        part = slice(lo, lo + MASKED_AT_ONCE)
+        assert masks is not None
+        yield Masks(masks.index[part], masks.bits[part])
+
+
+def _masked(
+    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor, bits: Tensor, entropy: bool
+) -> Pair:
+    """Tokens sampled under a grammar. Computed again in the backward pass, so that no logits are kept."""
+    one: Pair = checkpoint(
+        _score_masked, model, states, targets, temperature, bits, entropy, use_reentrant=False
+    )
+    return one
+
+
+def _score_masked(
+    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor, bits: Tensor, entropy: bool
+) -> Pair:
+    """The logits of all tokens without a bit count as −infinity."""
+    logits = _scaled(model.logits(states), temperature)
+    allowed = unpack_bits(bits, logits.shape[1])
+    every = F.log_softmax(logits.masked_fill(~allowed, float("-inf")), dim=-1)
+    logprobs = every.gather(1, targets[:, None])[:, 0]
+    if not entropy:
+        return logprobs, None
+    # 0 x -inf would be NaN in the backward pass.
+    each = every.masked_fill(~allowed, 0.0)
+    return logprobs, -(each.exp() * allowed * each).sum(-1)
 
 
 def _scaled(logits: Tensor, temperature: Tensor | None) -> Tensor:

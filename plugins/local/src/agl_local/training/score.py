@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentlightning.types import Row
 from agl_local.network.model import LanguageModel
+from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import Tokens, check_row, micro_rows, tokens_of
 from agl_local.training.logprobs import token_logprobs
 
@@ -43,14 +44,19 @@ def score_tokens(model: LanguageModel, tokens: Tokens) -> Tensor:
 
 
 def logprob_gap(
-    model: LanguageModel, rows: Sequence[Row], *, eos_ids: Sequence[int] = (), micro_tokens: int = 8192
+    model: LanguageModel,
+    rows: Sequence[Row],
+    *,
+    eos_ids: Sequence[int] = (),
+    micro_tokens: int = 8192,
+    grammars: GrammarCompiler | None = None,
 ) -> Gap:
     """Compare the stored logprobs of every trained token of ``rows`` with those of ``model``."""
     gaps = GapMeter()
     for row in rows:
-        check_row(row, model.config.vocab_size, eos_ids=eos_ids)
+        check_row(row, model.config.vocab_size, eos_ids=eos_ids, grammars=grammars)
     for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens):
-        tokens = tokens_of(group, eos_ids).to(model.device, compute_dtype(model))
+        tokens = tokens_of(group, eos_ids, grammars=grammars).to(model.device, compute_dtype(model))
         gaps.add(tokens, score_tokens(model, tokens))
     return gaps.result()
 

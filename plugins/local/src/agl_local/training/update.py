@@ -21,6 +21,7 @@ from torch import Tensor
 from agentlightning.credit.fingerprints.digest import canonical_order
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import (
     RowError,
     Tokens,
@@ -41,10 +42,11 @@ class Updater:
     """Trains ``model`` in place by ``recipe`` with AdamW at a constant rate after ``warmup`` optimizer steps.
 
     ``reference`` is the policy of the KL term; by default a copy of ``model`` as it is now. ``eos_ids`` are
-    the engine's end tokens (guided answers). ``micro_tokens`` bounds a forward pass, padding included.
-    ``threads`` is torch's number of CPU threads (None: unchanged). ``verify``: rows left out of the backward
-    pass are still scored, so that the reported logprob gap covers every trained token. ``share``: a prompt
-    that several rows begin with is computed once (for a ``CausalLM``).
+    the engine's end tokens (guided answers), ``grammars`` makes the masks of answers under grammars.
+    ``micro_tokens`` bounds a forward pass, padding included. ``threads`` is torch's number of CPU threads
+    (None: unchanged). ``verify``: rows left out of the backward pass are still scored, so that the reported
+    logprob gap covers every trained token. ``share``: a prompt that several rows begin with is computed once
+    (for a ``CausalLM``).
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Updater:
         micro_tokens: int = 4096,
         reference: LanguageModel | None = None,
         eos_ids: Sequence[int] = (),
+        grammars: GrammarCompiler | None = None,
         verify: bool = True,
         share: bool = True,
     ) -> None:
@@ -76,6 +79,7 @@ class Updater:
         self.threads = threads
         self.micro_tokens = micro_tokens
         self.eos_ids = tuple(eos_ids)
+        self.grammars = grammars
         self.verify = verify
         self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
         self.reference = self._reference(reference)
@@ -213,7 +217,8 @@ class Updater:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
         share = self.share and worth_sharing(rows)
         for group in micro_rows(rows, self.micro_tokens, share):
-            yield tokens_of(group, self.eos_ids, share).to(self.model.device, compute_dtype(self.model))
+            tokens = tokens_of(group, self.eos_ids, share, self.grammars)
+            yield tokens.to(self.model.device, compute_dtype(self.model))
 
     @torch.no_grad()
     def _reference_logprobs(self, tokens: Tokens) -> Tensor | None:
@@ -236,6 +241,7 @@ class Updater:
                 self.model.config.vocab_size,
                 segments=self.recipe.ratio_level == "sequence",
                 eos_ids=self.eos_ids,
+                grammars=self.grammars,
             )
             if row.row_id in seen:
                 raise RowError(f"row {row.row_id} occurs twice in one batch")
