@@ -20,7 +20,7 @@ from agentlightning import semconv
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import Verification, verify
 from agentlightning.store.codec import pack, pack_span, unpack, unpack_span
-from agentlightning.types import Call, RolloutFingerprint, Span
+from agentlightning.types import Call, Grammar, RolloutFingerprint, Span
 
 Named = tuple[str | None, set[str]]
 """The rollout that must be named (``None``: none in particular), and the kinds that say it rightly."""
