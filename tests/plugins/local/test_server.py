@@ -166,7 +166,10 @@ async def test_completions(client, policy):
         ({"guided_regex": 1}, "structured_outputs.regex"),
         ({"structured_outputs": {"grammar": "a"}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a"}, "guided_choice": ["a"]}, "structured_outputs"),
-        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
         ({"structured_outputs": {"regex": "a"}, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
         ({"guided_regex": "a", "min_tokens": 1}, None),
         ({"tool_choice": "required"}, "tool_choice"),
