@@ -12,17 +12,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from llguidance import LLMatcher, LLTokenizer
 from torch import Tensor
 
 from agentlightning.types import Grammar
 from agl_local.text.tokenizer import ChatTokenizer
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
 LIBRARY = "llguidance"
-VERSION = version(LIBRARY)
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 """Line and column of an error, in a text that the user has never seen."""
 _KEPT = 128
@@ -45,7 +46,7 @@ class GrammarCompiler:
 
     def check(self, text: str) -> Grammar:
         """Return the grammar of ``text``. Raise :class:`GrammarError` for a text that cannot be applied."""
-        grammar = Grammar(LIBRARY, VERSION, text)
+        grammar = Grammar(LIBRARY, version(LIBRARY), text)
         self.start(grammar).mask(())
         return grammar
 
@@ -53,9 +54,10 @@ class GrammarCompiler:
         """Return the state before the first token. Raise :class:`GrammarError` for a grammar of another
         version of the library: its masks may differ.
         """
-        if (grammar.library, grammar.version) != (LIBRARY, VERSION):
+        installed = version(LIBRARY)
+        if (grammar.library, grammar.version) != (LIBRARY, installed):
             raise GrammarError(
-                f"the grammar is of {grammar.library} {grammar.version}, and {LIBRARY} {VERSION} is "
+                f"the grammar is of {grammar.library} {grammar.version}, and {LIBRARY} {installed} is "
                 f"installed, whose masks may differ: pip install {grammar.library}=={grammar.version}"
             )
         with self._lock:
@@ -84,6 +86,8 @@ class GrammarCompiler:
         return masks
 
     def _compile(self, text: str) -> LLMatcher:
+        from llguidance import LLMatcher  # on first use: most runs need no grammar
+
         if self._vocabulary is None:
             self._vocabulary = _vocabulary(self._tokenizer, self.vocab_size)
         matcher = LLMatcher(self._vocabulary, text, log_level=0)
@@ -149,6 +153,8 @@ class _Words:
 def _vocabulary(tokenizer: ChatTokenizer, vocab_size: int) -> LLTokenizer:
     if not tokenizer.eos_ids:
         raise GrammarError("the policy has no end token, so that an answer by a grammar could not end")
+    from llguidance import LLTokenizer
+
     words: Any = _Words(tokenizer, vocab_size)
     return LLTokenizer(words, n_vocab=vocab_size, eos_token=tokenizer.eos_ids[0])
 
