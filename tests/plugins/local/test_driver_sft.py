@@ -12,7 +12,7 @@ from plugins.local.driver_fixtures import (
 )
 
 from agl_local.text.tokenizer import ChatTokenizer
-from agl_local.training.sft import ChatSample, encode_chat, encode_chats, sft_backward, train_sft
+from agl_local.training.sft import ChatSample, encode_chat, sft_backward, train_sft
 
 
 def turn(role: str, content: str) -> dict[str, str]:
@@ -48,8 +48,8 @@ def test_history_that_the_template_rewrites_starts_a_new_sequence() -> None:
 
 def test_chats_that_cannot_be_trained_are_refused_with_the_reason() -> None:
     tokenizer = tiny_tokenizer()
-    with pytest.raises(ValueError, match="chat 1: a chat without an assistant"):
-        encode_chats(tokenizer, [{"messages": CHAT}, {"messages": CHAT[:1]}])
+    with pytest.raises(ValueError, match="a chat without an assistant"):
+        encode_chat(tokenizer, CHAT[:1])
     endless = ChatTokenizer(
         tokenizer.backend, chat_template=TEMPLATE.replace("<|im_end|>\n", "\n"), eos_ids=tokenizer.eos_ids
     )
@@ -76,8 +76,8 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches() -> None:
 
 def test_overfits_a_tiny_set_and_says_what_it_did() -> None:
     policy = tiny_policy()
-    chats = [{"messages": [turn("user", q), turn("assistant", a)]} for q, a in (("a", "xyz"), ("b", "zzy"))]
-    samples = encode_chats(policy.tokenizer, chats)
+    chats = [[turn("user", q), turn("assistant", a)] for q, a in (("a", "xyz"), ("b", "zzy"))]
+    samples = [sample for chat in chats for sample in encode_chat(policy.tokenizer, chat)]
     seen: list[int] = []
     metrics = train_sft(
         policy.model,

@@ -1,4 +1,5 @@
-"""The plugin ``local``: registers the driver, the command ``agl policy``, and the models that it fetches.
+"""The plugin ``local``: registers the driver, two commands (``agl policy``, ``agl sft``) and the pretrained
+models.
 
 Nothing heavy is imported until one of them is used.
 """
@@ -79,8 +80,11 @@ def agl_drivers() -> list[DriverSpec]:
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
-    """The command that fetches pretrained models."""
-    return [CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models")]
+    """The commands that fetch and fine-tune pretrained models."""
+    return [
+        CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models"),
+        CommandSpec("sft", lazily("agl_local.sft.command:register"), "fine-tune a policy on chats"),
+    ]
 
 
 @hookimpl

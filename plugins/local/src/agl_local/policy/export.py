@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from agl_local.policy.files import write_folder
@@ -16,23 +17,35 @@ _OURS = {
 }
 
 
-def export_policy(policy: Policy, folder: str | Path) -> Path:
+def export_policy(policy: Policy, folder: str | Path, texts: Mapping[str, str] | None = None) -> Path:
     """Write ``policy`` to ``folder`` whole or not at all; an earlier export there is replaced.
 
-    Raises FileExistsError when ``folder`` holds anything that is not part of a model folder.
+    ``texts``: further files by name, such as a card. Raises FileExistsError when ``folder`` holds anything
+    that is not part of such a folder.
+    """
+    texts = texts or {}
+
+    def fill(draft: Path) -> None:
+        save_policy(policy, draft)
+        for name, text in texts.items():
+            (draft / name).write_text(text, encoding="utf-8")
+
+    return write_folder(check_export(folder, texts.keys()), fill)
+
+
+def check_export(folder: str | Path, texts: Set[str] = frozenset()) -> Path:
+    """Return ``folder`` as an absolute path. Raise FileExistsError when an export would delete a file that is
+    neither part of a policy nor one of ``texts``.
     """
     target = Path(folder).absolute()
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file: name a folder to export to")
+    known = _OURS | texts
     foreign = (
-        sorted(path.name for path in target.iterdir() if path.name not in _OURS) if target.is_dir() else []
+        sorted(path.name for path in target.iterdir() if path.name not in known) if target.is_dir() else []
     )
     if foreign:
         raise FileExistsError(
             f"{target} holds {foreign[:4]}, which an export would delete: name another folder"
         )
-    return write_folder(target, lambda draft: _save(policy, draft))
-
-
-def _save(policy: Policy, draft: Path) -> None:
-    save_policy(policy, draft)
+    return target

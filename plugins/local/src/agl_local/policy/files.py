@@ -36,12 +36,14 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> Path:
     return target
 
 
-def remove_unfinished(parent: Path) -> int:
-    """Clear away what killed writers left in ``parent`` (it must have one writer only). Returns how many.
+def remove_unfinished(parent: Path, name: str = "*") -> int:
+    """Clear away what killed writers left in ``parent``, or only of the folder ``name`` (a pattern); it must
+    have one writer. Returns how many.
 
     A folder that was about to be replaced when its writer was killed gets its name back.
     """
-    left = [path for path in parent.glob(f"{_MARK}*") if path.is_dir()] if parent.is_dir() else []
+    drafts = {path for old in ("", _OLD) for path in parent.glob(f"{_MARK}{old}{name}-*") if path.is_dir()}
+    left = sorted(drafts)
     for path in left:
         target = parent / path.name.removeprefix(f"{_MARK}{_OLD}").rpartition("-")[0]
         if path.name.startswith(f"{_MARK}{_OLD}") and not target.exists():

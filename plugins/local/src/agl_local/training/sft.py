@@ -33,14 +33,14 @@ class ChatSample:
 
 
 def encode_chat(tokenizer: ChatTokenizer, messages: Messages, tools: Tools | None = None) -> list[ChatSample]:
-    """The training sequences of one chat: usually one. Raises ValueError for a chat that cannot be trained
-    on.
+    """The training sequences of one chat: usually one. An assistant message with ``weight`` 0 is context, as
+    in OpenAI's fine-tuning format. Raises ValueError for a chat that cannot be trained on.
     """
     samples: list[ChatSample] = []
     ids: list[int] = []
     trained: list[int] = []
     for i, message in enumerate(messages):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or message.get("weight", 1) == 0:
             continue
         prompt, answer = encode_answer(tokenizer, messages[:i], message, tools)
         if trained and prompt[: len(ids)] != ids:
@@ -79,17 +79,6 @@ def encode_answer(
     return tokenizer.encode(before), ids[: ends[-1] + 1]
 
 
-def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Mapping[str, Any]]) -> list[ChatSample]:
-    """``encode_chat`` over ``{"messages": [...], "tools": [...] | None}``; an error names the chat."""
-    out: list[ChatSample] = []
-    for i, chat in enumerate(chats):
-        try:
-            out.extend(encode_chat(tokenizer, chat["messages"], chat.get("tools")))
-        except ValueError as error:
-            raise ValueError(f"chat {i}: {error}") from error
-    return out
-
-
 def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> tuple[float, int]:
     """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``. Returns (loss,
     tokens).
@@ -102,6 +91,17 @@ def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return float(total), tokens
+
+
+@torch.no_grad()
+def sft_loss(model: LanguageModel, samples: Sequence[ChatSample], micro_tokens: int) -> float:
+    """Return the mean cross-entropy over all trained tokens of ``samples``, in nats."""
+    tokens = sum(len(sample.trained) for sample in samples)
+    total = 0.0
+    for group in micro_batches([inputs_needed(s.trained) for s in samples], micro_tokens):
+        packed = pack([samples[i].ids for i in group], [samples[i].trained for i in group]).to(model.device)
+        total -= float(token_logprobs(model, packed).logprobs.double().sum())
+    return total / tokens
 
 
 def train_sft(

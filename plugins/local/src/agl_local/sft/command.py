@@ -1,0 +1,61 @@
+"""``agl sft``: fine-tune a policy on chats and write the result as a policy folder.
+
+Nothing heavy is imported until the command runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+THREADS = min(2, os.cpu_count() or 1)
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+MaxLen = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a chat; longer ones are left out and counted. Default: the policy's limit, 2048."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("sft")
+    def sft(
+        policy: Annotated[
+            str, typer.Option(help="Where to start: a policy folder, or a name of `agl policy list`.")
+        ],
+        data: Annotated[
+            str,
+            typer.Option(
+                help='A JSONL file of {"messages": [...]}, or module:function that returns such rows.'
+            ),
+        ],
+        output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the fine-tuned policy.")],
+        val: Annotated[str | None, typer.Option(help="Chats for the validation loss, as --data.")] = None,
+        epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 3,
+        lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-5,
+        batch_size: Annotated[int, typer.Option(help="Chats of one optimizer step.")] = 16,
+        max_len: MaxLen = None,
+        seed: Annotated[int, typer.Option(help="Seed of the order of the chats.")] = 0,
+        threads: Threads = THREADS,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print a summary as one JSON object instead of the folder.")
+        ] = False,
+    ) -> None:
+        """Fine-tune a policy on chats: the assistant's messages are learned, all others are context.
+
+        A row of the data has OpenAI's form: {"messages": [{"role": ..., "content": ...}, ...]}. The folder
+        appears when training is complete; the last line of stdout is its path.
+        """
+        from agl_local.sft.finetune import SftSettings
+        from agl_local.sft.job import load_chats, run
+
+        settings = SftSettings(epochs=epochs, lr=lr, batch_size=batch_size, max_len=max_len, seed=seed)
+        chats = load_chats(data, "--data")
+        held_out = load_chats(val, "--val") if val else None
+        summary = run(policy, chats, output, settings, val=held_out, threads=threads)
+        print(json.dumps(summary) if as_json else summary["policy"], flush=True)

@@ -1,0 +1,209 @@
+"""Fine-tune a policy on chats in memory: the function behind ``agl sft``.
+
+The loss of a step is the mean cross-entropy over the trained tokens of its batch (``training.sft``).
+Invariants: every chat is used once in an epoch; the same policy, chats, settings and number of threads give
+the same parameters bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from agentlightning.types import UsageError
+from agl_local.network.model import LanguageModel
+from agl_local.policy.folder import Policy
+from agl_local.sft.chats import Chat, EncodedChats, encode
+from agl_local.training.pack import inputs_needed
+from agl_local.training.sft import ChatSample, sft_loss, train_sft
+
+
+class SftSettingsError(UsageError, ValueError):
+    """A setting of supervised fine-tuning that cannot be used."""
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """How to fine-tune. AdamW with a linear warm-up and a cosine to zero (``training.fit``)."""
+
+    epochs: int = 3
+    lr: float = 5e-5
+    batch_size: int = 16
+    """Sequences of one optimizer step."""
+    max_len: int | None = None
+    """Tokens of a sequence; longer chats are left out and counted. ``None``: what the policy allows, at most
+    2048.
+    """
+    warmup: float = 0.1
+    """Share of the steps with a rising learning rate."""
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+    micro_batch_tokens: int = 4096
+    """Tokens of one forward pass: memory and speed, not the result."""
+    seed: int = 0
+    """Seed of the order of the chats."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "micro_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise SftSettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise SftSettingsError(f"lr must be positive, got {self.lr}")
+        if self.max_len is not None and self.max_len < 2:
+            raise SftSettingsError(f"max_len must be at least 2, got {self.max_len}")
+        if not 0 <= self.warmup <= 1:
+            raise SftSettingsError(f"warmup is a share between 0 and 1, got {self.warmup}")
+
+
+@dataclass(frozen=True)
+class SftStep:
+    """Progress after a step. ``loss`` is the step's, in nats a token."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+    positions: int
+    """Positions computed so far: prompts and answers."""
+    seconds: float
+
+
+@dataclass
+class SftReport:
+    """What a fine-tuning did. Losses are mean nats per trained token."""
+
+    chats: int
+    """Chats trained on."""
+    sequences: int
+    tokens: int
+    """Trained tokens of an epoch."""
+    too_long: int
+    """Chats left out because of ``max_len``."""
+    steps: int
+    steps_skipped: int = 0
+    """Steps without an update, because loss or gradient was not finite."""
+    positions: int = 0
+    loss_first: float = math.nan
+    loss: float = math.nan
+    """Mean over the last tenth of the steps."""
+    seconds: float = 0.0
+    """Seconds of training, validation excluded."""
+    val_chats: int = 0
+    val_too_long: int = 0
+    val_losses: list[float] = field(default_factory=list)
+    """Validation loss before training and after each epoch."""
+
+
+def finetune(
+    policy: Policy,
+    chats: Sequence[Chat],
+    settings: SftSettings,
+    *,
+    val: Sequence[Chat] = (),
+    progress: Callable[[SftStep], None] = lambda step: None,
+    validated: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> SftReport:
+    """Train ``policy`` in place on ``chats``. Parameters that require no gradient are left as they are.
+
+    ``progress`` is called after each step; ``validated(epoch, loss)`` before training (epoch 0) and after
+    each epoch, if there are ``val`` chats. Raise :class:`~agl_local.sft.chats.ChatDataError` or
+    :class:`SftSettingsError` before anything is trained.
+    """
+    max_len = longest(policy, settings)
+    data = encode(policy.tokenizer, chats, max_len)
+    held_out = encode(policy.tokenizer, val, max_len) if val else None
+    return _Finetuning(policy.model, data, held_out, settings, progress, validated).run()
+
+
+def longest(policy: Policy, settings: SftSettings) -> int:
+    """Return the number of tokens that a sequence may have."""
+    most = policy.config.max_positions
+    if settings.max_len is not None and settings.max_len > most:
+        raise SftSettingsError(f"max_len is {settings.max_len}; the policy has {most} positions")
+    return settings.max_len or min(most, 2048)
+
+
+class _Finetuning:
+    """One fine-tuning, its report, and the clock that stops while it validates."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        data: EncodedChats,
+        held_out: EncodedChats | None,
+        settings: SftSettings,
+        progress: Callable[[SftStep], None],
+        validated: Callable[[int, float], None],
+    ) -> None:
+        self.model, self.data, self.held_out, self.settings = model, data, held_out, settings
+        self.progress, self.validated = progress, validated
+        self.steps_of_epoch = math.ceil(len(data.samples) / settings.batch_size)
+        self.report = SftReport(
+            chats=data.chats,
+            sequences=len(data.samples),
+            tokens=data.trained,
+            too_long=len(data.too_long),
+            steps=self.steps_of_epoch * settings.epochs,
+            val_chats=held_out.chats if held_out else 0,
+            val_too_long=len(held_out.too_long) if held_out else 0,
+        )
+        self.began = 0.0
+
+    def run(self) -> SftReport:
+        settings, steps = self.settings, self.report.steps
+        self._validate(0)
+        self.began = time.perf_counter()
+        train_sft(
+            self.model,
+            self._batches(),
+            steps=steps,
+            lr=settings.lr,
+            warmup=math.ceil(settings.warmup * steps),
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.max_grad_norm,
+            micro_tokens=settings.micro_batch_tokens,
+            progress=self._after_step,
+        )
+        return self.report
+
+    def _batches(self) -> Iterator[list[ChatSample]]:
+        """Yield each sample once an epoch, in an order of its own for each epoch."""
+        samples, size = self.data.samples, self.settings.batch_size
+        random = torch.Generator().manual_seed(self.settings.seed)
+        while True:
+            order = torch.randperm(len(samples), generator=random).tolist()
+            for first in range(0, len(order), size):
+                batch = [samples[i] for i in order[first : first + size]]
+                self.report.positions += sum(inputs_needed(sample.trained) for sample in batch)
+                yield batch
+
+    def _after_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        report = self.report
+        report.seconds += time.perf_counter() - self.began
+        if step == 0:
+            report.loss_first = metrics["loss_last"]
+        report.loss, report.steps_skipped = metrics["loss"], int(metrics["steps_skipped"])
+        epoch, rest = divmod(step + 1, self.steps_of_epoch)
+        self.progress(
+            SftStep(
+                step + 1,
+                report.steps,
+                epoch + (rest > 0),
+                metrics["loss_last"],
+                report.positions,
+                report.seconds,
+            )
+        )
+        if rest == 0:
+            self._validate(epoch)
+        self.began = time.perf_counter()
+
+    def _validate(self, epoch: int) -> None:
+        if self.held_out is not None:
+            loss = sft_loss(self.model, self.held_out.samples, self.settings.micro_batch_tokens)
+            self.report.val_losses.append(loss)
+            self.validated(epoch, loss)
