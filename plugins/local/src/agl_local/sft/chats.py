@@ -151,7 +151,7 @@ def _check_message(message: Any, place: str) -> None:
 
 
 def _is_trained(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "assistant" and message.get("weight", 1) == 1
+    return bool(message["role"] == "assistant" and message.get("weight", 1) == 1)
 
 
 def _read_lines(lines: Sequence[str], path: str) -> Iterator[Chat]:
