@@ -80,8 +80,8 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
     assert (summary["data"], summary["chats"]) == ("rows_for_sft:some", 1)
     for target, problem in (
         ("rows_for_sft:none", "raised OSError: the disk is gone"),
-        ("rows_for_sft:more", "has no 'more'"),
-        ("no_such_module:f", "cannot import"),
+        ("rows_for_sft:more", "neither a file nor module:function: .*'more'"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
     ):
         with pytest.raises(UsageError, match=problem):
             agl_sft("--data", target)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import pkgutil
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from agentlightning.train.configured import import_target
 from agl_local.policy.fetch import fetch
 from agl_local.policy.files import remove_unfinished
 from agl_local.policy.folder import fingerprint, load_policy
@@ -39,9 +39,15 @@ def load_chats(given: str, option: str) -> ChatSet:
         return read_chats(given)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    function = import_target(given, option)
     try:
-        rows = function()
+        function = pkgutil.resolve_name(given)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ChatDataError(
+            f"{option}: {given} is neither a file nor module:function: {error}; PYTHONPATH names further "
+            "folders with modules"
+        ) from error
+    try:
+        rows = list(function())
     except Exception as error:
         raise ChatDataError(f"{option}: {given} raised {type(error).__name__}: {error}") from error
     return chats_of(rows, given)
