@@ -1,0 +1,47 @@
+"""The machine's limits: matrix products per second and bytes per second, with the threads of this run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+SIZES = ((2048, 576, 3072), (2048, 1536, 576), (1024, 1024, 1024))
+"""Matrix products whose best rate is taken: the larger ones of the model, and a square one."""
+ROUNDS = 7
+
+
+class Subject:
+    """Measures and holds nothing."""
+
+    def __init__(self, folder: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.version = f"torch {torch.__version__}"
+
+    def limits(self) -> dict[str, object]:
+        """Return the best rate of float32 products in operations per second, all medians, and bytes per second.
+
+        The bandwidth is that of reading a vector of 512 MB: a product with a matrix of one row reads as much.
+        """
+        rates: dict[str, float] = {}
+        for m, k, n in SIZES:
+            left, right = torch.randn(m, k), torch.randn(k, n)
+            rates[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _median(lambda a=left, b=right: torch.mm(a, b), 5)
+        large = torch.ones(2**27)
+        return {
+            "operations": max(rates.values()),
+            "rates": rates,
+            "bytes": 4.0 * len(large) / _median(large.sum, 1),
+        }
+
+
+def _median(function: object, repeat: int) -> float:
+    """Seconds of one call, median of several rounds after one that warms up."""
+    taken = []
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        for _ in range(repeat):
+            function()  # type: ignore[operator]
+        taken.append((time.perf_counter() - began) / repeat)
+    return statistics.median(taken[1:])
