@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -111,6 +111,9 @@ bench: .venv/demo ## import time and install size of the core; the last line is 
 
 bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON
 	@$(PY) bench/records.py
+
+bench-real: .venv/test ## a pretrained model of 135M beside transformers, vLLM and TRL; the last line is JSON
+	@$(PY) bench/real_model/run.py
 
 clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@rm -rf .venv .venvs dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,7 +1,8 @@
 """One subject in a process of its own: ``python child.py MODULE FOLDER THREADS``.
 
-Commands are JSON lines on standard input, ``{"method": …, "arguments": {…}}``; each is answered by a JSON
-line with ``seconds``, ``cpu_seconds`` (of this process, all its threads) and ``result``, or with ``error``. Whatever a library prints goes to standard error.
+Commands are JSON lines on standard input, ``{"method": …, "arguments": {…}}``. Each is answered by a JSON
+line with ``seconds``, ``cpu_seconds`` (of this process, all its threads) and ``result``, or with ``error``.
+Whatever a library prints goes to standard error.
 """
 
 from __future__ import annotations

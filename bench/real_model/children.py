@@ -31,9 +31,10 @@ class Answer:
 
 
 class Child:
-    """``child.py`` with one subject, in the environment of ``python``. Raise SubjectError if it does not start.
+    """``child.py`` with one subject, in the environment of ``python``.
 
-    The threads of OpenMP are set for the whole process, before any library is loaded.
+    The threads of OpenMP are set for the whole process, before any library is loaded. Raise SubjectError if
+    it does not start.
     """
 
     def __init__(self, name: str, module: str, python: Path, folder: Path, threads: int) -> None:
@@ -65,7 +66,10 @@ class Child:
         return self._answer()
 
     def peak_mb(self) -> float:
-        """Return the peak of the resident memory of the process and its children, in MB (Linux; else now's)."""
+        """Return the peak of the resident memory of the process and its children, in MB.
+
+        Where the system does not keep it (Linux does), this is what is resident now.
+        """
         process = psutil.Process(self._process.pid)
         return round(sum(_peak(one) for one in (process, *process.children(recursive=True))) / 1e6)
 

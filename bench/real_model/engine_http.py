@@ -18,7 +18,9 @@ class Subject:
     def __init__(self, folder: str, threads: int) -> None:
         self.server = EngineProcess(folder, threads=threads, slots=SLOTS, max_len=LENGTH)
         address = self.server.start()
-        self.client = httpx.Client(base_url=address, timeout=300.0, limits=httpx.Limits(max_connections=SLOTS))
+        self.client = httpx.Client(
+            base_url=address, timeout=300.0, limits=httpx.Limits(max_connections=SLOTS)
+        )
         self.pool = ThreadPoolExecutor(SLOTS)
         self.version = f"torch {torch.__version__}"
 
@@ -27,7 +29,9 @@ class Subject:
         body = {"model": "policy", "max_tokens": new, "temperature": 0, "ignore_eos": True}
 
         def ask(prompt: list[int]) -> list[int]:
-            answer = self.client.post("/v1/completions", json={**body, "prompt": prompt, "return_token_ids": True})
+            answer = self.client.post(
+                "/v1/completions", json={**body, "prompt": prompt, "return_token_ids": True}
+            )
             answer.raise_for_status()
             ids: list[int] = answer.json()["choices"][0]["token_ids"]
             return ids

@@ -32,7 +32,9 @@ class Taken:
     """Share of the tokens that equal the first subject's."""
 
 
-def measure(subjects: list[Child], texts: Texts, sizes: Sizes, shape: Shape, limits: Limits) -> list[dict[str, Any]]:
+def measure(
+    subjects: list[Child], texts: Texts, sizes: Sizes, shape: Shape, limits: Limits
+) -> list[dict[str, Any]]:
     """Return a row for each subject and batch; a subject that fails leaves, with its reason as its last row.
 
     One request is for a single token: that is prefill. One with other prompts is for ``new`` more tokens: its

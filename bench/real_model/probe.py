@@ -20,9 +20,10 @@ class Subject:
         self.version = f"torch {torch.__version__}"
 
     def limits(self) -> dict[str, object]:
-        """Return the best rate of float32 products in operations per second, all medians, and bytes per second.
+        """Return the best rate of float32 products in operations per second, all rates, and bytes per second.
 
-        The bandwidth is that of reading a vector of 512 MB: a product with a matrix of one row reads as much.
+        Each is a median. The bandwidth is that of reading a vector of 512 MB, as decoding at batch 1 reads
+        the weights.
         """
         rates: dict[str, float] = {}
         for m, k, n in SIZES:

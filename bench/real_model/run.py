@@ -1,7 +1,7 @@
 """A pretrained model of 135 million parameters on this machine: agl-local beside transformers, vLLM and TRL.
 
-    python bench/real_model/run.py                  # eight minutes; minutes more the first time, for environments
-    python bench/real_model/run.py --quick          # small sizes, to see that every subject runs
+    python bench/real_model/run.py              # eight minutes; more the first time, for environments
+    python bench/real_model/run.py --quick      # small sizes, to see that every subject runs
     python bench/real_model/run.py --without vllm trl --model PATH/TO/MODEL
 
 Generation: tokens per second of prefill and decode at 1, 8, 32 and 64 conversations at a time. Updates:
@@ -55,11 +55,15 @@ SHARING = {"agl-local"}
 """Trainers that compute equal beginnings once."""
 ENVIRONMENTS = ("vllm", "trl")
 OPTIONAL = ["agl-local, HTTP", "transformers", "vllm", "trl"]
+UPDATE_COLUMNS = (
+    *("job", "subject", "rows", "positions", "seconds", "cpu_seconds", "seconds_a_row"),
+    *("roofline", "peak_mb"),
+)
 Row = dict[str, Any]
 
 
 class Stage:
-    """Starts the subjects of one kind of measurement, one after the other, and notes those that cannot run."""
+    """Starts the subjects of a kind of measurement, one after the other, and notes those that cannot run."""
 
     def __init__(self, folder: Path, threads: int, without: set[str]) -> None:
         self.folder = folder
@@ -165,14 +169,13 @@ def shown(result: Row) -> Iterator[Table]:
         table.add_row(*cells, f"{row['tokens_equal']:.1%}")
     yield table
     table = Table(title="one update")
-    for heading in ("job", "subject", "rows", "positions", "seconds", "CPU seconds", "seconds a row", "roofline", "peak MB"):
-        table.add_column(heading)
+    for heading in UPDATE_COLUMNS:
+        table.add_column(heading.replace("_", " "))
     for row in result["updates"]:
         if "not_run" in row:
             table.add_row("", row["subject"], row["not_run"])
             continue
-        keys = ("job", "subject", "rows", "positions", "seconds", "cpu_seconds", "seconds_a_row", "roofline", "peak_mb")
-        table.add_row(*(str(row[key]) for key in keys))
+        table.add_row(*(str(row[key]) for key in UPDATE_COLUMNS))
     yield table
 
 
@@ -196,7 +199,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: the figures are of no use")
-    parser.add_argument("--model", default="smollm2", help="a folder, or a name that `agl policy fetch` knows")
+    parser.add_argument(
+        "--model", default="smollm2", help="a folder, or a name that `agl policy fetch` knows"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, metavar="SUBJECT")
@@ -207,7 +212,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=8, help="answers to each of them")
     parser.add_argument("--update-prompt", type=int, default=200, help="tokens of such a prompt")
     parser.add_argument("--update-new", type=int, default=50, help="tokens of such an answer")
-    parser.add_argument("--header", type=int, default=1000, help="tokens in front of all prompts, in the second job")
+    parser.add_argument(
+        "--header", type=int, default=1000, help="tokens in front of all prompts, in the second job"
+    )
     parser.add_argument(
         "--whole-rows",
         nargs=2,

@@ -49,7 +49,9 @@ class Subject:
         )
         self.trainer.create_optimizer()
         self.trainer.model.train()
-        self.version = f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+        self.version = (
+            f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+        )
 
     def update(self, sequences: list[Sampled]) -> dict[str, float]:
         """Train one step on the sequences; return the gradient's norm."""

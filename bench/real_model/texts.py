@@ -12,11 +12,15 @@ DATA = Path(__file__).resolve().parents[2] / "examples" / "calc_x" / "data"
 
 
 class Texts:
-    """Token ids of the bundled word problems, cut at random places. The same ``seed`` gives the same pieces."""
+    """Token ids of the bundled word problems, cut at random places that ``seed`` decides."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        lines = (line for name in ("gsm8k", "svamp") for line in (DATA / f"{name}.jsonl").read_text().splitlines())
-        text = "\n".join(" ".join(v for v in json.loads(line).values() if isinstance(v, str)) for line in lines)
+        lines = (
+            line for name in ("gsm8k", "svamp") for line in (DATA / f"{name}.jsonl").read_text().splitlines()
+        )
+        text = "\n".join(
+            " ".join(v for v in json.loads(line).values() if isinstance(v, str)) for line in lines
+        )
         self._ids = ChatTokenizer.load(folder).encode(text)
         self._random = random.Random(seed)
         self._used: set[int] = set()

@@ -18,15 +18,17 @@ AGREE = 1e-3
 
 @dataclass(frozen=True)
 class Job:
-    """Sequences to train on. ``whole``: how many of them a subject takes that computes each from its beginning."""
+    """Sequences to train on. ``whole``: how many of them a subject takes that computes each of them whole."""
 
     name: str
     sequences: list[Sampled]
     whole: int
 
 
-def sample(engine: Child, texts: Texts, groups: int, samples: int, prompt: int, new: int, header: int) -> list[Sampled]:
-    """Return ``groups`` × ``samples`` sequences that the engine wrote behind prompts with one common header."""
+def sample(
+    engine: Child, texts: Texts, groups: int, samples: int, prompt: int, new: int, header: int
+) -> list[Sampled]:
+    """Return ``groups`` × ``samples`` sequences, which the engine wrote behind prompts with one header."""
     common = texts.piece(header)
     prompts = [common + texts.piece(prompt) for _ in range(groups)]
     answers = engine.ask("sample", prompts=prompts, samples=samples, new=new).result
@@ -44,10 +46,10 @@ def sample(engine: Child, texts: Texts, groups: int, samples: int, prompt: int, 
 def measure(
     subjects: list[tuple[Child, bool]], jobs: list[Job], rounds: int, shape: Shape, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Return a row for each job and subject; ``subjects`` are pairs of a subject and whether it shares beginnings.
+    """Return a row for each job and subject; each subject comes with whether it shares equal beginnings.
 
-    All first train on the few sequences of the first job that every subject can take, which warms them up, and
-    must find the same gradient norm. Subjects take turns.
+    All first train on those sequences of the first job that every subject takes. That warms them up, and they
+    must find the same gradient norm. Then they take turns.
     """
     failed: dict[str, str] = {}
     taken: dict[tuple[str, str], list[Answer]] = {}
@@ -84,7 +86,9 @@ def measure(
     return rows + [{"subject": name, "not_run": reason} for name, reason in failed.items()]
 
 
-def _row(job: Job, child: Child, shares: bool, taken: list[Answer], shape: Shape, limits: Limits) -> dict[str, Any]:
+def _row(
+    job: Job, child: Child, shares: bool, taken: list[Answer], shape: Shape, limits: Limits
+) -> dict[str, Any]:
     sequences = job.sequences if shares else job.sequences[: job.whole]
     inputs = [one["prompt"] + one["answer"][:-1] for one in sequences]
     spans = trie_spans(inputs) if shares else [(0, len(ids)) for ids in inputs]

@@ -1,4 +1,4 @@
-"""Arithmetic and memory traffic that a model's passes need at least, and the time that a machine needs for them.
+"""Arithmetic and memory traffic that a model's passes need at least, and the time that a machine needs.
 
 A product of an [M, K] and a [K, N] matrix costs 2·M·K·N floating-point operations. Per position, a forward
 pass multiplies with every matrix of the layers once, attention reads the positions before it, and the output
