@@ -22,7 +22,7 @@ import pytest
 from agentlightning.credit import assign, failure_of
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import LLM, AttemptStatus, Batch, Recipe, Rollout, RolloutConfig, RolloutStatus

@@ -191,7 +191,7 @@ async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 async def test_a_dead_runner_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentlightning.runner import Runner
+    from agentlightning.runner.runner import Runner
 
     async def broken(self: Runner, *args: Any) -> None:
         raise OSError("the queue is gone")

@@ -27,7 +27,7 @@ from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.credit import assign
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Recipe

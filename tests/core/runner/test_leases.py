@@ -13,9 +13,10 @@ from core.runner.test_runner import reason, serving
 
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner import CannotRun, RemoteAttemptKeys, Runner
-from agentlightning.runner.attempt_keys import with_attempt_key
+from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_key
 from agentlightning.runner.heartbeat import Heartbeat
+from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.runner import Runner
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
 

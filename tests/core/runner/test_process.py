@@ -24,9 +24,10 @@ from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.runner import CannotRun, Runner
+from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.runner.processes.worker_handle import WorkerHandle
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
@@ -309,7 +310,7 @@ async def test_stopping_kills_and_settles_what_hangs(store: Store) -> None:
 
 SCRIPT = """
 import asyncio, sys
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning import emit_reward
 
@@ -355,7 +356,7 @@ async def test_an_agent_of_a_prompt_is_refused() -> None:
 UNGUARDED = """
 import asyncio
 from core.runner import agents_for_workers as agents
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 
 async def main():

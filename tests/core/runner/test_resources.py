@@ -9,8 +9,8 @@ import pytest
 
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.runner import Runner
 from agentlightning.runner.resources import attempt_resources
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate
 

@@ -13,8 +13,8 @@ from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
-from agentlightning.runner import Runner
 from agentlightning.runner.attempt import Isolation
+from agentlightning.runner.runner import Runner
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Record, RolloutConfig, Span

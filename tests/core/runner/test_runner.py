@@ -20,7 +20,7 @@ from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.store.http import client as store_client, server
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError

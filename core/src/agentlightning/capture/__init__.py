@@ -8,8 +8,9 @@ the parts of adapters. Names load lazily.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentlightning._lazy import lazy_names
 
 if TYPE_CHECKING:
     from agentlightning.capture.counts import COUNTS as COUNTS
@@ -30,11 +31,4 @@ _HOMES = {
     "uninstall": "instrument.installation",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)

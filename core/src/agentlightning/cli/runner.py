@@ -19,7 +19,7 @@ from agentlightning.cli.options import add_command
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
-    from agentlightning.runner import Runner
+    from agentlightning.runner.runner import Runner
     from agentlightning.runner.service import RunnerState
     from agentlightning.store import Store
 
@@ -145,7 +145,8 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
 def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     """Open the store and return it with a runner on it."""
     from agentlightning.plugins.stores import open_store
-    from agentlightning.runner import Runner, attempt_keys_from_env
+    from agentlightning.runner.attempt_keys import attempt_keys_from_env
+    from agentlightning.runner.runner import Runner
     from agentlightning.store import StoreClient
     from agentlightning.train.configured import import_target
 

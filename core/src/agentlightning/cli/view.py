@@ -1,4 +1,4 @@
-"""What the commands' views share: tables of plain text, a console as wide as the table, JSON, short texts."""
+"""What the commands' views share: tables of plain text, a console as wide as the table, JSON, numbers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,6 @@ def print_json(value: Any) -> None:
     print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
 
 
-def short(value: Any, most: int) -> str:
-    """Return ``value`` as one line of at most ``most`` characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 def number(value: float | None, form: str = ".3f") -> str:
     """Return ``value`` in the format ``form``, and a dash for ``None``."""
     return "–" if value is None else format(value, form)
-
-
-def counted(n: int, word: str) -> str:
-    """Return ``n`` with its noun: ``1 step``, ``2 steps``."""
-    return f"{n:,} {word}{'' if n == 1 else 's'}"

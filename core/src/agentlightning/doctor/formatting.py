@@ -45,5 +45,5 @@ def format_counts(counts: Mapping[str, float], most: int = 4) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """Format a number with its noun: ``1 call``, ``2 calls``."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    """Format a number with its noun: ``1 call``, ``2,000 calls``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -19,8 +19,8 @@ from agentlightning.run_program.collector import Collector
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions
 from agentlightning.run_program.process import Processes
-from agentlightning.runner import Runner
 from agentlightning.runner.attempt import notify_rewards
+from agentlightning.runner.runner import Runner
 from agentlightning.specs import Server
 from agentlightning.store import Store
 from agentlightning.store.pages import pages

@@ -6,9 +6,9 @@ opens the store at a place.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agentlightning._lazy import lazy_names
 from agentlightning.store.base import (
     AttemptEnded as AttemptEnded,
     Conflict as Conflict,
@@ -21,13 +21,4 @@ if TYPE_CHECKING:
     from agentlightning.store.http.client import StoreClient as StoreClient
     from agentlightning.store.sqlite.store import SQLiteStore as SQLiteStore
 
-_LAZY = {
-    "SQLiteStore": "agentlightning.store.sqlite.store",
-    "StoreClient": "agentlightning.store.http.client",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"SQLiteStore": "sqlite.store", "StoreClient": "http.client"})

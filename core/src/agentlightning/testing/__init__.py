@@ -1,10 +1,10 @@
-"""Public fakes, for the tests of agents, adapters and plugins.
+"""Public fakes for tests of agents, adapters and plugins.
 
-- :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server that answers by
-  script, gives token ids and logprobs, fails on demand, and keeps its own log of every exchange.
+- :class:`~agentlightning.testing.scripted.ScriptedModelServer`: an OpenAI-compatible server with scripted
+  answers. It returns token ids and logprobs, fails on demand, and logs every exchange.
 - :class:`~agentlightning.testing.replies.Reply`: an answer with a status, headers, a delay or a fault.
-- :mod:`agentlightning.testing.template`: the chat template and byte tokenizer behind its ids.
-- :mod:`agentlightning.testing.contract`: the contract of framework adapters, as tests to inherit (pytest).
+- :mod:`agentlightning.testing.template`: the server's chat template and tokenizer.
+- :mod:`agentlightning.testing.contract`: the contract of framework adapters, as pytest tests to inherit.
 
 These names are stable; names that begin with an underscore are not.
 """

@@ -1,7 +1,7 @@
-"""A script's answers and their exact form on the wire: whole or streamed, with ids and logprobs.
+"""Scripted answers, and the JSON that a server sends for them: whole or streamed, with ids and logprobs.
 
-Logprobs are a function of position and token, and exactly representable in float32, so that a test can ask
-for equality. Invariant: the ids of a streamed answer, put together, are those of the whole answer.
+A logprob is a function of position and token and has an exact float32 value, so that tests can compare for
+equality. Invariant: the chunks of a streamed answer have the ids of the whole answer, in order.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ Fault = Literal["half-json", "wrong-lengths", "no-ids", "duplicate-id", "disconn
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """An answer. ``message``: a text, or an assistant message with ``tool_calls``."""
+    """An answer. ``message`` is a text or an assistant message with ``tool_calls``."""
 
     message: str | Mapping[str, Any] = ""
     finish_reason: str | None = None
-    """Default: ``tool_calls`` where there are some, else ``stop``."""
+    """Default: ``tool_calls`` for a message with tool calls, else ``stop``."""
     status: int = 200
-    """Another status is answered with an OpenAI-style error whose text is ``message``."""
+    """HTTP status. Any status but 200 sends an error in OpenAI's form with the text ``message``."""
     headers: dict[str, str] = {}
     delay: float = 0.0
     """Seconds before the answer begins."""
     fault: Fault | None = None
-    """``half-json``: the body ends half-way. ``wrong-lengths``: one logprob is missing. ``no-ids``: ids are
-    left out although they were asked for. ``duplicate-id``: the response id of the answer before.
-    ``disconnect``: no answer."""
+    """``half-json``: send half of the body. ``wrong-lengths``: leave one logprob out. ``no-ids``: leave out
+    the ids that the request asks for. ``duplicate-id``: use the previous response id. ``disconnect``: close
+    the connection without an answer."""
 
 
 def tool_call(
     name: str, arguments: str | Mapping[str, Any], call_id: str = "call_0", content: str | None = None
 ) -> dict[str, Any]:
-    """An assistant message that calls one tool; ``arguments`` as text go out verbatim."""
+    """Return an assistant message that calls one tool. ``arguments`` given as text are sent verbatim."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """One choice as it is sent and logged."""
+    """One choice of an answer, as the server sends and logs it."""
 
     message: dict[str, Any]
     text: str
@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, kw_only=True):
 
 
 def answer_of(reply: Reply) -> Answer:
-    """The choice that a reply stands for, with its tokens: the turn's body and the end mark."""
+    """Return the choice for a reply. Its tokens are those of the turn's body, and the end token."""
     fields = {"content": reply.message} if isinstance(reply.message, str) else reply.message
     message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
     text = body(message)
@@ -65,13 +65,13 @@ def answer_of(reply: Reply) -> Answer:
 
 
 def logprobs_of(ids: Sequence[int]) -> list[float]:
-    """One negative number a token: a multiple of 1/1024 that depends on token and position."""
+    """Return a negative number for each token: a multiple of 1/1024 that depends on token and position."""
     return [-(1 + zlib.crc32(b"%d:%d" % (place, token)) % 4096) / 1024 for place, token in enumerate(ids)]
 
 
 def chat_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """The ``logprobs`` of a chat choice."""
-    entries = zip(ids, logprobs, strict=False)  # a fault may have left one out
+    """Return the ``logprobs`` of a chat choice."""
+    entries = zip(ids, logprobs, strict=False)  # the fault ``wrong-lengths`` leaves one out
     return {
         "content": [
             {"token": decode([i]), "bytes": None, "logprob": p, "top_logprobs": []} for i, p in entries
@@ -80,7 +80,7 @@ def chat_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, An
 
 
 def text_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
-    """The ``logprobs`` of a completions choice."""
+    """Return the ``logprobs`` of a completions choice."""
     tokens = [decode([i]) for i in ids]
     return {
         "tokens": tokens,
@@ -91,8 +91,7 @@ def text_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, An
 
 
 def deltas(answer: Answer, size: int = 12) -> Iterator[tuple[dict[str, Any], int]]:
-    """Chat deltas of an answer, each with the number of its tokens; the last, without text, has the end
-    mark."""
+    """Yield the chat deltas of an answer, each with its number of tokens. The caller sends the end token."""
     yield {"role": "assistant", "content": ""}, 0
     for piece in _pieces(answer.message.get("content") or "", size):
         yield {"content": piece}, len(encode(piece))
@@ -102,16 +101,13 @@ def deltas(answer: Answer, size: int = 12) -> Iterator[tuple[dict[str, Any], int
             encode(function["arguments"])
         )
         head = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
-        yield (
-            {"tool_calls": [head]},
-            frame,
-        )  # the marks around the arguments count with the head: order is kept by id
+        yield {"tool_calls": [head]}, frame  # the head carries the tokens of the marks around the arguments
         for piece in _pieces(function["arguments"], size):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, len(encode(piece))
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    """Whole marks, and up to ``size`` characters between them."""
+    """Yield special tokens whole, and pieces of up to ``size`` characters of the text between them."""
     place = 0
     while place < len(text):
         cut = place + size

@@ -1,10 +1,10 @@
-"""An OpenAI-compatible model server whose answers are a script and whose tokens are known.
+"""An OpenAI-compatible model server with scripted answers and known tokens.
 
-Prompt ids come from a chat template over the messages *and tools* as they were received, so anything a
-framework drops or re-serialises changes them. The server keeps its own log, which a test compares with what
-was captured. It speaks chat completions and completions as an engine does, and the translated APIs of the
-gateway (Responses, Messages) by their translation. It runs in the current loop (``async with``) or in a
-thread of its own (``with``), on loopback.
+The prompt ids come from a chat template over the received messages *and tools*. So the ids change with
+anything that a framework drops or serialises anew. The server logs every exchange, and a test compares the
+log with the captured calls. The server answers chat completions and completions as an engine does, and
+Responses and Messages through the gateway's translation. It listens on loopback, in the current event loop
+(``async with``) or in a thread of its own (``with``).
 """
 
 from __future__ import annotations
@@ -33,37 +33,38 @@ from agentlightning.testing.template import encode, render
 Body = dict[str, Any]
 ScriptedReply = str | Mapping[str, Any] | Reply | Sequence[Any]
 Script = Callable[[Body], ScriptedReply | Awaitable[ScriptedReply]]
-"""``reply(body)``: a text, an assistant message, a :class:`Reply`, or a list of these for ``n > 1``."""
+"""``reply(body)`` returns a text, an assistant message, a :class:`Reply`, or a list of these for ``n``."""
 SendIds = Literal["asked", "always", "never"]
 
 
 class Exchange(msgspec.Struct, kw_only=True):
-    """One request as the server received it, and its answer."""
+    """A request as the server received it, and its answer."""
 
     path: str
     headers: dict[str, str]
     """Names in lower case."""
     body: Body
-    """Of an API format, its translation to chat completions."""
+    """The chat completions request. Requests of other API formats are translated into one."""
     status: int = 200
     response_id: str | None = None
     prompt_ids: list[int] = []
     answers: list[Answer] = []
     fault: str | None = None
-    """The fault the script asked for, or the error it raised."""
+    """The fault of the script's reply, or the error that the script raised."""
     time: float = 0.0
 
     @property
     def retry(self) -> int:
-        """The SDK's retry count."""
+        """Return the SDK's retry count."""
         return int(self.headers.get("x-stainless-retry-count", "0"))
 
 
 class ScriptedModelServer:
-    """Serves ``reply`` under the name ``model``; by default it says ``ok``.
+    """Serves the answers of ``reply`` as the model ``model``. The default reply is the text ``ok``.
 
-    ``ids``: when token ids and logprobs are sent: when ``asked`` (as vLLM does), ``always`` (as the gateway
-    lets them through), or ``never``. ``max_model_len``: longer prompts are refused with status 400.
+    ``ids`` decides when the server sends token ids and logprobs: ``asked``, for requests that ask for them
+    (as vLLM does), ``always`` or ``never``. A prompt of more than ``max_model_len`` tokens is refused with
+    status 400. ``name`` is a part of the response ids.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ScriptedModelServer:
         self.reply: Script = reply or (lambda body: "ok")
         self.model, self.ids, self.max_model_len, self.name = model, ids, max_model_len, name
         self.log: list[Exchange] = []
-        """Every request, in order of arrival."""
+        """Every exchange, in order of arrival."""
         self._numbers = count(1)
         self._last_id: str | None = None
         self._runner: web.AppRunner | None = None
@@ -87,7 +88,7 @@ class ScriptedModelServer:
 
     @property
     def url(self) -> str:
-        """Base URL for an OpenAI client."""
+        """Return the base URL for an OpenAI client. Raise ``RuntimeError`` if the server is not running."""
         if not self._port:
             raise RuntimeError(
                 "the scripted server is not running: use `with server:` or `await server.start()`"
@@ -95,12 +96,12 @@ class ScriptedModelServer:
         return f"http://127.0.0.1:{self._port}/v1"
 
     def answered(self) -> list[Exchange]:
-        """The exchanges that got an answer."""
+        """Return the exchanges with status 200."""
         return [exchange for exchange in self.log if exchange.status == 200]
 
     # ------------------------------------------------------------------------------------------- life
     async def start(self) -> ScriptedModelServer:
-        """Listen on a free port of 127.0.0.1 in the running loop."""
+        """Listen on a free port of 127.0.0.1 in the running event loop."""
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
@@ -153,7 +154,7 @@ class ScriptedModelServer:
         return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        """The number of a prompt's tokens, as vLLM answers."""
+        """Answer with the number of tokens of a prompt, in vLLM's form."""
         ids = self._prompt_of(await request.json())
         return web.json_response({"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
 
@@ -162,7 +163,7 @@ class ScriptedModelServer:
         return failed or await self._send(request, exchange)
 
     async def _serve_translated(self, api: TranslatedApi, request: web.Request) -> web.StreamResponse:
-        """A request of the Responses or the Messages API: a whole chat answer, translated."""
+        """Answer a request of the Responses or Messages API with a translated chat answer."""
         asked = await request.json()
         try:
             chat = api.chat_body(asked, {})
@@ -184,7 +185,7 @@ class ScriptedModelServer:
         return response
 
     async def _answer(self, request: web.Request, body: Body) -> tuple[Exchange, web.Response | None]:
-        """The logged exchange of a request, and the response if it is an error."""
+        """Log a request. Return its exchange, and the response if it is an error."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         exchange = Exchange(
             path=request.path.removeprefix("/v1"), headers=headers, body=body, time=time.time()
@@ -195,7 +196,7 @@ class ScriptedModelServer:
             return exchange, self._error(exchange, Reply(status=400, message=self._too_long(exchange)))
         try:
             replies = await self._ask(body)
-        except Exception as error:  # the script's own error: the agent sees a broken server, the log says why
+        except Exception as error:  # the client gets status 500, and the log keeps the script's error
             exchange.fault = repr(error)
             replies = [Reply(status=500, message=f"the script raised {error!r}")]
         first = replies[0]
@@ -264,12 +265,12 @@ def _chats(exchange: Exchange) -> bool:
 
 
 def _half(exchange: Exchange, size: int) -> int:
-    """How much of an answer is sent."""
+    """Return how much of an answer of ``size`` characters or events is sent."""
     return size // 2 if exchange.fault == "half-json" else size
 
 
 class ReplyBody:
-    """An exchange's answer as JSON: one part, or the chunks of a stream."""
+    """The answer of an exchange as JSON documents: one document, or the chunks of a stream."""
 
     def __init__(self, server: ScriptedModelServer, exchange: Exchange) -> None:
         self.exchange, self.body = exchange, exchange.body
@@ -290,11 +291,11 @@ class ReplyBody:
 
     @property
     def streams(self) -> bool:
-        """The caller asked for a stream."""
+        """Return whether the request asks for a stream."""
         return bool(self.body.get("stream"))
 
     def parts(self) -> list[dict[str, Any]]:
-        """The JSON documents of the answer, in order."""
+        """Return the JSON documents of the answer, in order."""
         answers = self.exchange.answers
         if not self.streams:
             return [self.whole()]
@@ -308,7 +309,7 @@ class ReplyBody:
         return out
 
     def whole(self) -> dict[str, Any]:
-        """The answer as one document."""
+        """Return the answer as one JSON document."""
         choices = [self._whole(index, answer) for index, answer in enumerate(self.exchange.answers)]
         return {**self.frame, **self._prompt(), "choices": choices, "usage": self._usage()}
 
@@ -351,6 +352,6 @@ class ReplyBody:
         return out
 
     def _slice(self, answer: Answer, start: int, end: int | None, stop: int | None = None) -> dict[str, Any]:
-        """The tokens of one chunk; ``stop`` cuts the logprobs short of the ids."""
+        """Return the tokens of one chunk. ``stop``: end of the logprobs, if not that of the ids."""
         ids, logprobs = answer.ids[start:end], answer.logprobs[start : end if stop is None else stop]
         return self._tokens(ids, logprobs) if ids else {"logprobs": None}

@@ -1,9 +1,9 @@
-"""A chat template and a tokenizer small enough to check by eye.
+"""A chat template and a tokenizer that can be checked by eye.
 
-The template has the form of the hermes family: tools in the system turn, tool calls between ``<tool_call>``
-marks. Tokens are UTF-8 bytes and a few marks, so whatever a framework drops or re-serialises changes the ids.
-Invariant: ``decode(encode(text)) == text``, and the ids of an assistant turn that comes back verbatim equal
-the prompt it was sampled from plus its response.
+The template follows the Hermes format: tools in the system turn, tool calls between ``<tool_call>`` tokens.
+A token is a UTF-8 byte or one of a few special tokens. So the ids change with anything that a framework drops
+or serialises anew. Invariants: ``decode(encode(text)) == text``; a prompt that continues with an assistant
+turn verbatim begins with the ids of that turn's prompt and response.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
-"""Tokens 256, 257, …; all others are bytes."""
+"""The special tokens 256, 257, …. Tokens below 256 are bytes."""
 END = 256 + MARKS.index("<|im_end|>")
 _SPLIT = re.compile("(" + "|".join(re.escape(mark) for mark in MARKS) + ")")
 
@@ -41,14 +41,14 @@ def _template() -> Template:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, a list of parts, or nothing."""
+    """Return the text of a message's content: a string, a list of parts, or ``None``."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.get("text", "") for part in content)
 
 
 def body(message: Mapping[str, Any]) -> str:
-    """A turn without its frame. Tool calls are rendered with their arguments as they came."""
+    """Return the text of a turn between its role and its end token. Arguments of tool calls stay verbatim."""
     calls = (call["function"] for call in message.get("tool_calls") or ())
     marked = (
         f'<tool_call>{{"name": "{c["name"]}", "arguments": {c["arguments"]}}}</tool_call>' for c in calls
@@ -57,12 +57,12 @@ def body(message: Mapping[str, Any]) -> str:
 
 
 def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """The prompt text of a chat request."""
+    """Return the prompt of a chat request as text."""
     return _template().render(messages=messages, tools=tools or (), body=body)
 
 
 def encode(text: str) -> list[int]:
-    """Token ids: bytes, and one id for each mark."""
+    """Return the token ids of a text: its bytes, and one id for each special token."""
     ids: list[int] = []
     for piece in _SPLIT.split(text):
         ids.extend([256 + MARKS.index(piece)] if piece in MARKS else piece.encode())
@@ -70,6 +70,6 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Sequence[int]) -> str:
-    """Inverse of :func:`encode`."""
+    """Return the text of token ids."""
     raw = b"".join(MARKS[i - 256].encode() if i >= 256 else bytes([i]) for i in ids)
     return raw.decode(errors="replace")

@@ -22,9 +22,9 @@ from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner import Runner
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hooks import with_hooks
+from agentlightning.runner.runner import Runner
 from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.train.algorithm import recipe_of

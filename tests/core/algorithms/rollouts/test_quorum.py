@@ -16,7 +16,7 @@ from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.quorum import METRICS, wait_for_groups
 from agentlightning.algorithms.settings import ConfigError, Quorum, TrainingSection
 from agentlightning.credit import assign
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.train.fields import from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +14,7 @@ import openai._base_client as sdk
 import pytest
 import wrapt
 from contract.recording import Recording
+from wrapt.importer import notify_module_loaded
 
 from agentlightning import capture
 from agentlightning.capture import COUNTS
@@ -70,6 +73,38 @@ async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
                 await client.chat.completions.create(**ASK)
     assert len(recording.calls) == 1
     assert COUNTS.snapshot() == {"wire-retries-unknown": 1}
+
+
+LATER = """
+import sys
+from agentlightning import capture
+
+capture.install()
+assert "openai" not in sys.modules
+import openai
+import wrapt
+client = openai._base_client.SyncAPIClient
+ours = vars(client)["request"]
+assert isinstance(ours, wrapt.FunctionWrapper)
+capture.install()
+assert vars(client)["request"] is ours
+capture.uninstall()
+assert vars(client)["request"] is ours.__wrapped__
+"""
+
+
+def test_an_sdk_that_is_imported_later_is_patched_then() -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", LATER], check=True, timeout=60)
+
+
+def test_an_sdk_that_is_imported_after_capture_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = vars(sdk.SyncAPIClient)["request"]
+    monkeypatch.delitem(sys.modules, "openai")
+    capture.install()
+    assert vars(sdk.SyncAPIClient)["request"] is before
+    capture.uninstall()
+    notify_module_loaded(openai)
+    assert vars(sdk.SyncAPIClient)["request"] is before
 
 
 def test_undo_is_complete_and_repeatable() -> None:

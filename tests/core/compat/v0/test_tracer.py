@@ -9,8 +9,8 @@ import pytest
 
 from agentlightning import UsageError
 from agentlightning.audit.attempt_tree import SpanNode
+from agentlightning.audit.drawing import svg
 from agentlightning.compat.v0 import tracer
-from agentlightning.compat.v0.drawing import svg
 
 
 def text_of(root: ElementTree.Element) -> str:
@@ -28,7 +28,7 @@ def test_every_node_is_a_line_and_every_child_hangs_below_its_parent() -> None:
     ]
     root = ElementTree.fromstring(svg("title", [*tree, SpanNode(kind="span", name="d")]))
     text = text_of(root)
-    places = [text.index(line) for line in ("title", "├── agent a", "│   ├── tool b", "span c", "└── span d")]
+    places = [text.index(line) for line in ("title", "├── ● a", "│   ├── ⚒ b", "· c", "└── · d")]
     assert places == sorted(places)
 
 

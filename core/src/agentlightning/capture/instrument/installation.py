@@ -1,19 +1,21 @@
 """Switch capture on and off for this process.
 
-:func:`install` instruments the openai SDK and adds our span processor to the process's tracer provider: the
-user's, also one that is set later, else our own. :func:`uninstall` removes what can be removed and makes the
-rest inert. Both may be called any number of times.
+:func:`install` instruments the openai SDK, at once or when the process imports it. It adds our span processor
+to the process's tracer provider: the user's, also one that is set later, else our own. :func:`uninstall`
+removes what can be removed and makes the rest inert. Both may be called any number of times.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
+import wrapt
 from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.sdk.resources import Resource
@@ -30,7 +32,10 @@ _lock = RLock()
 _processors: list[tuple[TracerProvider, AttemptProcessor]] = []
 """Our processor of each provider that it was ever added to: OpenTelemetry cannot remove it."""
 _patches: list[Patch] = []
-"""The patches in place; empty while capture is off."""
+"""The patches in place, without those of the openai SDK; empty while capture is off."""
+_openai_lock = RLock()
+_openai_patches: list[Patch] = []
+"""The patches of the openai SDK in place."""
 
 
 class DefaultTracerProvider(TracerProvider):
@@ -57,17 +62,18 @@ def install(provider: TracerProvider | None = None) -> None:
         if not _patches:
             _patches.append(Patch(trace, "set_tracer_provider", _on_set_tracer_provider))
             _patches.extend(patch_threads())
-            _patches.extend(_patch_openai())
+            _instrument_openai()
 
 
 def uninstall() -> None:
     """Stop capturing and undo what :func:`install` did."""
-    with _lock:
+    with _lock, _openai_lock:
         for _, processor in _processors:
             processor.active = False
-        for patch in _patches:
+        for patch in (*_patches, *_openai_patches):
             patch.undo()
         _patches.clear()
+        _openai_patches.clear()
         _unset_own_provider()
 
 
@@ -76,15 +82,28 @@ def installed() -> bool:
     return bool(_patches)
 
 
-def _patch_openai() -> list[Patch]:
-    """Patch the methods that carry the openai SDK's calls, if its version is tested."""
+def _instrument_openai() -> None:
+    """Patch the openai SDK if its version is tested: now, or once the process imports it."""
     if find_spec("openai") is None:
         _LOG.info("the openai SDK is not installed: model calls are captured at the gateway only")
-        return []
-    if (conflict := get_dependency_conflicts([OPENAI])) is not None:
+    elif (conflict := get_dependency_conflicts([OPENAI])) is not None:
         _LOG.error("%s: model calls are captured at the gateway only", conflict)
-        return []
-    return [Patch(*method) for method in call_methods("openai", OPENAI)]
+    elif "openai" in sys.modules:
+        _patch_openai()
+    else:
+        wrapt.register_post_import_hook(_patch_openai, "openai")
+
+
+def _patch_openai(module: object = None) -> None:
+    """Patch the methods that carry the openai SDK's calls, once, while capture is on. A thread that imports
+    the SDK calls this under the SDK's import lock, so no import runs under ours.
+    """
+    if not installed():
+        return
+    methods = call_methods("openai", OPENAI)
+    with _openai_lock:
+        if installed() and not _openai_patches:
+            _openai_patches.extend(Patch(*method) for method in methods)
 
 
 def _listen_to(provider: Any) -> None:

@@ -16,10 +16,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.audit.drawing import short
 from agentlightning.audit.explanation.explain import explain as explain_target
 from agentlightning.audit.targets import open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject
-from agentlightning.cli.view import TextTable, counted, number, print_json, short
+from agentlightning.cli.view import TextTable, number, print_json
+from agentlightning.doctor.formatting import plural
 from agentlightning.types.select import caller_name
 
 Facts = dict[str, Any]
@@ -231,7 +233,7 @@ def _rollout(found: Facts) -> Iterator[RenderableType]:
         ]
         for row in found["rows"]:
             context = f", {len(row['context'])} as context" if row["context"] else ""
-            counts = f"{row['tokens']} tokens, {row['trained']} trained, {counted(len(row['calls']), 'call')}"
+            counts = f"{row['tokens']} tokens, {row['trained']} trained, {plural(len(row['calls']), 'call')}"
             lines.append(("row", f"{row['id']}: {counts}{context}"))
         yield _panel("training", "blue", lines)
 

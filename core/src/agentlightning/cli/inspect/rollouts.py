@@ -10,10 +10,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.audit.drawing import short
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonLines, OneOf, RunArgument, StoreOfRun
-from agentlightning.cli.view import TextTable, number, print_json, short, wide_console
+from agentlightning.cli.view import TextTable, number, print_json, wide_console
 from agentlightning.types import UsageError
 
 _WIDE = 150

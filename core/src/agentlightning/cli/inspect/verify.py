@@ -15,7 +15,8 @@ from rich.text import Text
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import Verification, verify as verify_run
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
-from agentlightning.cli.view import counted, print_json
+from agentlightning.cli.view import print_json
+from agentlightning.doctor.formatting import plural
 
 
 def register(app: typer.Typer) -> None:
@@ -73,13 +74,13 @@ def show(result: Verification, console: Console) -> None:
         console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
     nouns = ("step", "rollout", "row", "token", "evaluation", "checkpoint")
-    compared = ", ".join(counted(getattr(result, f"{noun}s"), noun) for noun in nouns)
+    compared = ", ".join(plural(getattr(result, f"{noun}s"), noun) for noun in nouns)
     if result.equal:
         text = f": {compared}: everything that can be made again equals what was logged"
         say(("verified", "bold green"), text)
     else:
         causes = [d for d in result.differences if d.kind != "consequence"]
-        say(("different", "bold red"), f": {counted(len(causes), 'difference')} in {result.run} ({compared})")
+        say(("different", "bold red"), f": {plural(len(causes), 'difference')} in {result.run} ({compared})")
     for difference in result.differences:
         follows = difference.kind == "consequence"
         say(("  └", "dim") if follows else ("✗", "red"), f" {difference.text}")
@@ -88,7 +89,7 @@ def show(result: Verification, console: Console) -> None:
         what = "the run went on from a checkpoint before that and is making it again"
         say(("not compared", "yellow"), f": step {steps}: {what}")
     if result.links:
-        say((f"chain: {counted(result.links, 'link')}, head {result.head}", "dim"))
+        say((f"chain: {plural(result.links, 'link')}, head {result.head}", "dim"))
     for note in result.notes:
         say(("note", "yellow"), f": {note}")
     if result.params:

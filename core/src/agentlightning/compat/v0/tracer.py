@@ -18,12 +18,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from agentlightning import capture
 from agentlightning.audit.attempt_tree import SpanNode, build_tree
+from agentlightning.audit.drawing import draw, print_whole, svg
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
 from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.capture.spans.operation import operation
-from agentlightning.compat.v0.drawing import print_tree, svg
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.types import Span, UsageError, new_id
@@ -57,7 +60,7 @@ class Trace:
         name = os.fspath(filename).removesuffix(".svg") + ".svg"
         place = Path(path or "") / name
         tree = self.tree
-        print_tree(self.name, tree)
+        print_whole(draw(Text(self.name, style="bold"), tree), Console())
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(svg(self.name, tree), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""The contract of framework adapters, for those of this suite and all others.
+"""The contract of framework adapters, as pytest tests.
 
-Inherit :class:`AdapterContract` in a test module and implement the hooks of :class:`AdapterHooks`, which
-build the framework's agents. pytest runs them against the scripted model server, whose prompt ids come from a
-chat template over what it received, and compares every call with the server's log; then through a gateway.
-Needs ``pip install "./core[testing]"`` in a checkout and pytest's setting ``asyncio_mode = "auto"``; pytest
-is imported here and nowhere else in the package.
+To test an adapter, inherit :class:`AdapterContract` in a test module and implement the hooks of
+:class:`AdapterHooks`, which build the framework's agents. The tests run these agents against the scripted
+model server and through a gateway, and compare every call with the server's log. They need
+``pip install "./core[testing]"`` in a checkout and pytest's setting ``asyncio_mode = "auto"``. No other
+subpackage imports pytest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 for _module in ("calls", "crowds", "faults", "leaving", "recording", "records"):
-    pytest.register_assert_rewrite(f"{__name__}.{_module}")  # a failing contract says what it compared
+    pytest.register_assert_rewrite(f"{__name__}.{_module}")  # for pytest's detailed assertion messages
 
 from agentlightning.testing.contract.calls import CallsContract  # noqa: E402
 from agentlightning.testing.contract.crowds import CrowdsContract  # noqa: E402

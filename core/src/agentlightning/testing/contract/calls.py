@@ -1,4 +1,4 @@
-"""Contract: each call of tool agents, teams, structured answers and several choices is recorded exactly."""
+"""Contract: every call is recorded exactly: of tool agents, of teams, structured, with several choices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StructuredAnswer(BaseModel):
 
 
 class CallsContract(AdapterHooks):
-    """One agent, one team, one call of each kind."""
+    """Tests of one agent, one team, and one call of each kind."""
 
     @STREAM
     @feature("async", "tools")

@@ -1,4 +1,4 @@
-"""Contract: many agents at once, on one loop, in threads and in processes, keep to their own attempts."""
+"""Contract: concurrent agents, on one event loop, in threads and in processes, have their own attempts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKER = "agentlightning.testing.contract.worker"
 
 
 async def busy(adapter: AdapterHooks, client: Any, recordings: Sequence[Recording], stream: bool) -> None:
-    """All attempts at once: even ones are tool agents, odd ones teams."""
+    """Run all attempts concurrently. Even attempts are tool agents, odd ones are teams."""
 
     async def work(recording: Recording) -> None:
         name = recording.context.attempt_id
@@ -40,7 +40,7 @@ async def busy(adapter: AdapterHooks, client: Any, recordings: Sequence[Recordin
 
 
 def assert_apart(recordings: Sequence[Recording], server: ScriptedModelServer) -> None:
-    """Each attempt has its own calls, exact, in order, under its own key, by the right agents."""
+    """Assert that each attempt has its own calls: exact, in order, under its own key, by the right agents."""
     for recording in recordings:
         name = recording.context.attempt_id
         mine = [x for x in server.log if x.headers[semconv.HEADER_ATTEMPT] == name]
@@ -53,7 +53,7 @@ def assert_apart(recordings: Sequence[Recording], server: ScriptedModelServer) -
 
 
 class CrowdsContract(AdapterHooks):
-    """Sixteen agents at once."""
+    """Tests of concurrent agents."""
 
     @STREAM
     @feature("concurrency")

@@ -1,4 +1,4 @@
-"""Contract: retries, failures, broken tools and cancelled calls are recorded as such."""
+"""Contract: retries, failed calls, failed tools and cancelled calls are recorded as such."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentlightning.testing.contract.tally import TALLY
 
 
 class FaultsContract(AdapterHooks):
-    """Failures of the model and of tools, and cancelled calls."""
+    """Tests of failures of the model and of tools, and of cancelled calls."""
 
     @STREAM
     @pytest.mark.parametrize("status", [429, 500])
@@ -70,7 +70,7 @@ class FaultsContract(AdapterHooks):
     async def test_a_prompt_that_is_too_long_raises(
         self, server: ScriptedModelServer, shared: Any, stream: bool
     ) -> None:
-        """A framework that goes on with another prompt instead needs a test of its own for that."""
+        """A framework that retries with a shorter prompt needs a test of its own."""
         server.max_model_len = 5
         recording = Recording("long", server.url)
         with recording.active(), pytest.raises(Exception, match="maximum context length"):
@@ -84,7 +84,7 @@ class FaultsContract(AdapterHooks):
     async def test_a_cancelled_call_is_an_error_and_the_next_is_exact(
         self, server: ScriptedModelServer, shared: Any, stream: bool
     ) -> None:
-        """Broken off, or where a thread or task goes on with it, ended in its own attempt, exactly."""
+        """The call ends as an error, or exact if the framework finishes it in a thread or task."""
         asked, go, over = asyncio.Event(), asyncio.Event(), threading.Event()
 
         async def hang(body: dict[str, Any]) -> Any:
@@ -99,7 +99,7 @@ class FaultsContract(AdapterHooks):
             work = asyncio.create_task(self.tool_agent(shared, "how much?", add, stream))
             await asked.wait()
             work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):  # some frameworks end with what they have
+            with contextlib.suppress(asyncio.CancelledError):  # some frameworks return a partial result
                 await work
         go.set()
         assert await asyncio.to_thread(over.wait, 30)
@@ -108,7 +108,7 @@ class FaultsContract(AdapterHooks):
         if call.status == "ok":
             assert_exact(recording, server.log)
         else:
-            TALLY.aside(server.log)  # nobody heard the answer
+            TALLY.aside(server.log)  # no client received the answer
         server.reply, seen = say, len(server.log)
         after = Recording("after", server.url)
         with after.active():

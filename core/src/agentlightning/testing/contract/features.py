@@ -1,7 +1,4 @@
-"""The features that a table of adapters has columns for.
-
-A test says with ``@feature("stream")`` which of them it decides.
-"""
+"""The features in the columns of the adapters' table. ``@feature("stream")`` marks the tests of a feature."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ import pytest
 
 FEATURES = ("sync", "async", "stream", "multi-agent", "tools", "structured", "retries", "concurrency")
 LACKS = "lacks: "
-"""How the reason of a skipped test begins when the framework itself has no such thing."""
+"""Beginning of the reason of a test that is skipped because the framework lacks the feature."""
 
 
 def feature(*names: str) -> pytest.MarkDecorator:
-    """A test decides these cells of its framework's row."""
+    """Mark a test of these features. Raise ``ValueError`` for an unknown one."""
     wrong = set(names) - set(FEATURES)
     if wrong:
         raise ValueError(f"{', '.join(sorted(wrong))}: the features are {', '.join(FEATURES)}")
@@ -23,13 +20,13 @@ def feature(*names: str) -> pytest.MarkDecorator:
 
 
 def features_of(item: pytest.Item) -> list[str]:
-    """The cells that a test decides, its class's and its parameters' included."""
+    """Return the features that a test, its class and its parameters are marked with."""
     named = {name for mark in item.iter_markers("feature") for name in mark.args}
     return [name for name in FEATURES if name in named]
 
 
 def lacking(reason: str) -> NoReturn:
-    """End a test: the framework has nothing of the kind, so there is nothing to keep."""
+    """Skip the test because the framework lacks the feature."""
     pytest.skip(LACKS + reason)
 
 

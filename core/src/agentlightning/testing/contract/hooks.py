@@ -1,4 +1,4 @@
-"""What a framework's adapter test implements, and the surroundings that every test of the contract has."""
+"""The hooks that the test of an adapter implements, and the fixtures of the contract's tests."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ def add(a: int, b: int) -> int:
 
 
 class AdapterHooks(ABC):
-    """Hooks to implement; those that are not abstract stand for what a framework may lack."""
+    """Hooks to implement. The hooks that are not abstract are for features that a framework may lack."""
 
     # ------------------------------------------------------------------------------------------- hooks
     @abstractmethod
     def instrumentor(self) -> Any:
-        """The adapter's ``BaseInstrumentor``."""
+        """Return the adapter's ``BaseInstrumentor``."""
 
     @abstractmethod
     def client(self, url: str, key: str) -> Any:
-        """A model client of the framework, which may be shared by many agents. It retries up to three
-        times."""
+        """Return a model client of the framework for any number of agents. It retries up to three times."""
 
     @abstractmethod
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
-        """Run one agent named ``solver`` with ``tool``, and answer after its result: two calls. Returns the
-        answer."""
+        """Run one agent ``solver`` that calls ``tool`` and answers: two model calls. Return the answer."""
 
     @abstractmethod
     async def team(self, client: Any, task: str, stream: bool) -> None:
-        """Run a team of ``writer`` and ``critic``, each with its name in its system prompt, each speaking
-        once."""
+        """Run a team of ``writer`` and ``critic``. Each makes one model call, with its name in the system
+        prompt.
+        """
 
     @abstractmethod
     async def close(self, client: Any) -> None:
@@ -49,46 +48,45 @@ class AdapterHooks(ABC):
 
     @abstractmethod
     def patched(self) -> Sequence[tuple[Any, str]]:
-        """Everything the adapter patches, as owner and attribute: compared by identity after
-        ``uninstrument``."""
+        """Return (owner, attribute) of each patch. A test compares them by ``is`` after ``uninstrument``."""
 
     def tool_agent_sync(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str | None:
-        """As ``tool_agent`` through the framework's blocking face; ``None`` where it has none."""
+        """As ``tool_agent``, by the framework's synchronous API. Return ``None`` if it has none."""
         return None
 
     async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
-        """Run ``solver`` for an answer of this pydantic model, and return it. ``None``: the framework has no
-        such thing, or none that streams."""
+        """Run ``solver`` for an answer of this pydantic model, and return it. Return ``None`` if the
+        framework has no structured answers, or none that stream.
+        """
         return None
 
     async def several(self, client: Any, task: str, n: int) -> bool:
-        """Ask the framework's own model once for ``n`` answers; ``False`` where there is no way to."""
+        """Request ``n`` answers in one call of the framework. Return ``False`` if the framework cannot."""
         return False
 
     def arguments(self, stream: bool) -> str:
-        """A tool call's arguments in its span: as the model wrote them, unless the framework forgets that."""
+        """Return a tool call's arguments in its span: the model's text, or the framework's form of it."""
         return ARGUMENTS
 
     def excuse(self, test: pytest.Item) -> str | None:
-        """Why this test may fail, by the framework's own fault; an excused test that passes fails. Most
-        frameworks need none."""
+        """Return why this test must fail because of a fault of the framework; ``None``: it must pass."""
         return None
 
     def prepare(self) -> None:
-        """Settings of the framework for a whole process, after the adapter is on."""
+        """Change settings of the framework in this process, after the adapter is on."""
         return None
 
     # ---------------------------------------------------------------------------------------- fixtures
     @pytest.fixture(autouse=True)
     def excused(self, request: pytest.FixtureRequest) -> None:
-        """Only what :meth:`excuse` names may fail, and then it must."""
+        """Expect the failure of a test that :meth:`excuse` names."""
         reason = self.excuse(request.node)
         if reason is not None:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
     @pytest.fixture(autouse=True)
     def tally(self, request: pytest.FixtureRequest, excused: None) -> Iterator[None]:
-        """Every answered call of the test was compared with the server's log, and is counted."""
+        """Count the test's calls, and fail the test if a call was not compared with the server's log."""
         TALLY.clear()
         yield
         made, exact = TALLY.counts()
@@ -101,7 +99,7 @@ class AdapterHooks(ABC):
 
     @pytest.fixture(autouse=True)
     def instrumented(self, tally: None) -> Iterator[None]:
-        """The adapter is on."""
+        """Switch the adapter on for the test."""
         COUNTS.clear()
         self.instrumentor().instrument(raise_exception_on_conflict=True)
         self.prepare()
@@ -111,7 +109,7 @@ class AdapterHooks(ABC):
 
     @pytest.fixture
     async def server(self) -> AsyncIterator[ScriptedModelServer]:
-        """The scripted model."""
+        """The scripted model server."""
         async with CountedServer(say, ids="always") as server:
             yield server
 

@@ -1,4 +1,4 @@
-"""Contract: what the adapter did is undone, and what others did stays."""
+"""Contract: ``uninstrument`` undoes the adapter's patches and keeps those of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentlightning.testing.contract.tally import TALLY
 
 
 class LeavingContract(AdapterHooks):
-    """``uninstrument``."""
+    """Tests of ``uninstrument``."""
 
     async def test_nothing_is_left_after_uninstrument(self, server: ScriptedModelServer, shared: Any) -> None:
         self.instrumentor().uninstrument()
@@ -57,7 +57,7 @@ class LeavingContract(AdapterHooks):
             with recording.active():
                 await self.tool_agent(shared, "how much?", add, False)
             TALLY.aside(server.log[2:])
-            assert len(recording.calls) == 2 and seen  # ours is silent, theirs goes on
+            assert len(recording.calls) == 2 and seen  # our wrapper is off, the foreign one still runs
         finally:
             for owner, name, ours in originals:
                 below = getattr(ours, "__wrapped__", ours)

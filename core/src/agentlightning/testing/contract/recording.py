@@ -1,4 +1,4 @@
-"""An attempt whose spans are kept in a list, and what it means that they are exact."""
+"""An attempt that keeps its spans in a list, and the comparison of its calls with a server's log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentlightning.types.tokens import TokenIds, tokens_digest
 
 
 class Recording:
-    """One attempt. ``gateway=None``: the server is some other endpoint, so ids travel in the spans."""
+    """One attempt. With ``gateway=None`` the server is no gateway, and the spans carry the token ids."""
 
     def __init__(self, name: str, gateway: str | None) -> None:
         self.spans: list[Span] = []
         self.ended: Callable[[Span], object] = lambda span: None
-        """Called with each span when it is kept."""
+        """Called with each span that was added."""
         self.context = AttemptContext(
             rollout_id=f"ro-{name}",
             attempt_id=f"at-{name}",
@@ -36,26 +36,27 @@ class Recording:
         self.ended(span)
 
     def active(self) -> AbstractContextManager[AttemptContext]:
-        """Work for this attempt within the block."""
+        """Make this the current attempt within the block."""
         return attempt_context(self.context)
 
     def named(self, name: str) -> list[Span]:
-        """Spans whose name begins so."""
+        """Return the spans whose names begin with ``name``."""
         return [span for span in self.spans if span.name.startswith(name)]
 
     @property
     def calls(self) -> list[Span]:
-        """Call spans in the order in which the calls began."""
+        """Return the call spans in the order in which the calls began."""
         return sorted(self.named(semconv.CALL_SPAN), key=lambda span: span.start_time)
 
     def agents(self) -> list[str | None]:
-        """Who made the calls, in order."""
+        """Return the agent of each call, in order."""
         return [span.attributes.get(semconv.TAG_PREFIX + "agent") for span in self.calls]
 
 
 def assert_exact(recording: Recording, log: Iterable[Exchange]) -> None:
-    """Every answered request of this log is one call span of the attempt, token for token, in the same
-    order."""
+    """Assert that each answered request of this log is one call span of the attempt, with the same tokens, in
+    the same order.
+    """
     exchanges = [exchange for exchange in log if exchange.status == 200]
     calls = [span for span in recording.calls if span.status == "ok"]
     answered = [span.attributes.get(semconv.RESPONSE_ID) for span in calls]
@@ -69,8 +70,7 @@ def assert_exact(recording: Recording, log: Iterable[Exchange]) -> None:
 
 
 def assert_each_exact(recording: Recording, log: Iterable[Exchange]) -> None:
-    """As :func:`assert_exact` where calls run at the same time: each is there, in whatever order, and with
-    every choice."""
+    """As :func:`assert_exact` for concurrent calls: in any order, with one span for each choice."""
     exchanges = {x.response_id: x for x in log if x.status == 200}
     calls = [span for span in recording.calls if span.status == "ok"]
     assert len(calls) == sum(len(exchange.answers) for exchange in exchanges.values())
@@ -82,7 +82,7 @@ def assert_each_exact(recording: Recording, log: Iterable[Exchange]) -> None:
 
 
 def assert_same_tokens(span: Span, exchange: Exchange) -> None:
-    """The span's digest and counts, and its ids and logprobs where it carries them, are the server's."""
+    """Assert that the span has the server's digest and counts, and the server's ids and logprobs if any."""
     answer = exchange.answers[span.attributes[semconv.CHOICE]]
     attributes = span.attributes
     assert attributes[semconv.TOKENS_DIGEST] == tokens_digest(exchange.prompt_ids, answer.ids)

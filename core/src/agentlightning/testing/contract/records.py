@@ -1,4 +1,4 @@
-"""Contract: what an attempt's record holds: tool spans, rewards, and calls with their verdicts."""
+"""Contract: an attempt's record holds its tool spans, its rewards, and its calls with their verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentlightning.types.tokens import TokenIds
 
 
 class RecordsContract(AdapterHooks):
-    """Spans, rewards and verdicts."""
+    """Tests of spans, rewards and verdicts."""
 
     @STREAM
     @feature("tools")

@@ -1,7 +1,6 @@
-"""The model's side of the adapter contract: one script that serves a tool agent, a team, structured answers,
-and faults on demand.
+"""The script of the contract's model: for a tool agent, a team, structured answers, and failures.
 
-What the model says depends on what it was sent, so that every conversation has its own tokens.
+An answer depends on its request, so that every conversation has its own tokens.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ TOOL = "add"
 SOLVER = "solver"
 TEAM = ("writer", "critic")
 ARGUMENTS = '{"a": 17,  "b":25}'
-"""Spacing that ``json.dumps`` would not produce: re-serialising it changes the next prompt."""
+"""``json.dumps`` would space them differently, so serialising them anew changes the next prompt."""
 TYPED = '{"value":  42}'
-"""A structured answer, spaced likewise."""
+"""A structured answer with such spacing."""
 
 
 def say(body: dict[str, Any]) -> Any:
-    """A tool call while there is a tool and no result of it yet, then an answer that quotes the last
-    message; of the asked form, where one is asked for. A tool that is not ``add`` is a form too."""
+    """Return a tool call if the request has a tool and no result yet, else an answer that quotes the last
+    message. A request for a structured answer (``response_format``, or a tool other than ``add``) gets one.
+    """
     messages = body["messages"]
     last = messages[-1]
     tools = [tool["function"]["name"] for tool in body.get("tools") or ()]
@@ -37,8 +37,9 @@ def say(body: dict[str, Any]) -> Any:
 
 
 class Failing:
-    """Answers the first requests with ``statuses``, then as :func:`say` does. Retries are asked for at
-    once."""
+    """Answers the first requests with ``statuses``, and the others as :func:`say` does. Clients may retry at
+    once. With ``forever`` the last status repeats.
+    """
 
     def __init__(self, *statuses: int, forever: bool = False) -> None:
         self._statuses: Iterator[int] = chain(statuses, repeat(statuses[-1] if forever else 200))

@@ -1,4 +1,4 @@
-"""A leased attempt in front of a real gateway and store, and what they say of its calls afterwards."""
+"""A leased attempt at a real gateway and store, with the record and verdicts of its calls."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentlightning.types import AttemptStatus, Record
 
 
 class ModelServer(Protocol):
-    """A model server, scripted or real, that serves a policy called ``policy``."""
+    """A scripted or real model server of a policy called ``policy``."""
 
     @property
     def url(self) -> str:
-        """Base URL for an OpenAI client."""
+        """Return the base URL for an OpenAI client."""
 
 
 class Leased(Recording):
-    """A recording of an attempt that the store knows and the gateway serves."""
+    """A recording of an attempt of a real store and gateway."""
 
     def __init__(self, store: SQLiteStore, gateway: Gateway, rollout_id: str, info: AttemptInfo) -> None:
         super().__init__("leased", gateway.url)
@@ -33,7 +33,7 @@ class Leased(Recording):
         self.context.key = gateway.open_attempt(info)
 
     async def finish(self) -> tuple[Record, list[Verdict]]:
-        """End the attempt; its record, and the verdict of each call in order."""
+        """End the attempt. Return its record, and the verdict of each call in order."""
         context = self.context
         await self._store.update_attempt(
             context.rollout_id, context.attempt_id, AttemptStatus.SUCCEEDED, spans=self.spans
@@ -45,7 +45,7 @@ class Leased(Recording):
 
 @asynccontextmanager
 async def leased_attempt(server: ModelServer, folder: Path) -> AsyncIterator[Leased]:
-    """A gateway before ``server`` with a store in ``folder``, and one attempt."""
+    """Open one attempt at a gateway that forwards to ``server``, with a store in ``folder``."""
     store = SQLiteStore(folder / "store.sqlite")
     gateway = Gateway(store, Keys())
     gateway.add_route(Upstream(policy="policy", url=server.url, model="policy"))

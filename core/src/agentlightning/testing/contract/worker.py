@@ -1,8 +1,8 @@
-"""A process of the contract: four attempts at once with a framework's agents; prints what they recorded.
+"""A worker process of the contract: run four concurrent attempts of a framework's agents, print their spans.
 
     python -m agentlightning.testing.contract.worker FILE CLASS URL FIRST
 
-``CLASS`` of ``FILE`` is an adapter's contract. The last line of stdout is JSON: ``[[number, spans], …]``.
+``CLASS`` in ``FILE`` is an adapter's contract. The last line of stdout is JSON: ``[[number, spans], …]``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from agentlightning.testing.contract.recording import Recording
 
 
 def load(file: str, name: str) -> AdapterHooks:
-    """The contract, from a test file that is no importable module."""
+    """Return the contract in a test file, which need not be importable by name."""
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # annotations are looked up there
+    sys.modules[spec.name] = module  # annotations are resolved there
     spec.loader.exec_module(module)
     adapter: AdapterHooks = getattr(module, name)()
     return adapter
 
 
 async def run(adapter: AdapterHooks, url: str, first: int) -> list[tuple[int, object]]:
-    """Four attempts on one client; every other process streams."""
+    """Run four attempts with one client. Every second process streams."""
     adapter.instrumentor().instrument(raise_exception_on_conflict=True)
     adapter.prepare()
     recordings = [Recording(str(number), url) for number in range(first, first + 4)]
