@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from e2e.test_line import Watch, trainer
 from openai import AsyncOpenAI
 from plugins.local.driver_fixtures import saved_policy
@@ -21,6 +22,8 @@ from agl_local.generation.engine import PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines
 from agl_local.options import OptionError, read_options
+from agl_local.policy.folder import StateError
+from agl_local.policy.shared import Handover, SharedWeights
 
 TASKS = [3, 5, 8, 13]
 
@@ -100,7 +103,7 @@ class Fake:
             raise EngineError(f"{self.address} does not start")
         return self.address
 
-    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
+    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
         return version if self.serves is None else self.serves
 
     def close(self) -> None:
@@ -109,7 +112,7 @@ class Fake:
 
 def test_one_that_does_not_start_is_said_and_all_are_closed() -> None:
     each = [Fake("a"), Fake("b", fails=True), Fake("c")]
-    engines = Engines(each)
+    engines = Engines(each, SharedWeights())
     with pytest.raises(EngineError, match="http://b does not start"):
         engines.start()
     engines.close()
@@ -118,5 +121,9 @@ def test_one_that_does_not_start_is_said_and_all_are_closed() -> None:
 
 
 def test_versions_must_agree() -> None:
+    engines = Engines([Fake("a"), Fake("b", serves=3)], SharedWeights())
     with pytest.raises(EngineError, match=r"serve different versions: \[4, 3\]"):
-        Engines([Fake("a"), Fake("b", serves=3)]).update(b"", 4)
+        engines.update({"w": torch.zeros(2)}, 4)
+    with pytest.raises(StateError, match="start the engines anew"):
+        engines.update({"w": torch.zeros(2)}, 5)
+    engines.close()

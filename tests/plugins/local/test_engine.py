@@ -9,7 +9,7 @@ from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
 from agl_local.generation.engine import Engine, Request
 from agl_local.network.sampling import Sampling, adjusted
-from agl_local.policy.folder import Policy, state, state_bytes
+from agl_local.policy.folder import Policy, state
 
 
 def some_prompts(policy: Policy, count: int, length: int = 30, shared: int = 0) -> list[list[int]]:
@@ -159,7 +159,7 @@ def test_an_update_equals_a_cold_engine(policy):
     with Engine(policy, slots=4, max_len=128) as engine:
         ask(engine, prompt, n=3, max_tokens=8, seed=1)
         for version, data in (
-            (1, state_bytes(other.model)),
+            (1, state(other.model)),
             (2, state(policy.model)),
             (7, state(other.model)),
         ):

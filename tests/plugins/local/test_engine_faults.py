@@ -97,8 +97,6 @@ def test_weights_that_do_not_fit_change_nothing(engine):
     before = ask(engine, PROMPT, max_tokens=5, seed=1)[0]
     with pytest.raises(StateError, match="missing"):
         engine.load_weights({}, 1, timeout=60)
-    with pytest.raises(StateError, match="not safetensors"):
-        engine.load_weights(b"rubbish", 1, timeout=60)
     engine.load_weights(state(small_policy().model), 4, timeout=60)
     with pytest.raises(ValueError, match="version 3 is below the present version 4"):
         engine.load_weights(state(small_policy(seed=1).model), 3, timeout=60)

@@ -16,10 +16,10 @@ from agl_local.policy.folder import (
     fingerprint,
     init_model,
     load_policy,
-    load_state_bytes,
+    load_state,
+    parse_state,
     save_policy,
     state,
-    state_bytes,
 )
 
 
@@ -39,9 +39,9 @@ def test_a_seed_makes_the_model():
     assert fingerprint(init_model(config, 1)) != fingerprint(init_model(config, 2))
 
 
-def test_state_bytes_carry_the_parameters():
+def test_a_state_carries_the_parameters():
     ours, theirs = small_policy(seed=1).model, small_policy(seed=2).model
-    load_state_bytes(theirs, state_bytes(ours))
+    load_state(theirs, parse_state(safetensors.torch.save(state(ours))))
     assert fingerprint(ours) == fingerprint(theirs)
 
 
@@ -60,10 +60,10 @@ def test_weights_that_do_not_fit_are_named_and_change_nothing():
     tensors = {**small_policy(seed=3, arch="llama").model.state_dict(), "extra": torch.zeros(1)}
     tensors["lm_head.weight"] = torch.zeros(2, 2)
     with pytest.raises(StateError, match=r"missing .*q_proj.bias") as caught:
-        load_state_bytes(model, safetensors.torch.save(tensors))
+        load_state(model, tensors)
     assert "unknown extra" in str(caught.value) and "lm_head.weight is (2, 2), not" in str(caught.value)
     with pytest.raises(StateError, match=r"not safetensors \(7 bytes\)"):
-        load_state_bytes(model, b"rubbish")
+        parse_state(b"rubbish")
     assert fingerprint(model) == before
 
 

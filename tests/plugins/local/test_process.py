@@ -14,7 +14,8 @@ from plugins.local.engine_fixtures import logprobs_of, small_policy
 
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
-from agl_local.policy.folder import state_bytes
+from agl_local.policy.folder import StateError, state
+from agl_local.policy.shared import Handover
 
 OPTIONS = {"threads": 1, "slots": 4, "max_len": 128}
 PARENT = """
@@ -43,7 +44,8 @@ def test_start_update_and_close(policy_dir):
         assert child.alive() and child.version() == 0 and child.address.startswith("http://127.0.0.1:")
         fields = {"prompt": [5, 6, 7], "max_tokens": 6, "logprobs": 0, "return_token_ids": True, "seed": 1}
         before = completion(child.address, **fields)
-        assert child.update(state_bytes(other.model), 5) == 5 == child.version()
+        with child.weights.publish(state(other.model)) as handover:
+            assert child.update(handover, 5) == 5 == child.version()
         after = completion(child.address, **fields)
         assert (before["policy_version"], after["policy_version"]) == (0, 5)
         for p, body in ((small_policy(), before), (other, after)):
@@ -53,8 +55,13 @@ def test_start_update_and_close(policy_dir):
         child.pause()
         assert child.metrics()["paused"] == "drain"
         child.resume()
-        with pytest.raises(EngineError, match=r"400 .*below the present version"):
-            child.update(state_bytes(other.model), 4)
+        with (
+            pytest.raises(EngineError, match=r"400 .*below the present version"),
+            child.weights.publish(state(other.model)) as handover,
+        ):
+            child.update(handover, 4)
+        with pytest.raises(StateError, match=r"earlier update .* failed"), child.weights.publish({}):
+            pass
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(child.address + "/agl/version", timeout=60)
         arguments = Path(f"/proc/{child.pid}/cmdline")
@@ -101,7 +108,7 @@ def test_a_killed_child_is_reported(policy_dir):
         os.kill(child.pid, signal.SIGKILL)
         child._process.wait(60)
         with pytest.raises(EngineError, match="is not running"):
-            child.update(b"", 1)
+            child.update(Handover(0, 0, 0), 1)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from agl_local.http.thread import EngineThread
 from agl_local.network.config import ConfigError, read_json
 from agl_local.options import Options, pick_device, read_options
 from agl_local.policy.folder import Policy, load_policy, read_tokenizer
+from agl_local.policy.shared import SharedWeights
 from agl_local.text.tokenizer import ChatTokenizer
 
 T = TypeVar("T")
@@ -54,16 +55,22 @@ def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
 
 def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
     """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory."""
-    return Engines([_make_engine(path, name, o, loaded) for _ in range(o.engines)])
+    weights = SharedWeights(o.dtype)
+    return Engines([_make_engine(path, name, o, loaded, weights) for _ in range(o.engines)], weights)
 
 
-def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None) -> Serving:
+def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights) -> Serving:
     device = pick_device(o.device)
     if o.engine == "thread":
         fits = loaded is not None and o.dtype == "float32"
         served = loaded if loaded is not None and fits else load(path, device, o.dtype)
         return EngineThread(
-            served, name=name, slots=o.max_num_seqs, max_len=o.max_len, deterministic=o.deterministic
+            served,
+            name=name,
+            slots=o.max_num_seqs,
+            max_len=o.max_len,
+            deterministic=o.deterministic,
+            weights=weights,
         )
     threads = 1 if o.deterministic else o.threads
     threads = threads if o.engine_threads is None else o.engine_threads
@@ -76,6 +83,7 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None) -> Se
         device=device,
         dtype=o.dtype,
         deterministic=o.deterministic,
+        weights=weights,
     )
 
 

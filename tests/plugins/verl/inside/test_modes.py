@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("verl", reason="verl has an environment of its own: make test-verl-inside")
 
+import safetensors.torch
 from plugins.local.engine_fixtures import small_policy
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
@@ -22,7 +23,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.rollout.replica import RolloutReplica
 
 import agentlightning as agl
-from agl_local.policy.folder import save_policy, state_bytes
+from agl_local.policy.folder import save_policy, state
 from agl_verl.config.modes import BUFFERS
 from agl_verl.config.options import overrides, read_options
 from agl_verl.inside.main import configuration
@@ -184,7 +185,7 @@ def test_calls_stand_still_while_verl_updates_and_go_on_with_the_new_weights(ser
     served.abort_all_requests(reject_request=False)  # as verl calls it
     before = served._engine.metrics()
     assert (before["paused"], before["running"]) == ("hold", 4)
-    assert served.load(state_bytes(small_policy().model), 4) == 4
+    assert served.load(safetensors.torch.save(state(small_policy().model)), 4) == 4
     after = served._engine.metrics()
     assert (after["generated_tokens"], after["version"]) == (before["generated_tokens"], 4)
     served.resume_generation()

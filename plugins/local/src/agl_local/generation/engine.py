@@ -3,14 +3,13 @@
 One thread runs the network; everybody else talks to it through ``submit``, ``pause``, ``resume`` and
 ``load_weights``. Invariants: a request's tokens and log probabilities depend on its prompt, sampling
 settings, seed and the weights only, not on neighbours, arrival order or what was cached (to float32's
-rounding; bit for bit when ``deterministic``); the engine's weights change in ``load_weights`` alone (it owns
-a copy); every request ends, with an answer or an exception, whatever happens in the thread.
+rounding; bit for bit when ``deterministic``); the engine's weights change in ``load_weights`` alone; every
+request ends, with an answer or an exception, whatever happens in the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import threading
 from collections import deque
@@ -36,9 +35,10 @@ from agl_local.generation.request import (
 from agl_local.generation.sampler import Drawn
 from agl_local.generation.stats import Stats
 from agl_local.generation.tiled import Tiled
+from agl_local.network.layout import Layout, realise
 from agl_local.network.pool import start_thread
 from agl_local.network.sampling import allowed_next, random_bits
-from agl_local.policy.folder import Policy, load_state, parse_state
+from agl_local.policy.folder import Policy, check_state, load_state, state
 from agl_local.text.grammar import GrammarCompiler, GrammarState
 from agl_local.text.textstream import TextStream
 
@@ -52,13 +52,17 @@ class Engine:
     each. ``threads``: cores for torch in the engine's thread (None: as torch is set; see ``pool``).
     ``deterministic``: tokens and log probabilities are the same bits whatever else is served (see ``tiled``).
 
-    Raises NotInvariant where that cannot be promised.
+    ``keep``: the engine takes a copy of the policy's network; False: the network itself, which nobody else
+    may use from then on.
+
+    Raises NotInvariant where ``deterministic`` cannot be promised.
     """
 
     def __init__(
         self,
         policy: Policy,
         *,
+        keep: bool = True,
         slots: int = 64,
         max_len: int | None = None,
         name: str = "policy",
@@ -76,9 +80,9 @@ class Engine:
         self.grammars = GrammarCompiler(policy.tokenizer, policy.config.vocab_size)
         self.max_len = min(max_len or 2048, policy.config.max_positions)
         self.stats = Stats()
-        self._model = copy.deepcopy(policy.model).eval().requires_grad_(False)
-        self._model.zero_grad(set_to_none=True)
-        self.state_size = sum(p.numel() * p.element_size() for p in self._model.parameters())
+        model = policy.model
+        self._model = (realise(model, model.dtype, model.device) if keep else model).eval()
+        self._model.requires_grad_(False)
         self._model.pack()
         way = Tiled if deterministic else Batched
         self._passes: Passes = way(self._model, slots, self.max_len, self.stats)
@@ -121,7 +125,7 @@ class Engine:
 
     def load_weights(
         self,
-        state: Mapping[str, Tensor] | bytes,
+        tensors: Mapping[str, Tensor],
         version: int,
         mode: PauseMode = "drain",
         timeout: float | None = None,
@@ -133,25 +137,35 @@ class Engine:
         hold pause it is always hold. Waiting requests start with the new weights. Raises StateError
         (nothing changed), ValueError for a version below the present one, TimeoutError.
         """
-        return self.submit_weights(state, version, mode).result(timeout)
+        return self.submit_weights(tensors, version, mode).result(timeout)
 
     def submit_weights(
-        self, state: Mapping[str, Tensor] | bytes, version: int, mode: PauseMode = "drain"
+        self, tensors: Mapping[str, Tensor], version: int, mode: PauseMode = "drain"
     ) -> Future[int]:
-        """``load_weights`` without waiting."""
-        tensors = (
-            parse_state(state)
-            if isinstance(state, bytes)
-            else {k: t.detach().clone() for k, t in state.items()}
-        )
-        return self._order(Order(pause_mode(mode), Future(), tensors, version))
+        """``load_weights`` without waiting; ``tensors`` are copied, and may change afterwards."""
+        how = self._how(mode)
+        check_state(self._model, tensors, f"weights of version {version}")
+        layout = Layout({name: p.shape for name, p in state(self._model).items()}, self._model.dtype)
+        block = torch.empty(layout.size, dtype=torch.uint8, device=self._model.device)
+        layout.fill(block, tensors)
+        return self._order(Order(how, Future(), layout.views(block), version))
+
+    def submit_shared(
+        self, tensors: Mapping[str, Tensor], version: int, mode: PauseMode = "drain"
+    ) -> Future[int]:
+        """As ``submit_weights`` for ``tensors`` that nobody changes for as long as they are served (see
+        ``policy.shared``): on the CPU, and of the engine's type, they are not copied.
+        """
+        how = self._how(mode)
+        check_state(self._model, tensors, f"weights of version {version}")
+        return self._order(Order(how, Future(), tensors, version))
 
     def pause(self, mode: PauseMode = "drain") -> Future[int]:
         """Start no new requests; resolved when running ones have finished (drain) or stand still (hold)."""
+        how = self._how(mode)
         with self._wake:
-            self._refuse_if_closed()
-            self._paused = pause_mode(mode)
-        return self._order(Order(mode, Future()))
+            self._paused = how
+        return self._order(Order(how, Future()))
 
     def resume(self) -> None:
         """End a pause."""
@@ -205,11 +219,16 @@ class Engine:
         grammar = request.sampling.grammar
         return [None if grammar is None else self.grammars.start(grammar) for _ in range(request.n)]
 
-    def _order(self, order: Order) -> Future[int]:
+    def _how(self, mode: str) -> PauseMode:
+        """``mode``, if this thread may give orders. Raises EngineError or ValueError."""
         if threading.current_thread() is self._thread:
             raise EngineError(
                 "a token callback cannot pause or update its own engine: it would wait for itself"
             )
+        self._refuse_if_closed()
+        return pause_mode(mode)
+
+    def _order(self, order: Order) -> Future[int]:
         with self._wake:
             self._refuse_if_closed()
             self._orders.append(order)
@@ -378,18 +397,17 @@ class Engine:
         if not order.done.set_running_or_notify_cancel():
             return
         try:
-            if order.state is not None:
-                self._replace(order.state, order.version)
+            if order.tensors is not None:
+                self._replace(order.tensors, order.version)
         except Exception as error:
             order.done.set_exception(error)
         else:
             order.done.set_result(self.version)
 
-    def _replace(self, state: Mapping[str, Tensor], version: int) -> None:
+    def _replace(self, tensors: Mapping[str, Tensor], version: int) -> None:
         if version < self.version:
             raise ValueError(f"version {version} is below the present version {self.version}")
-        load_state(self._model, state, where=f"weights of version {version}")
-        self._model.pack()
+        self._take(tensors)
         self._table.forget()
         # What still runs (hold) starts again from a prefill of its tokens, ahead of the waiting ones.
         for sample in sorted(self._running, key=lambda s: s.slot, reverse=True):
@@ -399,6 +417,16 @@ class Engine:
         self._table.forget()
         self._running.clear()
         self.version = version
+
+    def _take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Compute with ``tensors``: in place of the old ones where they can be used as they are."""
+        own = state(self._model)
+        if all(tensors[n].dtype == p.dtype and tensors[n].device == p.device for n, p in own.items()):
+            for name, parameter in self._model.weights.named_parameters():
+                parameter.data = tensors[name]
+            self._model.pack()
+        else:
+            load_state(self._model, tensors)
 
     def _abandon(self, reason: str) -> None:
         with self._wake:

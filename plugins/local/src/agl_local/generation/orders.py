@@ -15,14 +15,14 @@ _MODES: dict[str, PauseMode] = {"drain": "drain", "hold": "hold"}
 
 @dataclass
 class Order:
-    """Load ``state`` as ``version``, or (without state) just reach a pause; ``done`` gives the version.
+    """Serve ``tensors`` as ``version``, or (without) just reach a pause; ``done`` gives the version.
 
     ``drain`` waits for running requests to finish, ``hold`` does not.
     """
 
     mode: PauseMode
     done: Future[int]
-    state: Mapping[str, Tensor] | None = None
+    tensors: Mapping[str, Tensor] | None = None
     version: int = 0
 
 

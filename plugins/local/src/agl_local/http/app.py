@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from agl_local.http.fields import ApiError
 from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
 from agl_local.http.stream import Mailbox, stream_answer
 from agl_local.policy.folder import StateError
+from agl_local.policy.shared import Handover, map_weights
 
 ADMIN_HEADER = "X-AGL-Admin-Token"
 TOKEN_VARIABLE = "AGL_LOCAL_TOKEN"
@@ -40,12 +41,20 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
 _GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
+_FILES: web.AppKey[Sequence[int]] = web.AppKey("files", Sequence)
 
 
 def create_app(
-    engines: dict[str, Engine], *, admin_token: str | None = None, token: str | None = None
+    engines: dict[str, Engine],
+    *,
+    admin_token: str | None = None,
+    token: str | None = None,
+    files: Sequence[int] = (),
 ) -> web.Application:
-    """The application that serves ``engines`` by policy name; it does not close them."""
+    """The application that serves ``engines`` by policy name; it does not close them.
+
+    ``files``: of the trainer's ``policy.shared.SharedWeights``, from which new weights are taken.
+    """
     if not engines:
         raise ValueError("at least one engine is needed")
     token = check_token(token, TOKEN_VARIABLE)
@@ -69,6 +78,7 @@ def create_app(
     app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
     app[_GUARDED] = token is not None
+    app[_FILES] = tuple(files)
     app[_MAILBOX] = Mailbox()
     app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_post("/v1/completions", _completions)
@@ -238,10 +248,12 @@ async def _weights(request: web.Request) -> web.Response:
         version = int(request.query["version"])
     except (KeyError, ValueError):
         raise ApiError(400, "the query needs version=<number>", "version") from None
-    state = await _read(request, engine.state_size + MAX_BODY)
     mode = _mode(request)
     try:
-        done = await asyncio.to_thread(engine.submit_weights, state, version, mode)
+        handover = msgspec.convert(await _body(request), Handover)
+        tensors = await asyncio.to_thread(map_weights, request.app[_FILES], handover)
+        done = await asyncio.to_thread(engine.submit_shared, tensors, version, mode)
+        del tensors
         await asyncio.wrap_future(done)
     except (StateError, ValueError) as error:
         raise ApiError(400, str(error)) from error
@@ -267,13 +279,3 @@ def _mode(request: web.Request) -> PauseMode:
         return pause_mode(request.query.get("mode", "drain"))
     except ValueError as error:
         raise ApiError(400, str(error), "mode") from error
-
-
-async def _read(request: web.Request, limit: int) -> bytes:
-    """The raw body, at most ``limit`` bytes (weights are larger than any other body)."""
-    parts = bytearray()
-    async for part in request.content.iter_chunked(2**20):
-        parts += part
-        if len(parts) > limit:
-            raise ApiError(413, f"the weights are larger than this policy's ({limit} bytes at most)")
-    return bytes(parts)

@@ -1,19 +1,23 @@
 """The engines of one policy, one or more: started, given new weights and closed together.
 
-Each is a process of its own with all of the policy's weights; who talks to which is for the gateway to say.
+Each is a process of its own; once weights were published, all map the same memory and none has a copy. Who
+talks to which is for the gateway to say.
 Invariants: after :meth:`Engines.update` all serve the same version; whatever was begun is closed by
 :meth:`Engines.close`, also where one of them did not start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
 
 from agentlightning.types import LLM
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.policy.shared import Handover, SharedWeights
 
 T = TypeVar("T")
 
@@ -24,15 +28,16 @@ class Serving(Protocol):
     address: str
 
     def start(self) -> str: ...
-    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int: ...
+    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int: ...
     def close(self) -> None: ...
 
 
 class Engines:
-    """``each``: the engines, not started."""
+    """``each``: the engines, not started; they were given ``weights``."""
 
-    def __init__(self, each: Sequence[Serving]) -> None:
+    def __init__(self, each: Sequence[Serving], weights: SharedWeights) -> None:
         self.each = list(each)
+        self.weights = weights
 
     def start(self) -> None:
         """Start all, at a time. Raises what the first of those raised that did not start."""
@@ -43,18 +48,22 @@ class Engines:
         first, *others = (f"{engine.address}/v1" for engine in self.each)
         return LLM(endpoint=first, replicas=others, model=name)
 
-    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
-        """Send weights (``policy.state_bytes``) to all; the version that they serve then. ``mode``: what
-        becomes of calls under way (``engine.Engine.load_weights``).
+    def update(self, tensors: Mapping[str, Tensor], version: int, mode: PauseMode = "drain") -> int:
+        """Publish ``tensors`` (``policy.folder.state``) to all; the version that they serve then. ``mode``:
+        what becomes of calls under way (``engine.Engine.load_weights``).
         """
-        served = self._all(lambda engine: engine.update(state, version, mode))
-        if len(set(served)) > 1:
-            raise EngineError(f"the engines of one policy serve different versions: {served}")
+        with self.weights.publish(tensors) as handover:
+            served = self._all(lambda engine: engine.update(handover, version, mode))
+            if len(set(served)) > 1:
+                raise EngineError(f"the engines of one policy serve different versions: {served}")
         return served[0]
 
     def close(self) -> None:
         """End all. Idempotent."""
-        self._all(lambda engine: engine.close())
+        try:
+            self._all(lambda engine: engine.close())
+        finally:
+            self.weights.close()
 
     def _all(self, do: Callable[[Serving], T]) -> list[T]:
         """``do`` with each, at a time, and only then say what failed."""

@@ -1,4 +1,4 @@
-"""The engine as a child process: its own interpreter and cores, the driver's weights sent over loopback.
+"""The engine as a child process: its own interpreter and cores, the driver's weights in shared memory.
 
 Invariants: the child ends when ``close`` is called or its parent dies, however it dies; the admin token
 travels through a pipe, never on a command line.
@@ -19,8 +19,11 @@ from queue import Empty, Queue
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
+
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.policy.shared import Handover, SharedWeights
 
 _TAIL = 4000
 
@@ -31,8 +34,9 @@ class EngineProcess:
     def __init__(
         self, path: str | Path, *, name: str = "policy", threads: int | None = None, slots: int = 64,
         max_len: int | None = None, device: str = "cpu", dtype: str = "float32", version: int = 0,
-        timeout: float = 120.0, deterministic: bool = False,
+        timeout: float = 120.0, deterministic: bool = False, weights: SharedWeights | None = None,
     ) -> None:  # fmt: skip
+        """``weights``: where new ones come from, if several engines share them; None: its own."""
         self.name = name
         self.address = ""
         self.timeout = timeout
@@ -44,7 +48,10 @@ class EngineProcess:
                    "--threads": threads, "--max-len": max_len, "--device": device, "--dtype": dtype,
                    "--version": version}  # fmt: skip
         given = [text for key, value in options.items() if value is not None for text in (key, str(value))]
+        self._own_weights = weights is None
+        self.weights = SharedWeights(dtype) if weights is None else weights
         flags = ["--child", *(["--deterministic"] if deterministic else [])]
+        flags += ["--weights", *map(str, self.weights.files)]
         self._command = [sys.executable, "-m", "agl_local.http.server", *flags, *given]
 
     def start(self) -> str:
@@ -61,6 +68,7 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
+            pass_fds=self.weights.files,
             process_group=0,  # Ctrl-C in the terminal is for us: we end the child when its calls are done
         )
         try:
@@ -70,12 +78,13 @@ class EngineProcess:
             raise
         return self.address
 
-    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
-        """Send weights (safetensors bytes, see ``policy.state_bytes``); returns the version that is now
-        served.
+    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
+        """Serve what :attr:`weights` published (``with engine.weights.publish(state(model)) as handover``);
+        returns the version that is now served.
         """
         query = urlencode({"policy": self.name, "version": version, "mode": mode})
-        return int(self._request("POST", f"/agl/weights?{query}", state)["version"])
+        body = msgspec.json.encode(handover)
+        return int(self._request("POST", f"/agl/weights?{query}", body)["version"])
 
     def pause(self, mode: str = "drain") -> None:
         """Start no new requests; returns when running ones have finished (drain) or stand still (hold)."""
@@ -106,6 +115,8 @@ class EngineProcess:
     def close(self, timeout: float = 10.0) -> None:
         """End the child, by force if it does not follow within ``timeout`` seconds. Idempotent."""
         process, self._process = self._process, None
+        if self._own_weights:
+            self.weights.close()
         if process is None:
             return
         assert process.stdin is not None

@@ -55,6 +55,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--child", action="store_true", help="read the admin token from stdin; end when stdin ends"
     )
+    parser.add_argument(
+        "--weights",
+        type=int,
+        nargs=2,
+        default=(),
+        metavar="FD",
+        help="open files from which new weights are taken, inherited from the trainer",
+    )
     args = parser.parse_args(argv)
     args.name = args.name or (["policy"] if len(args.policy) == 1 else [])
     if len(args.name) != len(args.policy) or len(set(args.name)) != len(args.name):
@@ -74,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_interface("the engine", args.host, guarded=token is not None, variable=TOKEN_VARIABLE)
         for name, path in zip(args.name, args.policy, strict=True):
             engines[name] = _open(name, path, args, threads)
-        asyncio.run(_serve(create_app(engines, admin_token=admin or None, token=token), args))
+        app = create_app(engines, admin_token=admin or None, token=token, files=args.weights)
+        asyncio.run(_serve(app, args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -87,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open(name: str, path: str, args: argparse.Namespace, threads: int) -> Engine:
     return Engine(
         load_policy(path, args.device, args.dtype),
+        keep=False,
         slots=args.slots,
         max_len=args.max_len,
         name=name,

@@ -14,6 +14,7 @@ from agl_local.generation.engine import Engine, PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.app import create_app, serve
 from agl_local.policy.folder import Policy
+from agl_local.policy.shared import Handover, SharedWeights, map_weights
 
 
 class EngineThread:
@@ -31,7 +32,10 @@ class EngineThread:
         max_len: int | None = None,
         version: int = 0,
         deterministic: bool = False,
+        weights: SharedWeights | None = None,
     ) -> None:
+        self._own_weights = weights is None
+        self.weights = weights or SharedWeights(str(policy.model.dtype).removeprefix("torch."))
         self.engine = Engine(
             policy,
             slots=slots,
@@ -57,12 +61,14 @@ class EngineThread:
         self.address = self._ready.result(timeout=60)
         return self.address
 
-    def update(self, state: bytes, version: int, mode: PauseMode = "drain") -> int:
-        """Load weights (``policy.state_bytes``); returns the version that is now served."""
-        return self.engine.load_weights(state, version, mode)
+    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
+        """Serve what :attr:`weights` published; returns the version that is now served."""
+        return self.engine.submit_shared(map_weights(self.weights.files, handover), version, mode).result()
 
     def close(self, timeout: float = 10.0) -> None:
         """Stop serving. Idempotent."""
+        if self._own_weights:
+            self.weights.close()
         self.engine.close(timeout)
         if self._started and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)

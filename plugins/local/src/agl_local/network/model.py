@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from agl_local.network.attend import attend, causal, decode
 from agl_local.network.config import ForeignConfig, ModelConfig
 from agl_local.network.kv import KVCache, StepPlan
+from agl_local.network.layout import join
 
 
 class SlotCache(Protocol):
@@ -72,7 +73,7 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def pack(self) -> None:
-        """Prepare for ``step`` after the weights have changed (optional, a matter of speed)."""
+        """Prepare for ``step`` (optional, a matter of speed); holds until parameters get other memory."""
 
     @property
     def weights(self) -> nn.Module:
@@ -164,8 +165,17 @@ class Attention(nn.Module):
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.packed: tuple[Tensor, Tensor | None] | None = None
 
-    def join(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of q, k and v, one below the other."""
+    def pack(self) -> None:
+        """Put the weights of q, k and v one below the other; the parameters are views of that."""
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        bias = None if parts[0].bias is None else join([p.bias for p in parts])
+        self.packed = (join([p.weight for p in parts]), bias)
+
+    def joint_weight(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of q, k and v, one below the other: a copy unless packed."""
+        # Parameters that got other memory since (a deep copy, another type) are no views any more.
+        if self.packed is not None and self.packed[0].data_ptr() == self.q_proj.weight.data_ptr():
+            return self.packed
         parts = (self.q_proj, self.k_proj, self.v_proj)
         bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
         return torch.cat([p.weight for p in parts]), bias
@@ -197,7 +207,7 @@ class Attention(nn.Module):
 
     def joint(self, x: Tensor, rope: Rope, first: int = 0, stop: int | None = None) -> Tensor:
         """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
-        weight, bias = self.packed or self.join()
+        weight, bias = self.joint_weight()
         at = slice(first * self.head_dim, stop and stop * self.head_dim)
         joint = F.linear(x, weight[at], None if bias is None else bias[at])
         joint = joint.view(x.shape[0], -1, self.head_dim)
@@ -225,10 +235,11 @@ class MLP(nn.Module):
         self.packed: Tensor | None = None
 
     def pack(self) -> None:
-        self.packed = torch.cat((self.gate_proj.weight, self.up_proj.weight))
+        """Put the weights of gate and up one below the other; the parameters are views of that."""
+        self.packed = join((self.gate_proj.weight, self.up_proj.weight))
 
     def forward(self, x: Tensor, packed: bool = False) -> Tensor:
-        if packed and self.packed is not None:
+        if packed and self.packed is not None and self.packed.data_ptr() == self.gate_proj.weight.data_ptr():
             gate, up = F.linear(x, self.packed).chunk(2, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
@@ -323,12 +334,12 @@ class CausalLM(LanguageModel):
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Join q/k/v and gate/up for ``step``. Call it again whenever the weights have changed: these are
-        copies.
+        """Lay q, k and v of each layer side by side in memory, and gate and up: ``step`` then reads each as
+        one matrix. The parameters stay the same objects, so what changes them in place is seen.
         """
         for layer in self.model.layers:
             assert isinstance(layer, Layer)
-            layer.self_attn.packed = layer.self_attn.join()
+            layer.self_attn.pack()
             layer.mlp.pack()
 
     def _rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:

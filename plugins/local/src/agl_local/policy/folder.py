@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as _load_bytes, load_file, save as _save_bytes, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as _load_bytes, save_file
 from torch import Tensor, nn
 
 from agentlightning.types import UsageError
@@ -29,11 +30,14 @@ from agl_local.network.config import (
     UnsupportedModel,
     read_json,
 )
+from agl_local.network.layout import realise
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 State = Mapping[str, Tensor]
+_PORTION = 64 * 2**20
+"""Bytes of a weights file that are in memory while it is read."""
 
 
 class StateError(UsageError, ValueError):
@@ -96,10 +100,11 @@ def load_policy(
             f"{path}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"vocab_size of config.json is {config.vocab_size}"
         )
-    model = CausalLM(config)
-    load_state(model, _read_weights(path), where=str(path))
-    model.to(device=device, dtype=DTYPES[dtype]).eval()
-    return Policy(model, tokenizer, config, path)
+    with torch.device("meta"):
+        shape = CausalLM(config)
+    model = realise(shape, DTYPES[dtype], torch.device(device))
+    _load_files(model, _weight_files(path), where=str(path))
+    return Policy(model.eval(), tokenizer, config, path)
 
 
 def save_policy(policy: Policy, path: str | Path) -> Path:
@@ -129,35 +134,42 @@ def load_state(model: nn.Module, tensors: State, where: str = "weights") -> None
     """Copy ``tensors`` into ``model``; raises StateError before anything is changed if they do not fit
     exactly.
     """
-    own = state(model)
-    # Some tied models are saved with their output layer all the same: an equal copy is no contradiction.
-    tied = {n: t for n, t in tensors.items() if n == "lm_head.weight" and n not in own}
-    problems = [f"missing {name}" for name in own if name not in tensors]
-    problems += [f"unknown {name}" for name in tensors if name not in own and name not in tied]
-    problems += [
-        f"{name} is {tuple(tensors[name].shape)}, not {tuple(mine.shape)}"
-        for name, mine in own.items()
-        if name in tensors and tensors[name].shape != mine.shape
-    ]
-    for name, tensor in tied.items():
-        if not torch.equal(tensor, tensors.get("model.embed_tokens.weight", tensor)):
-            problems.append(f"{name} differs from the embedding it is tied to (tie_word_embeddings)")
-    if problems:
-        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise StateError(f"{where} do not fit the network: " + "; ".join(problems[:8]) + more)
+    check_state(model, tensors, where)
     with torch.no_grad():
-        for name, mine in own.items():
+        for name, mine in state(model).items():
             mine.copy_(tensors[name])
 
 
-def state_bytes(model: nn.Module) -> bytes:
-    """The parameters as safetensors bytes: what travels to an engine on a weight update."""
-    return _save_bytes({name: tensor.cpu().contiguous() for name, tensor in state(model).items()})
+def check_state(model: nn.Module, tensors: State, where: str = "weights") -> None:
+    """Raise StateError unless ``tensors`` are those of ``model`` by name and shape."""
+    refuse_misfit(model, {name: tensor.shape for name, tensor in tensors.items()}, where)
+    for name in tensors.keys() - state(model).keys():  # refuse_misfit lets only a tied output layer pass
+        _refuse_untied(tensors[name], tensors["model.embed_tokens.weight"], where)
 
 
-def load_state_bytes(model: nn.Module, data: bytes) -> None:
-    """The inverse of ``state_bytes``; raises StateError if ``data`` is no safetensors or does not fit."""
-    load_state(model, parse_state(data))
+def refuse_misfit(model: nn.Module, shapes: Mapping[str, Sequence[int]], where: str) -> None:
+    """Raise StateError unless tensors of these ``shapes`` are those of ``model``."""
+    own = state(model)
+    # Some tied models are saved with their output layer all the same: an equal copy is no contradiction.
+    tied = {"lm_head.weight"} - own.keys() if "model.embed_tokens.weight" in own else set()
+    problems = [f"missing {name}" for name in own if name not in shapes]
+    problems += [f"unknown {name}" for name in shapes if name not in own and name not in tied]
+    problems += [
+        f"{name} is {tuple(shapes[name])}, not {tuple(mine.shape)}"
+        for name, mine in own.items()
+        if name in shapes and torch.Size(shapes[name]) != mine.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise StateError(f"{where} do not fit the network: " + "; ".join(problems[:8]) + more)
+
+
+def _refuse_untied(output: Tensor, embedding: Tensor, where: str) -> None:
+    if not torch.equal(output, embedding):
+        raise StateError(
+            f"{where} do not fit the network: lm_head.weight differs from the embedding it is tied to "
+            "(tie_word_embeddings)"
+        )
 
 
 def parse_state(data: bytes) -> dict[str, Tensor]:
@@ -177,24 +189,70 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(read_json(index)["weight_map"].values()))
-        files = [path / name for name in names]
-        if any(file.parent != path for file in files):
-            raise ConfigError(f"{index}: names files outside its own folder")
-    else:
-        files = [path / "model.safetensors"]
-    tensors: dict[str, Tensor] = {}
+    if not index.exists():
+        return [path / "model.safetensors"]
+    files = [path / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+    if any(file.parent != path for file in files):
+        raise ConfigError(f"{index}: names files outside its own folder")
+    return files
+
+
+def _load_files(model: nn.Module, files: Sequence[Path], where: str) -> None:
+    """Copy the tensors of ``files`` into ``model``, of which no second copy is in memory at any time."""
+    shapes: dict[str, list[int]] = {}
     for file in files:
-        if not file.exists():
-            raise MissingFile(f"{file}: no such weights file (only safetensors are read)")
-        try:
-            tensors.update(load_file(file))
-        except SafetensorError as error:
-            raise StateError(f"{file}: not safetensors: {error}") from error
-    return tensors
+        with _opened(file) as content:
+            shapes.update({name: content.get_slice(name).get_shape() for name in content.keys()})  # noqa: SIM118
+    refuse_misfit(model, shapes, where)
+    own = state(model)
+    if "lm_head.weight" in shapes.keys() - own.keys():
+        _refuse_untied(_one(files, "lm_head.weight"), _one(files, "model.embed_tokens.weight"), where)
+    with torch.no_grad():
+        for file in files:
+            for names in _portions(file):
+                # Opened anew for each portion: pages of a file stay in memory for as long as it is open.
+                with _opened(file) as content:
+                    for name in names:
+                        if name in own:
+                            own[name].copy_(content.get_tensor(name))
+
+
+def _one(files: Sequence[Path], name: str) -> Tensor:
+    """The tensor ``name`` of that one of ``files`` that has it."""
+    for file in files:
+        with _opened(file) as content:
+            if name in content.keys():  # noqa: SIM118 - a handle of safetensors, no mapping
+                found: Tensor = content.get_tensor(name)
+                return found
+    raise StateError(f"none of {[str(file) for file in files]} has {name}")
+
+
+def _portions(file: Path) -> Iterator[list[str]]:
+    """Names of the tensors of ``file`` in their order there, about ``_PORTION`` bytes at a time."""
+    with _opened(file) as content:
+        names = list(content.offset_keys())
+        sizes = [math.prod(content.get_slice(name).get_shape()) * 4 for name in names]
+    portion: list[str] = []
+    size = 0
+    for name, more in zip(names, sizes, strict=True):
+        if portion and size + more > _PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(name)
+        size += more
+    yield portion
+
+
+def _opened(file: Path) -> Any:
+    """``safe_open``; raises MissingFile, or StateError for what is no safetensors."""
+    if not file.exists():
+        raise MissingFile(f"{file}: no such weights file (only safetensors are read)")
+    try:
+        return safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise StateError(f"{file}: not safetensors: {error}") from error
 
 
 def read_tokenizer(path: Path) -> ChatTokenizer:

@@ -61,7 +61,12 @@ class EmbeddedServer:
 
     def load(self, state: bytes, version: int) -> int:
         """Serve these weights (safetensors) as ``version``; returns the version that is served."""
-        return int(self._engine.update(state, version)) if self._engine is not None else version
+        if self._engine is None:
+            return version
+        from agl_local.policy.folder import parse_state
+
+        with self._engine.weights.publish(parse_state(state)) as handover:
+            return int(self._engine.update(handover, version))
 
     def abort_all_requests(self, *args: Any, **kwargs: Any) -> None:
         """verl is about to update: calls under way stand still where they are. Nothing is given up."""
