@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
     from agentlightning.plugins.stores import open_store as open_store
     from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
+    from agentlightning.run_program.commands.agent import CommandAgent as CommandAgent
+    from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
     from agentlightning.train.policies import PolicyFolder as PolicyFolder
@@ -87,6 +89,8 @@ _PUBLIC = {
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
     "recipes": "GRPO PPO RLOO",
+    "run_program.commands.agent": "CommandAgent",
+    "run_program.commands.result": "CommandResult",
     "runner.agent.hooks": "Hook",
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",

@@ -18,6 +18,8 @@ EXCEPTION_SPAN: Final = "agentlightning.exception"
 ANNOTATION_SPAN: Final = "agentlightning.annotation"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ROLLOUT_SPAN: Final = "agentlightning.rollout"
+COMMAND_SPAN: Final = "agentlightning.command"
+"""One process of a program that is the agent (``run_program/commands/agent.py``)."""
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
 """Takes the place of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentlightning.runner.runner import Runner
     from agentlightning.runner.service import RunnerState
     from agentlightning.store import Store
+    from agentlightning.train.run_config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,9 @@ class RunnerOptions:
             help="URL or file of the store; default: that of --config, AGL_STORAGE, a default file."
         ),
     ] = None
-    agent: Annotated[str | None, typer.Option(help="module:object; instead of agent.target.")] = None
+    agent: Annotated[
+        str | None, typer.Option(help="module:object; instead of agent.target or agent.command.")
+    ] = None
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The run's YAML file.")] = None
     workers: Annotated[int, typer.Option(min=1, help="Processes; each is kept alive.")] = 1
     concurrency: Annotated[
@@ -148,13 +151,16 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     from agentlightning.runner.attempt_keys import attempt_keys_from_env
     from agentlightning.runner.runner import Runner
     from agentlightning.store import StoreClient
-    from agentlightning.train.configured import import_target
+    from agentlightning.train.configured import command_agent, import_target
 
     named = "--agent" if options.agent else "agent.target"
+    command = _config_with_command(options)
     options = options.with_config()
-    if options.agent is None:
-        raise UsageError("which agent? Give --agent module:object, or --config with agent.target")
-    agent = import_target(options.agent, named)
+    if options.agent is None and command is None:
+        raise UsageError(
+            "which agent? Give --agent module:object, or --config with agent.target or agent.command"
+        )
+    agent = import_target(options.agent, named) if command is None else command_agent(command)
     attempt_keys = attempt_keys_from_env()
     store = open_store(options.store, plugins=plugins)
     if isinstance(store, StoreClient):
@@ -173,6 +179,16 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
         adapters=options.adapters or (),
     )
     return store, runner
+
+
+def _config_with_command(options: RunnerOptions) -> RunConfig | None:
+    """Return the configuration if its agent is a command that no ``--agent`` replaces."""
+    from agentlightning.train.run_file import load_config
+
+    if options.config is None or options.agent is not None:
+        return None
+    config = load_config(options.config)
+    return None if config.agent.command is None else config
 
 
 def _require_server(options: RunnerOptions) -> None:

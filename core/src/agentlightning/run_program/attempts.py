@@ -25,8 +25,9 @@ from agentlightning.run_program.process import (
     RewardFile,
     environment,
     run_process,
+    watched_packages,
 )
-from agentlightning.run_program.session import ProgramSession, watched_packages
+from agentlightning.run_program.session import ProgramSession
 from agentlightning.runner.processes.process_tree import describe_exit
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
@@ -73,7 +74,7 @@ class ProgramAttempt:
             self.code = await run_process(command, variables, session.processes)
         except (OSError, ValueError) as error:
             self.code = NOT_EXECUTED
-            raise ProgramFailed(f"the program cannot be executed: {error}{_size_hint(error)}") from None
+            raise ProgramFailed(f"the program cannot be executed: {error}{size_hint(error)}") from None
         finally:
             await session.collector.drain(program)
             session.collector.dismiss(context.attempt_id)
@@ -158,7 +159,8 @@ class ProgramAttempt:
             await asyncio.wait(self._rollouts)
 
 
-def _size_hint(error: Exception) -> str:
+def size_hint(error: Exception) -> str:
+    """Return advice for a program whose environment is too long; else an empty text."""
     if getattr(error, "errno", None) != errno.E2BIG:
         return ""
     return " (its task is in its environment, which holds about 128 kB: give it the path of a file instead)"

@@ -13,15 +13,14 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import http_exceptions, web
 
-from agentlightning.keys import Claims, Keys
+from agentlightning.keys import Claims
 from agentlightning.run_program.inside import messages
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
-from agentlightning.store.base import Store
 from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
@@ -78,10 +77,16 @@ def adapter_errors(reports: Iterable[ProcessReport]) -> dict[str, str | None]:
     return found
 
 
-class Collector:
-    """Serves the admitted programs. ``keys`` checks their keys."""
+class KeyCheck(Protocol):
+    """Checks keys of attempts, as :class:`~agentlightning.keys.Keys` does."""
 
-    def __init__(self, store: Store, keys: Keys) -> None:
+    def check(self, key: str, now: float | None = None) -> Claims: ...
+
+
+class Collector:
+    """Serves the admitted programs. ``store`` takes their spans, and ``keys`` checks their keys."""
+
+    def __init__(self, store: traces.SpanStore, keys: KeyCheck) -> None:
         self._store, self._keys = store, keys
         self._programs: dict[str, ConnectedProgram] = {}
         """Attempt → its program: attempts of processes, and of entries under way."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLICY = "policy"
 """Name under which the gateway serves the model."""
 PLACEHOLDER = "{task}"
+SCRIPTS = (".py", ".js", ".mjs", ".ts", ".sh", ".pl", ".rb")
 
 
 class CannotStart(UsageError):
@@ -82,10 +83,7 @@ class ProgramOptions:
     @property
     def name(self) -> str:
         """The program's name, as a part of a folder's name."""
-        words = [word for word in self.command if not word.startswith("-")]
-        scripts = [word for word in words[1:] if word.endswith(".py")]
-        stem = Path(scripts[0] if scripts else words[0] if words else "program").stem
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "program"
+        return program_name(self.command)
 
     def check(self) -> Self:
         """Return the options. Raise :class:`UsageError`, which names the option, for a wrong one."""
@@ -138,6 +136,16 @@ class ProgramOptions:
         """Return the command with ``{task}`` replaced by the task: a text as it is, other values as JSON."""
         text = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
         return [word.replace(PLACEHOLDER, text) for word in self.command]
+
+
+def program_name(command: Sequence[str]) -> str:
+    """Return the name of a command's program, as a part of a folder's name: that of its script, if it has
+    one.
+    """
+    words = [word for word in command if not word.startswith("-")]
+    scripts = [word for word in words[1:] if word.endswith(SCRIPTS)]
+    stem = Path(scripts[0] if scripts else words[0] if words else "program").stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "program"
 
 
 def executable(program: str, environment: Mapping[str, str]) -> str:

@@ -18,8 +18,10 @@ from pathlib import Path
 
 from agentlightning.decorator.errors import BadReward
 from agentlightning.keys import CONTEXT_KEY
+from agentlightning.plugins.manager import Plugins
 from agentlightning.run_program.inside.settings import ChildSettings
-from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_tree
+from agentlightning.run_program.inside.start import SDKS
+from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree
 from agentlightning.runner.processes.worker import SECRETS
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
@@ -95,21 +97,29 @@ async def run_process(command: Sequence[str], variables: Mapping[str, str], proc
     try:
         return await process.wait()
     except asyncio.CancelledError:
-        await _terminate(process)
+        await terminate(process)
         raise
     finally:
         processes.running.discard(process)
 
 
-async def _terminate(process: asyncio.subprocess.Process) -> None:
+async def terminate(process: asyncio.subprocess.Process, *, group: bool = False) -> None:
+    """Terminate a process, then kill it and all its descendants. ``group``: it leads a process group, which
+    is terminated with it.
+    """
     below = descendants(process.pid)  # now: once the process has ended, they have another parent
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGTERM)
     try:
         await asyncio.wait_for(process.wait(), TERMINATE_SECONDS)
     except TimeoutError:
         kill_tree(process.pid)
         await process.wait()
+    if group:
+        kill_group(process.pid)
     kill_all(below)
 
 
@@ -157,3 +167,12 @@ class RewardFile:
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def watched_packages(plugins: Plugins) -> list[str]:
+    """Return the packages whose import begins capture in a program: Agent Lightning, the SDKs, and the
+    frameworks with an adapter here. Adapters that only the program's environment has are found when the
+    program imports an SDK.
+    """
+    roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
+    return sorted({"agentlightning", *SDKS, *roots})

@@ -16,7 +16,6 @@ from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
 from agentlightning.run_program.collector import Collector
-from agentlightning.run_program.inside.start import SDKS
 from agentlightning.run_program.options import POLICY, ProgramOptions
 from agentlightning.run_program.process import Processes
 from agentlightning.runner.attempt import notify_rewards
@@ -154,12 +153,3 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
         engine = spec.factory(policy=options.policy, name=POLICY, recipe=recipe, seed=0, options={})
     stack.push_async_callback(engine.close)
     return route(POLICY, await engine.start(), trainable=not options.frozen, version=lambda: 0)
-
-
-def watched_packages(plugins: Plugins) -> list[str]:
-    """Return the packages whose import begins capture in a program: Agent Lightning, the SDKs, and the
-    frameworks with an adapter here. Adapters that only the program's environment has are found when the
-    program imports an SDK.
-    """
-    roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
-    return sorted({"agentlightning", *SDKS, *roots})

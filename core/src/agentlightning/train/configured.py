@@ -19,11 +19,14 @@ from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.algorithms.settings import ConfigError
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.run_program.commands.agent import CommandAgent
+from agentlightning.run_program.commands.command import UnknownField
+from agentlightning.run_program.commands.settings import EXIT_STATUS, JSON_LINE, RewardSection
 from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import PolicyFolder, PolicySource, fetch_pretrained
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
-from agentlightning.types import LLM
+from agentlightning.types import LLM, UsageError
 from agentlightning.types.policy import missing_policy_message
 
 
@@ -50,6 +53,9 @@ def configure(config: RunConfig) -> ConfiguredRun:
     check_schedule(trainer.recipe, config.training)
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
+    if isinstance(agent, CommandAgent):
+        check_placeholders(agent, train, "environment.train")
+        check_placeholders(agent, val, "environment.val")
     return ConfiguredRun(trainer, agent, train, val)
 
 
@@ -108,13 +114,46 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
 
 # ------------------------------------------------------------------------------------- agents and tasks
 def load_agent(config: RunConfig) -> LitAgent[Any]:
-    """Import and return the agent ``agent.target``."""
+    """Import and return the agent ``agent.target``, or the agent that runs ``agent.command``."""
+    if config.agent.command is not None:
+        return command_agent(config)
     if config.agent.target is None:
-        raise ConfigError("agent.target: give module:object, the agent to run")
+        raise ConfigError("agent.target: give module:object, the agent to run, or agent.command, a program")
     try:
         return as_agent(import_target(config.agent.target, "agent.target"))
     except AgentError as error:
         raise ConfigError(f"agent.target: {error}") from None
+
+
+def command_agent(config: RunConfig) -> CommandAgent:
+    """Return the agent that runs ``agent.command`` from the folder of the configuration's file."""
+    given, reward = config.agent, config.agent.reward
+    assert given.command is not None
+    function = reward.function if isinstance(reward, RewardSection) else None
+    if isinstance(reward, str) and reward not in (EXIT_STATUS, JSON_LINE):
+        function = reward
+    try:
+        return CommandAgent(
+            given.command,
+            reward=reward if function is None else import_target(function, "agent.reward"),
+            name=None if given.name == "agent" else given.name,
+            folder=config.path("."),
+            adapters=given.adapters,
+            **dict(given.program),
+        )
+    except ConfigError:
+        raise
+    except UsageError as error:
+        raise ConfigError(f"agent.command: {error}") from None
+
+
+def check_placeholders(agent: CommandAgent, tasks: Sequence[Any], key: str) -> None:
+    """Raise :class:`ConfigError` for a task without a field that the command names."""
+    for index, task in enumerate(tasks):
+        try:
+            agent.check_task(task)
+        except UnknownField as error:
+            raise ConfigError(f"agent.command: {error} (task {index} of {key})") from None
 
 
 def import_target(target: str, key: str) -> Any:

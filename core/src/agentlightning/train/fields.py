@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from agentlightning.algorithms.settings import FILE, ConfigError, Quorum, Section
+from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
@@ -62,7 +63,7 @@ class RunFields(TypedDict, total=False):
     note: str | None
 
 
-FILE_ONLY = ("target", "train", "val", "pythonpath")
+FILE_ONLY = ("target", "command", "reward", "program", "train", "val", "pythonpath")
 """Fields that are no keywords of ``Trainer``: the agent and the tasks are arguments of ``fit``."""
 
 
@@ -76,6 +77,9 @@ NESTED: dict[str, type[Section]] = {
     "val": DataSection,
     "quorum": Quorum,
     "<section>": PolicySection,
+    "<reward>": RewardSection,
+    "program": ProgramSection,
+    "container": ContainerSection,
 }
 """Key in an error's place → the section at this key, below one of :data:`SECTIONS`."""
 SECTION_OF: dict[str, str | None] = {

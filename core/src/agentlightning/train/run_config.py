@@ -24,6 +24,7 @@ from agentlightning.algorithms.settings import (
     Text,
     TrainingSection,
 )
+from agentlightning.run_program.commands.settings import CommandField, ProgramSection, RewardField
 from agentlightning.train.policies import Policies, PolicyFolder, read_policies
 from agentlightning.types import LLM
 from agentlightning.types.failure import MAX_ATTEMPTS
@@ -35,6 +36,13 @@ class AgentSection(Section):
 
     target: str | None = None
     """``module:object``: a function, a class or an object."""
+    command: CommandField = None
+    """A program as the agent, instead of ``target``: its words, or a line for the shell
+    (``docs/commands.md``)."""
+    reward: RewardField = None
+    """The reward of ``command``: ``exit-status``, ``json``, ``module:function``, or its key or file."""
+    program: ProgramSection = ProgramSection()
+    """How the program of ``command`` runs."""
     name: str = "agent"
     """The agent's name; a run's id holds it."""
     adapters: Names = []
@@ -56,6 +64,14 @@ class AgentSection(Section):
     policies: dict[str, str] = {}
     """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first entry that matches
     counts. If one policy is trained, all other agents talk to it."""
+
+    @model_validator(mode="after")
+    def _one_agent(self) -> AgentSection:
+        if self.command is not None and self.target is not None:
+            raise ValueError("agent: give either target (a Python object), or command (a program)")
+        if self.command is None and (self.reward is not None or "program" in self.model_fields_set):
+            raise ValueError("agent: reward and program belong to a command, and there is none")
+        return self
 
     @property
     def attempts(self) -> dict[str, Any]:

@@ -55,8 +55,12 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> None:
     """Raise :class:`ConfigError` for a file that lacks its agent or its policy."""
-    needed = {"agent": data.get("agent"), "agent.target": config.agent.target, "backend": data.get("backend"),
-              "backend.policy": config.backend.policy}  # fmt: skip
+    needed = {
+        "agent": data.get("agent"),
+        "agent.target": config.agent.target or config.agent.command,
+        "backend": data.get("backend"),
+        "backend.policy": config.backend.policy,
+    }
     for key, value in needed.items():
         if value is None:
             raise ConfigError(f"{path}: {key}: Field required")

@@ -31,7 +31,7 @@ LARGEST_INT: Final = 2**31 - 1
 LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
 _STATUSES: Final = ("unset", "ok", "error")
-Kind = Literal["bad-record", "bad-reward"]
+Kind = Literal["bad-record", "bad-reward", "no-reward"]
 
 
 class BadRecord(ValueError):

@@ -194,7 +194,7 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
     """Return the call that ``options`` describe and the options to send; ``None`` outside an attempt and for
     requests that are no model calls."""
     context = current_attempt()
-    operation = _operation(sdk, str(options.url)) if context else None
+    operation = operation_of(sdk, str(options.url)) if context else None
     if context is None or operation is None or options.method.lower() != "post":
         return None
     url = str(options.url)
@@ -204,7 +204,7 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
     call = SDKCall(context, sdk, body, operation, gateway=is_gateway(target, context.gateway))
     options = copy.copy(options)  # pydantic's shallow copy: the caller's options stay as they are
     if call.gateway:
-        options.headers = _with_identity(call, client, _mapping(options.headers))
+        options.headers = with_identity(call, client, _mapping(options.headers))
     elif sdk == "openai" and "input" not in body and _wants_ids(context, endpoint):
         logprobs = (
             True if operation == "chat" else 0
@@ -237,7 +237,8 @@ def _origin(url: str) -> tuple[str, str, int, str]:
     return parts.scheme.lower(), _LOOPBACK.get(host, host), port, parts.path.rstrip("/")
 
 
-def _operation(sdk: str, url: str) -> str | None:
+def operation_of(sdk: str, url: str) -> str | None:
+    """Return the operation of a model call by the end of its path; ``None`` for other requests."""
     path = url.partition("?")[0].rstrip("/")
     return next((name for suffix, name in _OPERATIONS[sdk].items() if path.endswith(suffix)), None)
 
@@ -246,7 +247,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
+def with_identity(call: SDKCall, client: Any, headers: dict[str, Any]) -> dict[str, Any]:
     """Add caller, attempt and span to the user's headers."""
     context = call.context
     headers[semconv.HEADER_ATTEMPT] = context.attempt_id

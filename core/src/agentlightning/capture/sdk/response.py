@@ -32,7 +32,7 @@ class ResponseChoice:
             self.ids = (self.ids or []) + list(ids)
         if (found := logprobs_of(choice)) is not None:
             self.logprobs = (self.logprobs or []) + found
-        self.finish_reason = choice.finish_reason or self.finish_reason
+        self.finish_reason = getattr(choice, "finish_reason", None) or self.finish_reason
         message = getattr(choice, "message", None) or getattr(choice, "delta", None)
         self.content += (
             getattr(message, "content", None) if message else getattr(choice, "text", None)
@@ -42,7 +42,7 @@ class ResponseChoice:
 
     def _add_tool_call(self, index: int, part: Any) -> None:
         call = self.tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        call["id"] = part.id or call["id"]
+        call["id"] = getattr(part, "id", None) or call["id"]
         function = getattr(part, "function", None)
         call["name"] += getattr(function, "name", None) or ""
         call["arguments"] += getattr(function, "arguments", None) or ""

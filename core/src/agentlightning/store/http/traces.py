@@ -14,7 +14,7 @@ import hmac
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -42,6 +42,22 @@ _SPANS_PER_COMMIT: Final = 128
 _TYPES: Final = ("application/x-protobuf", JSON)
 _CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
+
+
+class SpanStore(Protocol):
+    """The part of a :class:`Store` that takes spans."""
+
+    async def add_span(self, span: Span, *, request_id: str | None = None) -> Span: ...
+    async def count(
+        self,
+        kind: str,
+        reason: str,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        n: int = 1,
+        request_id: str | None = None,
+    ) -> None: ...
 
 
 def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
@@ -118,7 +134,7 @@ RefusalCounts = Counter[tuple[str, str]]
 
 
 async def store_spans(
-    store: Store, found: Sequence[Span], claims: Claims | None, damaged: int = 0
+    store: SpanStore, found: Sequence[Span], claims: Claims | None, damaged: int = 0
 ) -> RefusalCounts:
     """Store each span for the attempt it names, else for that of ``claims``; count and return refused spans.
     Raise :class:`RequestRefused` with status 503 when the store cannot write.
@@ -157,7 +173,7 @@ def _split_by_attempt(found: Sequence[Span], claims: Claims | None) -> tuple[lis
     return good, refused
 
 
-async def _store(store: Store, spans: Sequence[Span]) -> RefusalCounts:
+async def _store(store: SpanStore, spans: Sequence[Span]) -> RefusalCounts:
     """Store spans, each under a request id of its own; return the refusals."""
     calls = [("add_span", {"span": s, "request_id": _request_id(s)}) for s in spans]
     refused = RefusalCounts()
@@ -181,7 +197,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     return "otlp-bad-span", str(error)
 
 
-async def _batch(store: Store, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+async def _batch(store: SpanStore, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
     """Return a result or an error for each call. A store with ``batch`` makes one commit."""
     batch = getattr(store, "batch", None)
     try:

@@ -1,0 +1,255 @@
+"""An agent that runs a command on each task: a program in any language, unchanged.
+
+Each attempt is a process in a working folder of its own. Its model calls go through a relay to the gateway,
+and Python programs are instrumented as by ``agl run``. The runner keeps the time: when it is up, or the
+runner stops, the process group is terminated.
+
+Invariants: a program's failure ends its attempt, never the run; no process of an attempt outlives it, except
+one that has left its process group while the program ended by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import deliver, new_span
+from agentlightning.capture.identity import parent_ids
+from agentlightning.decorator.agents import LitAgent
+from agentlightning.decorator.errors import AgentError
+from agentlightning.plugins.manager import load
+from agentlightning.run_program.attempts import REWARD_FILE, size_hint
+from agentlightning.run_program.collector import Collector, adapter_errors
+from agentlightning.run_program.commands.child import ChildEnd, run_child
+from agentlightning.run_program.commands.command import Command, fill, placeholders, value_text
+from agentlightning.run_program.commands.container import contained, container_engine, kill_container
+from agentlightning.run_program.commands.folder import WorkFolder, located
+from agentlightning.run_program.commands.relay import Relay
+from agentlightning.run_program.commands.result import CommandResult
+from agentlightning.run_program.commands.reward import RewardReader
+from agentlightning.run_program.commands.settings import ProgramSection
+from agentlightning.run_program.commands.spans import AttemptKeyRing, AttemptSpans
+from agentlightning.run_program.commands.variables import (
+    container_variables,
+    hide_secrets,
+    passed_variables,
+    task_variables,
+)
+from agentlightning.run_program.inside.settings import ChildSettings
+from agentlightning.run_program.options import executable, program_name
+from agentlightning.run_program.process import ProgramFailed, RewardFile, environment, watched_packages
+from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.semconv import COMMAND_SPAN
+from agentlightning.types import LLM, Resource, Rollout
+
+_LOG = logging.getLogger(__name__)
+SHOWN = 4_000
+"""Characters of each output stream in the trace: the last ones."""
+
+
+class CommandAgent(LitAgent[Any]):
+    """Runs ``command`` on each task: a list of words, or a text for the shell. Placeholders are those of
+    :mod:`.command`.
+
+    ``reward``: ``"exit-status"`` (0 is 1.0, 1 to 125 is 0.0), ``"json"`` (``{"reward": …}`` as the last JSON
+    line of its output), a :class:`.RewardSection`, or a function that takes ``task`` and ``result`` (a
+    :class:`.CommandResult`) by name and returns a number; ``None``: the program writes a number into the file
+    that ``AGL_REWARD_FILE`` names, or emits a reward. ``folder``: the folder to which relative paths of the
+    command and of ``files`` and ``keep`` belong, by default the current one. ``adapters``: framework adapters
+    to use in Python programs; none: those of the frameworks that they import. ``program``: the fields of
+    :class:`.ProgramSection`. Raise :class:`UsageError` for values that cannot be used.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        reward: Any = None,
+        name: str | None = None,
+        folder: str | Path | None = None,
+        adapters: Sequence[str] = (),
+        **program: Any,
+    ) -> None:
+        self.command = Command.of(command)
+        self.program = ProgramSection(**program)
+        self.folder = Path(folder or ".").expanduser().resolve()
+        self.adapters = list(adapters)
+        self.name = name or program_name(_words(command))
+        self.reward = RewardReader(reward, self.name)
+        self._check()
+
+    def _check(self) -> None:
+        for file in self._files():
+            if not file.exists():
+                raise AgentError(f"files: there is no {file}")
+        if (container := self.program.container) is not None:
+            container_engine(container)
+        elif not self.command.is_shell and not (self.program.files or placeholders(self.command.given[0])):
+            executable(located(self.command.given, self.folder, self.folder, copied=False)[0], os.environ)
+
+    def check_task(self, task: Any) -> None:
+        """Raise :class:`.UnknownField` if a placeholder names a field that the task does not have."""
+        given = [self.program.stdin or "", *self.program.env.values()]
+        paths = [*self.command.placeholders, *(path for text in given for path in placeholders(text))]
+        for path in paths:
+            value_text(task, path)
+
+    async def rollout_async(
+        self, task: Any, resources: dict[str, Resource], rollout: Rollout
+    ) -> float | None:
+        """Run the program on one task and return its reward."""
+        context = current_attempt()
+        if context is None or context.key is None or context.gateway is None:
+            raise AgentError(f"the command {self.name!r} needs a gateway for its model calls")
+        self.check_task(task)
+        keep = None if self.program.keep is None else self.folder / Path(self.program.keep).expanduser()
+        folder = await in_thread(WorkFolder, context.attempt_id, self._files(), keep)
+        try:
+            written = RewardFile(folder.scratch / "reward")
+            result = await self._run(task, context, folder, written)
+            return await self.reward.read(result, written, self)
+        finally:
+            folder.close()
+
+    async def _run(
+        self, task: Any, context: AttemptContext, folder: WorkFolder, written: RewardFile
+    ) -> CommandResult:
+        """Run the program to its end, and record how it ended."""
+        stdin = None if self.program.stdin is None else fill(self.program.stdin, task)
+        async with _servers(context) as (relay, gateway, spans):
+            settings = self._settings(task, context, gateway, spans)
+            variables = self._variables(task, settings, context, written)
+            began, end = time.time(), None
+            try:
+                end = await self._child(task, context, folder, variables, stdin)
+            except (OSError, ValueError) as error:
+                raise ProgramFailed(f"the program cannot be executed: {error}{size_hint(error)}") from None
+            finally:
+                self._record(context, variables, began, end)
+        return CommandResult(
+            exit_code=end.code,
+            stdout=end.stdout.text,
+            stderr=hide_secrets(end.stderr.text, variables),
+            stdout_dropped=end.stdout.dropped,
+            stderr_dropped=end.stderr.dropped,
+            folder=folder.path,
+            calls=tuple(relay.calls),
+            seconds=time.time() - began,
+        )
+
+    async def _child(
+        self,
+        task: Any,
+        context: AttemptContext,
+        folder: WorkFolder,
+        variables: dict[str, str],
+        stdin: str | None,
+    ) -> ChildEnd:
+        words, limit = self.command.words(task), self.program.output_bytes
+        container = self.program.container
+        if container is None:
+            copied = bool(self.program.files) or self.command.is_shell
+            words = located(words, self.folder, folder.path, copied=copied)
+            words[0] = executable(words[0], variables)
+            return await run_child(words, variables, folder.path, stdin, limit)
+        engine, name = container_engine(container), f"agl-{context.attempt_id}"
+        words = contained(
+            container,
+            engine,
+            words,
+            name=name,
+            folder=folder.path,
+            scratch=folder.scratch,
+            variables=container_variables(variables, [*self.program.env, *self.program.pass_env]),
+        )
+        try:
+            return await run_child(words, variables, folder.path, stdin, limit)
+        except asyncio.CancelledError:
+            await kill_container(engine, name)
+            raise
+
+    def _settings(self, task: Any, context: AttemptContext, gateway: str, spans: str) -> ChildSettings:
+        assert context.key is not None
+        return ChildSettings(
+            rollout_id=context.rollout_id,
+            attempt_id=context.attempt_id,
+            key=context.key,
+            gateway=gateway,
+            store=spans,
+            model=_model(context),
+            task=task,
+            tags=dict(context.tags),
+            policies=context.policies,
+            adapters=self.adapters,
+        )
+
+    def _variables(
+        self, task: Any, settings: ChildSettings, context: AttemptContext, written: RewardFile
+    ) -> dict[str, str]:
+        base = passed_variables(os.environ, self.program.pass_env)
+        own = {name: fill(value, task) for name, value in self.program.env.items()}
+        return {
+            **environment({**base, **own}, settings, watched_packages(load())),
+            **task_variables(task),
+            **self.command.variables(task),
+            "OPENAI_MODEL": _model(context),
+            "AGL_HERE": str(self.folder),
+            REWARD_FILE: str(written.path),
+        }
+
+    def _files(self) -> list[Path]:
+        return [self.folder / Path(file).expanduser() for file in self.program.files]
+
+    def _record(
+        self, context: AttemptContext, variables: dict[str, str], began: float, end: ChildEnd | None
+    ) -> None:
+        """Deliver the span of the process, and count output that was not kept."""
+        about: dict[str, Any] = {"process.executable.name": self.name}
+        if end is not None:
+            about |= {
+                "process.exit.code": end.code,
+                "agl.command.stdout": hide_secrets(end.stdout.text, variables)[-SHOWN:],
+                "agl.command.stderr": hide_secrets(end.stderr.text, variables)[-SHOWN:],
+                "agl.command.bytes_dropped": end.stdout.dropped + end.stderr.dropped,
+            }
+            if end.stdout.dropped or end.stderr.dropped:
+                COUNTS.add("command-output-cut")
+        failed = "the program was ended before it had ended by itself" if end is None else None
+        parent = parent_ids(context.attempt_id)
+        deliver(context, new_span(context, COMMAND_SPAN, parent, about, start=began, error=failed))
+
+
+@asynccontextmanager
+async def _servers(context: AttemptContext) -> AsyncIterator[tuple[Relay, str, str]]:
+    """Open the relay and the collector of an attempt. Yield the relay, its URL and the collector's URL."""
+    relay, collector = Relay(context), Collector(AttemptSpans(context), AttemptKeyRing(context))
+    program = collector.admit(context.attempt_id)
+    try:
+        yield relay, await relay.start(), await collector.start()
+        await collector.drain(program)
+    finally:
+        collector.dismiss(context.attempt_id)
+        await asyncio.gather(relay.stop(), collector.stop())
+        for reason, times in (program.counts + collector.refused).items():
+            COUNTS.add(reason, times)
+        for name, error in adapter_errors(program.reports.values()).items():
+            if error is not None:
+                COUNTS.add("adapter-failed")
+                _LOG.warning("in a program, adapter %s is not on: %s", name, error)
+
+
+def _model(context: AttemptContext) -> str:
+    """Return the model's name at the gateway: that of the first endpoint among the resources."""
+    return next((r.model for r in context.resources.values() if isinstance(r, LLM)), ChildSettings.model)
+
+
+def _words(command: str | Sequence[str]) -> list[str]:
+    return command.split() if isinstance(command, str) else list(command)
