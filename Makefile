@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-command test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data seeds bench bench-records bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,9 @@ wheels: .venv/test ## a wheel of every distribution, in dist/
 
 quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (some: FRAMEWORKS="openai"); the last line is JSON
 	@$(PY) bench/quickstarts.py $(FRAMEWORKS)
+
+test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl"); the last line is JSON
+	@$(PY) bench/commands.py $(PROGRAMS)
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

@@ -156,11 +156,14 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     named = "--agent" if options.agent else "agent.target"
     command = _config_with_command(options)
     options = options.with_config()
-    if options.agent is None and command is None:
+    if command is not None:
+        agent: Any = command_agent(command)
+    elif options.agent is not None:
+        agent = import_target(options.agent, named)
+    else:
         raise UsageError(
             "which agent? Give --agent module:object, or --config with agent.target or agent.command"
         )
-    agent = import_target(options.agent, named) if command is None else command_agent(command)
     attempt_keys = attempt_keys_from_env()
     store = open_store(options.store, plugins=plugins)
     if isinstance(store, StoreClient):

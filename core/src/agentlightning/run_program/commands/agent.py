@@ -11,6 +11,7 @@ one that has left its process group while the program ended by itself.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
@@ -106,9 +107,11 @@ class CommandAgent(LitAgent[Any]):
         self, task: Any, resources: dict[str, Resource], rollout: Rollout
     ) -> float | None:
         """Run the program on one task and return its reward."""
-        context = current_attempt()
-        if context is None or context.key is None or context.gateway is None:
+        found = current_attempt()
+        if found is None or found.key is None or found.gateway is None:
             raise AgentError(f"the command {self.name!r} needs a gateway for its model calls")
+        # Calls of a program that names no agents are those of the command.
+        context = dataclasses.replace(found, tags={"agent": self.name, **found.tags})
         self.check_task(task)
         keep = None if self.program.keep is None else self.folder / Path(self.program.keep).expanduser()
         folder = await in_thread(WorkFolder, context.attempt_id, self._files(), keep)

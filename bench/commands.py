@@ -1,0 +1,85 @@
+"""Programs that import nothing of ours, trained as they are: Python with an SDK, Python over HTTP, and Perl.
+
+    python bench/commands.py [PROGRAM …] [--write]        (or: make test-command)
+
+Each is trained on CPU by its file in ``examples/commands``, from the quickstarts' policy. The last line is
+one JSON object: per program its held-out reward before and after (greedy) with their 95 % intervals, and the
+calls that training made and captured exactly. ``--write`` keeps it in ``bench/results/commands.json``. Exit
+status 1 if a run fails, the intervals overlap, or a call is not exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from record import RESULTS, machine
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ("perl", "http", "openai")
+
+
+def train(name: str) -> dict[str, Any]:
+    """Train one program; what its run says. CalledProcessError if it fails."""
+    begin = time.perf_counter()
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    agl = str(Path(sys.executable).parent / "agl")
+    made = subprocess.run(
+        [agl, "train", "--config", f"examples/commands/{name}.yaml"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": folders},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    summary = json.loads(made.stdout.decode().splitlines()[-1])
+    return {
+        "before": summary["reward_before"],
+        "after": summary["reward_after"],
+        "calls": int(summary["calls"]),
+        "exact": int(summary["calls_exact"]),
+        "ci_before": summary["ci_before"],
+        "ci_after": summary["ci_after"],
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+
+
+def sound(one: dict[str, Any]) -> bool:
+    """Whether the program got better beyond chance, and every call was captured exactly."""
+    return one["ci_before"][1] < one["ci_after"][0] and 0 < one["calls"] == one["exact"]
+
+
+def main() -> int:
+    """Train the programs asked for (default: all), print, and write if asked to."""
+    parser = argparse.ArgumentParser(description="Train programs that import nothing of ours.")
+    parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
+    given = parser.parse_args()
+    asked = given.programs or list(PROGRAMS)
+    if unknown := sorted(set(asked) - set(PROGRAMS)):
+        parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
+    results: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    for name in asked:
+        print(f"\n── {name} ──", file=sys.stderr, flush=True)
+        try:
+            results[name] = train(name)
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: exit status {error.returncode}", file=sys.stderr)
+            failed.append(name)
+    unsound = [name for name, one in results.items() if not sound(one)]
+    told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound}
+    if given.write and asked == list(PROGRAMS) and not failed:
+        kept = {"command": "python bench/commands.py --write", **told, "machine": machine()}
+        (RESULTS / "commands.json").write_text(json.dumps(kept, indent=2) + "\n")
+    print(json.dumps(told))
+    return 1 if failed or unsound else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
