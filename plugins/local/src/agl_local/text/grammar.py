@@ -11,6 +11,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 LIBRARY = "llguidance"
+_version = cache(version)
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 """Line and column of an error, in a text that the user has never seen."""
 _KEPT = 128
@@ -46,7 +48,7 @@ class GrammarCompiler:
 
     def check(self, text: str) -> Grammar:
         """Return the grammar of ``text``. Raise :class:`GrammarError` for a text that cannot be applied."""
-        grammar = Grammar(LIBRARY, version(LIBRARY), text)
+        grammar = Grammar(LIBRARY, _version(LIBRARY), text)
         self.start(grammar).mask(())
         return grammar
 
@@ -54,7 +56,7 @@ class GrammarCompiler:
         """Return the state before the first token. Raise :class:`GrammarError` for a grammar of another
         version of the library: its masks may differ.
         """
-        installed = version(LIBRARY)
+        installed = _version(LIBRARY)
         if (grammar.library, grammar.version) != (LIBRARY, installed):
             raise GrammarError(
                 f"the grammar is of {grammar.library} {grammar.version}, and {LIBRARY} {installed} is "

@@ -19,17 +19,23 @@ from tokenizers.decoders import ByteLevel
 from agl_local.network.config import ConfigError, as_ids, read_json
 from agl_local.text.template import ChatTemplate, Message, TemplateError
 
+TEMPLATE_FILE = "chat_template.jinja"
+"""File of a model folder; it has precedence over the template in tokenizer_config.json."""
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class ChatTokenizer:
-    """A ``tokenizers.Tokenizer`` with its special tokens, end tokens and chat template."""
+    """A ``tokenizers.Tokenizer`` with its special tokens, end tokens and chat template.
+
+    ``tool_template``: the template of requests with tools, for a model that has one apart (``tool_use``).
+    """
 
     def __init__(
         self,
         backend: Tokenizer,
         *,
         chat_template: str | None = None,
+        tool_template: str | None = None,
         eos_ids: Sequence[int] = (),
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -41,6 +47,7 @@ class ChatTokenizer:
         own = [self._id_of(self.special["eos_token"])] if "eos_token" in self.special else []
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *eos_ids]))
         self.template = ChatTemplate(chat_template) if chat_template else None
+        self.tool_template = ChatTemplate(tool_template) if tool_template else None
         self.byte_level = isinstance(backend.decoder, ByteLevel)
         self._special_ids = frozenset(i for i, t in backend.get_added_tokens_decoder().items() if t.special)
         self._bytes: dict[int, bytes] = {}
@@ -56,8 +63,14 @@ class ChatTokenizer:
         eos: list[int] = []
         for name in ("generation_config.json", "config.json"):
             eos.extend(as_ids(read_json(path / name, optional=True).get("eos_token_id")))
-        template = _find_template(path, config)
-        return cls(Tokenizer.from_file(str(file)), chat_template=template, eos_ids=eos, config=config)
+        template, tool_template = _find_templates(path, config)
+        return cls(
+            Tokenizer.from_file(str(file)),
+            chat_template=template,
+            tool_template=tool_template,
+            eos_ids=eos,
+            config=config,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json (which holds the chat template)."""
@@ -68,6 +81,9 @@ class ChatTokenizer:
         config.pop("chat_template", None)
         if self.template is not None:
             config["chat_template"] = self.template.source
+        if self.template is not None and self.tool_template is not None:
+            named = {"default": self.template, "tool_use": self.tool_template}
+            config["chat_template"] = [{"name": k, "template": t.source} for k, t in named.items()]
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (path / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
@@ -116,7 +132,8 @@ class ChatTokenizer:
                 "this tokenizer has no chat template: use completions, or add one to the model folder"
             )
         names = {**self.special, **variables}
-        return self.template.render(messages, tools, add_generation_prompt, names)
+        template = self.tool_template if tools and self.tool_template is not None else self.template
+        return template.render(messages, tools, add_generation_prompt, names)
 
     def apply(
         self,
@@ -168,15 +185,20 @@ def _token_text(value: Any) -> str:
     return str(value["content"]) if isinstance(value, Mapping) else str(value)
 
 
-def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    """Newer folders keep the template in a file of its own, older ones inside tokenizer_config.json."""
-    file = path / "chat_template.jinja"
+def _find_templates(path: Path, config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The template, and the one for tools if there is one apart.
+
+    Newer folders keep them in files of their own, older ones inside tokenizer_config.json, as transformers
+    writes them.
+    """
+    file, tool_file = path / TEMPLATE_FILE, path / "additional_chat_templates" / "tool_use.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        tool_use = tool_file.read_text(encoding="utf-8") if tool_file.exists() else None
+        return file.read_text(encoding="utf-8"), tool_use
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {entry["name"]: entry["template"] for entry in template}
         if "default" not in named:
             raise ConfigError(f"{path}: chat_template has {sorted(named)}, but none called 'default'")
-        template = named["default"]
-    return template
+        return named["default"], named.get("tool_use")
+    return template, None
