@@ -12,15 +12,13 @@ from rich.text import Text
 
 from agl_local.policy.cache import (
     cached_policies,
-    folder_of,
     locked,
     policies_folder,
     read_cached,
     remove_policy,
 )
 from agl_local.policy.catalogue import CATALOGUE
-from agl_local.policy.convert import FORMAT
-from agl_local.policy.fetch import FetchError, fetch as fetch_policy
+from agl_local.policy.fetch import FetchError, fetch as fetch_policy, known_folder
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +66,7 @@ def _show() -> None:
         cells = (policy.origin.name, policy.origin.licence, decimal(policy.bytes), policy.path.name)
         table.add_row(*map(Text, (*cells, policy.origin.source)))
     for model in CATALOGUE.values():
-        if read_cached(folder_of(model.name, model.gguf_sha256, FORMAT)) is None:
+        if read_cached(known_folder(model)) is None:
             size = f"{model.megabytes} MB to fetch"
             table.add_row(*map(Text, (model.name, model.licence, size, "–", model.source)))
     console = Console()

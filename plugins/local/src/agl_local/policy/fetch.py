@@ -102,8 +102,13 @@ def _convert(
 
 
 # ------------------------------------------------------------------------------------------------ catalogue
+def known_folder(model: KnownModel) -> Path:
+    """Return the folder of ``model`` in the cache; it may not exist yet."""
+    return folder_of(model.name, model.gguf_sha256 + (model.chat_template or ""), FORMAT)
+
+
 def _from_catalogue(model: KnownModel) -> CachedPolicy:
-    folder = folder_of(model.name, model.gguf_sha256 + (model.chat_template or ""), FORMAT)
+    folder = known_folder(model)
     if (known := read_cached(folder)) is not None:
         return known
     origin = ModelOrigin(model.name, model.licence, model.source, model.gguf_sha256, model.about)
