@@ -13,7 +13,7 @@ from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.runner import Runner
+from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, ProxyLLM, Record, Reward, Rollout, Span
