@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from marks import sampled
 from typer.testing import CliRunner
 
 from agentlightning import cli
+from agentlightning._version import __version__
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.no_signal import NothingTrained
 from agentlightning.plugins.manager import load
@@ -60,6 +62,34 @@ def agl_process(*arguments: str) -> Ended:
     environment = {k: v for k, v in os.environ.items() if k != "AGL_PLUGINS"}
     done = subprocess.run([*AGL, *arguments], capture_output=True, text=True, timeout=120, env=environment)
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def test_the_version_and_short_help(agl: Command) -> None:
+    assert agl("--version").stdout == f"agl {__version__}\n"
+    assert "Print the mean reward" in agl("eval", "-h").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "level"), [("-q", logging.ERROR), ("-v", logging.INFO), ("-vv", logging.DEBUG)]
+)
+def test_the_level_of_the_log(
+    agl: Command, option: str, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):  # which restores the level of the root logger
+        assert agl(option, "plugins").returncode == 0
+        assert logging.getLogger().level == level
+
+
+def test_a_shell_completes_options_of_a_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_AGL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "agl train --con")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setattr(sys, "argv", ["agl"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "--config" in capfd.readouterr().out
 
 
 def test_help_lists_every_command() -> None:

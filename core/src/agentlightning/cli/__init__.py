@@ -7,14 +7,16 @@ by Ctrl-C and SIGTERM, with everything closed.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from agentlightning._version import __version__
 from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
@@ -43,13 +45,16 @@ def app(line: Sequence[str] | None = None) -> typer.Typer:
         cls=_Group,
         help="Train agents you have already written.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    root.callback()(_global_options)
     commands = load_plugins().commands
-    named = (line or ["--help"])[0]
+    named = next((word for word in line or () if not word.startswith("-")), "--help")
     # A plugin may register further commands: a word that names no spec may be one of them.
-    every = line is None or (named not in commands and not named.startswith("-"))
+    every = (
+        line is None or "_AGL_COMPLETE" in os.environ or (named not in commands and not named.startswith("-"))
+    )
     for spec in commands.values():
         if every or spec.name == named or not spec.about:
             spec.register(root)
@@ -58,9 +63,30 @@ def app(line: Sequence[str] | None = None) -> typer.Typer:
     return root
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"agl {__version__}")
+        raise typer.Exit
+
+
+def _global_options(
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, help="Log what happens (-vv: debug messages).")
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Log errors only.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Train agents you have already written."""
+    levels = [logging.WARNING, logging.INFO, logging.DEBUG]
+    logging.getLogger().setLevel(logging.ERROR if quiet else levels[min(verbose, 2)])
+
+
 def main() -> None:
     """Entry point."""
-    run_command(lambda: app(sys.argv[1:])())
+    run_command(lambda: app(sys.argv[1:])(prog_name="agl"))
 
 
 def run_command(command: Callable[[], object]) -> None:

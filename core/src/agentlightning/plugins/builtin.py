@@ -89,6 +89,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "trace": ("inspect.trace", "show what an attempt did"),
         "explain": ("inspect.explain", "explain a rollout, a call or a token"),
         "verify": ("inspect.verify", "compare a store with what was trained from it"),
+        "export": ("export", "export a trained policy as a model folder"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

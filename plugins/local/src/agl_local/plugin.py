@@ -1,5 +1,5 @@
-"""The plugin ``local``: registers the driver, two commands (``agl policy``, ``agl sft``) and the pretrained
-models.
+"""The plugin ``local``: registers the driver, the commands ``agl policy``, ``agl sft`` and ``agl serve``, and
+the pretrained models.
 
 Nothing heavy is imported until one of them is used.
 """
@@ -80,10 +80,13 @@ def agl_drivers() -> list[DriverSpec]:
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
-    """The commands that fetch and fine-tune pretrained models."""
+    """The commands that fetch, fine-tune and serve policies."""
     return [
         CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models"),
         CommandSpec("sft", lazily("agl_local.sft.command:register"), "fine-tune a policy on chats"),
+        CommandSpec(
+            "serve", lazily("agl_local.serve_command:register"), "serve a policy over the OpenAI API"
+        ),
     ]
 
 

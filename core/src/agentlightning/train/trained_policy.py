@@ -1,0 +1,188 @@
+"""Find the policy of a run, and export it as a folder that others can use.
+
+A run writes its policy in Hugging Face layout to ``<run>/policy`` at its end (``<run>/policy/<name>`` for
+each of several), and to every checkpoint before. Invariant: an export is complete or absent, and its card
+names the run and the policy that the run started from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentlightning.algorithms.journal import checkpoints_in
+from agentlightning.audit.locations import find_run
+from agentlightning.types import UsageError
+
+_CONFIG = "config.json"
+_STEP = re.compile(r"step-(\d+)")
+
+
+class NoPolicy(UsageError, LookupError):
+    """A run or folder holds no such policy; the message names those that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPolicy:
+    """A policy folder, and the run that trained it."""
+
+    folder: Path
+    """Model folder in Hugging Face layout."""
+    run: Path | None = None
+    """The run's folder; ``None`` for a model folder outside a run."""
+    name: str | None = None
+    """Name of the policy in a run with several."""
+    step: int | None = None
+    """Finished steps of the checkpoint that holds it; ``None``: the run's export."""
+
+
+def find_policy(what: str, *, step: int | None = None, name: str | None = None) -> TrainedPolicy:
+    """Return the policy of a model folder or a run.
+
+    ``what``: a model folder, or a run (its id, the beginning of its id, or its folder). ``step``: the policy
+    of the checkpoint with that many finished steps; without it the run's export, or the newest checkpoint of
+    a run that was interrupted. ``name``: one of several policies. Raise :class:`NoPolicy` or
+    :class:`.NoSuchRun`.
+    """
+    folder = Path(what).expanduser()
+    if (folder / _CONFIG).is_file():
+        if step is not None or name is not None:
+            raise NoPolicy(f"{folder} is a model folder, not a run: leave --step and --policy out")
+        return TrainedPolicy(folder)
+    run = find_run(what).folder
+    if run is None:
+        raise NoPolicy(f"{what}: its store is not in a run's folder, so its policies cannot be found")
+    return _choose(run, _policies(run), step, name)
+
+
+def _policies(run: Path) -> list[TrainedPolicy]:
+    """Return every policy that the run holds, its exports first, then the newest checkpoints."""
+    exports = [run / "policy", *sorted((run / "policy").glob("*"))]
+    found = [
+        TrainedPolicy(path, run, None if path.name == "policy" else path.name)
+        for path in exports
+        if (path / _CONFIG).is_file()
+    ]
+    saved = []
+    for path in checkpoints_in(run):
+        if (number := _STEP.fullmatch(path.name)) and (path / "policy" / _CONFIG).is_file():
+            name = path.parent.parent.name if path.parent.parent != run else None
+            saved.append(TrainedPolicy(path / "policy", run, name, int(number[1])))
+    return found + sorted(saved, key=lambda policy: -(policy.step or 0))
+
+
+def _choose(run: Path, policies: list[TrainedPolicy], step: int | None, name: str | None) -> TrainedPolicy:
+    if not policies:
+        raise NoPolicy(f"run {run.name} has written no policy yet: it has no export and no checkpoint")
+    names = sorted({policy.name for policy in policies if policy.name})
+    if name is None and len(names) > 1:
+        raise NoPolicy(f"run {run.name} trained {', '.join(names)}: choose one with --policy")
+    for policy in policies:
+        if name in (None, policy.name) and (step is None or step == policy.step):
+            return policy
+    if name is not None and name not in names:
+        raise NoPolicy(f"run {run.name} has no policy {name!r}; it has {', '.join(names) or 'one, unnamed'}")
+    steps = sorted({policy.step for policy in policies if policy.step is not None})
+    raise NoPolicy(f"run {run.name} has no checkpoint of step {step}; it has {steps or 'none'}")
+
+
+def export(policy: TrainedPolicy, target: Path) -> Path:
+    """Copy ``policy`` to the new folder ``target`` with a model card.
+
+    Raise UsageError if ``target`` has content.
+    """
+    target = target.expanduser().absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} exists and is not an empty folder: name a new folder")
+    draft = target.parent / f".unfinished-{target.name}-{secrets.token_hex(4)}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(policy.folder, draft)
+        (draft / "README.md").write_text(model_card(policy, target.name))
+        if target.exists():
+            target.rmdir()
+        draft.rename(target)
+    except OSError as error:
+        raise UsageError(f"{policy.folder} cannot be exported to {target}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def model_card(policy: TrainedPolicy, title: str) -> str:
+    """Return the card of an exported policy: how to load it, its lineage, and its measured rewards."""
+    head = ["---", "library_name: transformers", "tags: [agent-lightning, reinforcement-learning]", "---", ""]
+    lines = [*head, f"# {title}", ""]
+    if policy.run is None:
+        return "\n".join(
+            [*lines, f"A copy of the model folder `{policy.folder.name}`. No run is recorded.", ""]
+        )
+    info, summary = _read(policy.run / "run.json"), _read(policy.run / "summary.json")
+    recipe = info.get("recipe") or {}
+    steps = policy.step if policy.step is not None else summary.get("steps", info.get("steps"))
+    rows = {
+        "run": policy.run.name,
+        "policy": policy.name,
+        "agent": (info.get("about") or {}).get("agent"),
+        "tasks": (info.get("about") or {}).get("tasks"),
+        "recipe": recipe.get("name"),
+        "driver": info.get("driver"),
+        "steps": steps,
+        "seed": info.get("seed"),
+        "started from": _parents(info),
+        "training data, digest": (info.get("data") or {}).get("train"),
+        "held-out data, digest": (info.get("data") or {}).get("val"),
+        "versions": ", ".join(f"{k} {v}" for k, v in (info.get("versions") or {}).items() if v),
+        "head of the run's hash chain": (summary.get("chain") or {}).get("head"),
+    }
+    lines += ["Trained with Agent Lightning from the rewards of an agent.", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in rows.items() if value not in (None, "")]
+    if policy.step is None:
+        lines += ["", *_rewards(summary)]
+    return "\n".join([*lines, "", info.get("note") or "", ""]).rstrip() + "\n"
+
+
+def _rewards(summary: dict[str, Any]) -> list[str]:
+    """Return the lines of the held-out rewards before and after training, with 95 % intervals."""
+    found = []
+    for when in ("before", "after"):
+        reward, interval = summary.get(f"reward_{when}"), summary.get(f"ci_{when}")
+        if reward is not None and interval:
+            found.append(f"| {when} | {reward:.3f} | {interval[0]:.3f} to {interval[1]:.3f} |")
+    if not found:
+        return []
+    tasks = summary.get("eval_tasks")
+    title = f"Greedy reward on {tasks} held-out tasks" if tasks else "Greedy reward on held-out tasks"
+    return [f"{title}:", "", "| training | mean | 95 % interval |", "|---|---|---|", *found]
+
+
+def _parents(info: dict[str, Any]) -> str:
+    """Return the names of the policies that the run started from, without the folders above them."""
+    given = info.get("policy") or info.get("policies") or ""
+    if isinstance(given, dict):
+        return ", ".join(f"{name}: {_short(path)}" for name, path in given.items())
+    return _short(given)
+
+
+def _short(path: Any) -> str:
+    return "/".join(Path(str(path)).parts[-2:])
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a JSON object of a run's folder; empty for a file that an interrupted run has not written."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    return found if isinstance(found, dict) else {}
