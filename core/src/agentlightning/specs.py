@@ -204,6 +204,10 @@ class DriverSpec:
     """Recipe fields without an implementation → the reason, if there is one."""
     serve: Callable[..., Server] | None = None
     """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
+    serve_forever: Callable[[Path, str, Sequence[str]], int] | None = None
+    """``serve_forever(policy, name, options)`` serves a policy for ``agl serve`` until a signal, and returns
+    the exit status. ``options``: ``--host``, ``--port``, and the further words of the command line.
+    """
 
     def __post_init__(self) -> None:
         where = f"driver {self.name!r}"

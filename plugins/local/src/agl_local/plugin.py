@@ -1,12 +1,12 @@
-"""The plugin ``local``: registers the driver, the commands ``agl policy``, ``agl sft`` and ``agl serve``, and
-the pretrained models.
+"""The plugin ``local``: registers the driver, the commands ``agl policy`` and ``agl sft``, and the pretrained
+models.
 
 Nothing heavy is imported until one of them is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,13 @@ def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | N
     return LocalServer(policy, name, options)
 
 
+def serve_forever(policy: Path, name: str, options: Sequence[str]) -> int:
+    """Run ``agl_local.http.server`` in this process, with its options."""
+    from agl_local.http.server import main
+
+    return main(["--policy", str(policy), "--name", name, *options])
+
+
 def fetch_policy(name: str) -> Path:
     """Return the folder of a model, fetched on first use; see ``policy.fetch.fetch``."""
     from agl_local.policy.fetch import fetch
@@ -74,19 +81,17 @@ def agl_drivers() -> list[DriverSpec]:
             environment_info=environment_info,
             multi_policy=True,
             serve=make_server,
+            serve_forever=serve_forever,
         )
     ]
 
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
-    """The commands that fetch, fine-tune and serve policies."""
+    """The commands that fetch and fine-tune pretrained models."""
     return [
         CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models"),
         CommandSpec("sft", lazily("agl_local.sft.command:register"), "fine-tune a policy on chats"),
-        CommandSpec(
-            "serve", lazily("agl_local.serve_command:register"), "serve a policy over the OpenAI API"
-        ),
     ]
 
 

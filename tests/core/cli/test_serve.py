@@ -15,8 +15,8 @@ import typer
 from typer.testing import CliRunner
 
 from agentlightning.audit.locations import NoSuchRun
+from agentlightning.cli import serve as serve_command
 from agentlightning.types import UsageError
-from agl_local import serve_command
 
 POLICY = Path(__file__).parents[3] / "examples" / "quickstart" / "policy"
 
@@ -57,6 +57,11 @@ def test_a_missing_vllm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UsageError, match="vllm is not on PATH: install it"):
         invoke(str(POLICY), "--engine", "vllm")
+
+
+def test_an_engine_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UsageError, match="no driver is called 'lokal'|'lokal'"):
+        invoke(str(POLICY), "--engine", "lokal")
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.trained_policy import find_policy
 from agentlightning.types import UsageError
@@ -35,24 +35,25 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="Interface; another than loopback needs a token in AGL_LOCAL_TOKEN.")
         ] = "127.0.0.1",
         port: Annotated[int, typer.Option(help="0: any free port.")] = 8000,
-        engine: Annotated[Literal["local", "vllm"], typer.Option(help="What computes.")] = "local",
+        engine: Annotated[str, typer.Option(help="A driver with an engine (local), or vllm.")] = "local",
     ) -> None:
         """Serve a policy over the OpenAI API until Ctrl-C. The first line of stdout is the address as JSON.
 
-        Further options go to the engine: those of `python -m agl_local.http.server` (--device, --threads,
-        --slots, --max-len) or of `vllm serve`.
+        Further options go to the engine: to local --device, --threads, --slots and --max-len, to vllm those
+        of `vllm serve`.
         """
         folder = model_folder(what, step=step, name=policy)
         print(f"agl: serving {folder} as {name!r}; Ctrl-C ends it", file=sys.stderr)
-        common = ["--host", host, "--port", str(port), *context.args]
+        options = ["--host", host, "--port", str(port), *context.args]
         if engine == "vllm":
             program = shutil.which("vllm")
             if program is None:
                 raise UsageError(INSTALL_VLLM)
-            os.execv(program, [program, "serve", str(folder), "--served-model-name", name, *common])
-        from agl_local.http.server import main
-
-        if code := main(["--policy", str(folder), "--name", name, *common]):
+            os.execv(program, [program, "serve", str(folder), "--served-model-name", name, *options])
+        serve_forever = pick(load_plugins().drivers, "driver", engine).serve_forever
+        if serve_forever is None:
+            raise UsageError(f"driver {engine!r} has no engine of its own to serve with; use local or vllm")
+        if code := serve_forever(folder, name, options):
             raise typer.Exit(code)
 
 
