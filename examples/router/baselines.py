@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentlightning.algorithms.evaluate import interval
 from router.datasets import Task
+from router.distractors import KINDS
 from router.prompts import Asked, parse, to_route
 from router.vocabulary import content_words, schema_words, words
 
@@ -59,10 +60,9 @@ def score(rewards: Sequence[float]) -> dict[str, float | list[float] | None]:
 
 def by_kind(tasks: Sequence[Task], values: Sequence[float]) -> dict[str, list[float]]:
     """Return the rewards of the tasks by the kind of their distractors."""
-    found: dict[str, list[float]] = {}
-    for task, value in zip(tasks, values, strict=True):
-        found.setdefault(task["kind"], []).append(value)
-    return found
+    pairs = list(zip(tasks, values, strict=True))
+    found = {kind: [value for task, value in pairs if task["kind"] == kind] for kind in KINDS}
+    return {kind: rewards for kind, rewards in found.items() if rewards}
 
 
 def _most_shared(question: str, of: Mapping[str, frozenset[str]]) -> str:
