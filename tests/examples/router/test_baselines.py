@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from router import headroom
+from router import datasets, headroom
 from router.baselines import (
     asked_of,
     bag_of_schema,
@@ -19,6 +21,17 @@ from router.datasets import load
 from router.prompts import Asked, to_route
 
 DEV = load("dev")
+
+
+def cell(values: list[float]) -> str:
+    """A reward and its interval as the page writes them."""
+    scored = score(values)
+    low, high = scored["ci"]
+    return f"{scored['reward']:.3f} ({low:.2f}–{high:.2f})"
+
+
+def row(values: list[float]) -> str:
+    return " | ".join(map(cell, [values, *by_kind(DEV, values).values()]))
 
 
 def test_a_shared_word_of_the_name_decides() -> None:
@@ -47,6 +60,10 @@ def test_scores_on_the_development_questions() -> None:
     assert score(found["schema"])["reward"] == pytest.approx(0.974, abs=5e-4)
     low, high = score(found["chance"])["ci"]
     assert low < 0.25 < high
+    page = (Path(datasets.__file__).parent / "README.md").read_text(encoding="utf-8")
+    assert f"| {row(found['words'])} |" in page and f"| {row(found['schema'])} |" in page
+    harder = load("dev", kinds=["near-name"], show="tables")
+    assert f"scores {cell(rewards(harder, bag_of_words))} there" in page
     split = by_kind(DEV, found["words"])
     assert sum(map(len, split.values())) == 532 and len(split) == 3
     assert sum(map(sum, split.values())) == sum(found["words"])

@@ -118,7 +118,7 @@ async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
 
 @pytest.mark.slow
 def test_kill_9_and_resume(llama: Path, tmp_path: Path) -> None:
-    kill_and_resume(llama, tmp_path, steps=5, seconds=60)
+    kill_and_resume(llama, tmp_path, steps=5, seconds=600)
 
 
 @pytest.mark.nightly
