@@ -165,7 +165,9 @@ def constrain(
         logits.fill_(float("-inf"))
         logits[allowed] = kept
     if mask is not None:
-        logits.masked_fill_(~mask.to(logits.device), float("-inf"))
+        size = len(mask)  # a tile's logits are padded
+        logits[size:] = float("-inf")
+        logits[:size].masked_fill_(~mask.to(logits.device), float("-inf"))
     if len(response) < sampling.min_tokens and eos_ids:
         logits[list(eos_ids)] = float("-inf")
 

@@ -119,8 +119,6 @@ class GrammarState:
             data = bytearray(self._matcher.compute_bitmask())
             _raise_error(self._matcher)
             self._bits = torch.frombuffer(data, dtype=torch.uint8)[: (self._vocab_size + 7) // 8]
-            if not bool(self._bits.any()):
-                raise GrammarError("the policy's vocabulary has no token that the grammar allows here")
         return self._bits
 
     def mask(self, response: Sequence[int]) -> Tensor:
@@ -164,4 +162,6 @@ def _vocabulary(tokenizer: ChatTokenizer, vocab_size: int) -> LLTokenizer:
 def _raise_error(matcher: LLMatcher) -> None:
     if matcher.is_error():
         said = matcher.get_error().partition("\n<state>")[0]
+        if said.startswith("NoExtension"):
+            said = "the policy's vocabulary has no token that the grammar allows here"
         raise GrammarError(_PLACE.sub("", said))
