@@ -64,6 +64,8 @@ second copy.
 LAYER: Final = "agl.layer"
 """``wire`` on spans the wire layer made."""
 CHOICE: Final = "agl.choice"
+REFUSED: Final = "agl.refused"
+"""On the wire layer's span of a call that was answered with an HTTP error: its code, else its status."""
 SELECTED: Final = "agl.selected"
 """``False`` on calls that a ``select`` left out of training."""
 REWARD_VALUE: Final = "agl.reward.value"

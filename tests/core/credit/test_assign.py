@@ -13,6 +13,7 @@ from core.credit.merging.test_rows import RECIPES
 from hypothesis import given, settings, strategies as st
 from marks import examples
 
+from agentlightning import semconv
 from agentlightning.credit import assign, rows_digest, trace_token
 from agentlightning.recipes import GRPO
 from agentlightning.types import Attempt, Ledger, Recipe, Reward, RolloutStatus, Row
@@ -181,6 +182,14 @@ def test_calls_made_past_the_gateway_are_in_the_ledger():
     ledger = assign([make_record(calls=[call], wire=[make_wire(call), stray], reward=1.0)], PLAIN).ledgers[0]
     assert (ledger.made, ledger.recorded, ledger.trained, ledger.left_out) == (2, 1, 1, {"not-recorded": 1})
     assert ledger.verdicts == {"exact": 1}
+
+
+def test_refused_calls_are_in_the_ledger_by_reason():
+    call = one_call(response_id="x")
+    no = make_wire(make_call("n", None, None, span_id="no"), **{semconv.REFUSED: "unsupported-field"})
+    ledger = assign([make_record(calls=[call], wire=[make_wire(call), no], reward=1.0)], PLAIN).ledgers[0]
+    assert (ledger.made, ledger.recorded, ledger.trained) == (2, 1, 1)
+    assert ledger.left_out == {"refused-unsupported-field": 1} and ledger.sums
 
 
 def test_metrics_by_hand():

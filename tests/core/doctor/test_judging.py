@@ -36,10 +36,28 @@ def stray(record: Record) -> Record:
     return record
 
 
+def refusing(record: Record) -> Record:
+    span = Span(rollout_id="r0", attempt_id="r0-a", name="openai.chat.completion", span_id="elsewhere")
+    span.attributes["agl.refused"] = "unsupported-field"
+    record.wire.append(span)
+    return record
+
+
+def erring() -> Call:
+    return make_call("e", None, None, status="error", error="HTTP 404 no_search: no such tool", sequence=1)
+
+
 CASES: list[tuple[list[Record], str, str]] = [
     ([make_record(calls=[], reward=1.0)], "fail", "the agent made no model call"),
     ([stray(make_record(calls=[], reward=1.0))], "fail", "1 call went past the gateway"),
     ([stray(exact())], "warn", "1 call went past the gateway"),
+    ([refusing(make_record(calls=[], reward=1.0))], "fail", "1 call refused: 1 × unsupported-field"),
+    ([refusing(exact())], "warn", "1 call refused: 1 × unsupported-field"),
+    (
+        [make_record(calls=[one_call(), erring()], reward=1.0)],
+        "warn",
+        "1 call refused: 1 × HTTP 404 no_search",
+    ),
     ([make_record(reward=1.0)], "warn", "1 call gateway-only: no wire span"),
     (
         [make_record(calls=[make_call("c", None, None)], reward=1.0)],

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core.run_program.running import CALL, run, run_command, written
+from rich.console import Console
 
+from agentlightning.cli.run_view import show
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import load
-from agentlightning.run_program.summary import UNNAMED
-from agentlightning.testing import ScriptedModelServer
+from agentlightning.run_program.summary import UNNAMED, Summary
+from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus, Reward
+
+
+def shown(summary: Summary) -> str:
+    """The summary as it is printed."""
+    out = io.StringIO()
+    show(summary, Console(width=200, file=out))
+    return out.getvalue()
 
 
 @pytest.fixture
@@ -195,3 +206,46 @@ async def test_nothing_is_written_outside_the_run_folder(tmp_path: Path, server:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "runs"]
     (folder,) = (tmp_path / "runs").iterdir()
     assert sorted(p.name for p in folder.iterdir() if p.suffix not in (".lock",)) == ["store.sqlite"]
+
+
+async def test_refused_calls_are_counted_by_reason_apart_from_calls_past_the_gateway(
+    tmp_path: Path,
+) -> None:
+    source = (
+        CALL
+        + """
+import sys, openai
+client = OpenAI(max_retries=0)
+for made in (lambda: client.responses.create(model="any", input="find", tools=[{"type": "tool_search"}]),
+             lambda: ask("no"), lambda: ask("past", OpenAI(base_url=sys.argv[1], max_retries=0))):
+    try: made()
+    except openai.APIStatusError as error: pass
+ask("yes")
+"""
+    )
+
+    def reply(body: dict[str, Any]) -> Reply | str:
+        no = body["messages"][-1]["content"] == "no"
+        return Reply(status=400, message="no such tool") if no else "ok"
+
+    with ScriptedModelServer(reply) as server:
+        outcome = await run(tmp_path, source, server, server.url)
+    summary = outcome.summary
+    assert summary.counts["calls-past-the-gateway"] == 1
+    assert summary.refused == {"unsupported-field": 1, "HTTP 400 http-400": 1}
+    assert summary.errors == 1 and outcome.kinds.count("exact") == 1
+    assert "refused" in shown(summary)
+
+
+async def test_a_refusal_that_no_sdk_saw_is_in_the_summary(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    source = """
+import os, urllib.request
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", b"{",
+    {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"})
+try: urllib.request.urlopen(request)
+except urllib.error.HTTPError as error: print(error)
+"""
+    outcome = await run(tmp_path, source, server)
+    assert sum(outcome.summary.refused.values()) == 1 and not outcome.summary.warnings

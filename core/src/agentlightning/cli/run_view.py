@@ -49,6 +49,8 @@ def _rows(summary: Summary) -> list[tuple[str, str | Text]]:
     if exact and exact == summary.calls:
         calls.append("  ✓", style="green")
     rows.append(("calls", calls))
+    if summary.refused:
+        rows.append(("refused", _counts(summary.refused)))
     if summary.calls:
         rows.append(("tokens", f"{summary.tokens_in:,} in · {summary.tokens_out:,} out"))
         rows.append(("agents", _counts(summary.agents)))

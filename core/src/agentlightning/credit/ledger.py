@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agentlightning.credit.advantage.groups import CreditedCall
-from agentlightning.credit.eligibility.verdicts import Verdict, unrecorded
+from agentlightning.credit.eligibility.verdicts import Verdict, refusal_of, refused, unrecorded
 from agentlightning.credit.merging.forest import Forest
 from agentlightning.types import Ledger, Record
+
+REFUSED = "refused-"
+"""Beginning of the reason of a call that the gateway refused; the code of its answer follows."""
 
 
 @dataclass(slots=True)
@@ -34,18 +37,22 @@ class RolloutAccount:
 def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
     """Count the calls that were made and recorded.
 
-    A wire span without a record is a call that bypassed the gateway: left out as ``not-recorded``. Calls of
-    earlier attempts are left out as ``other-attempt``.
+    A wire span without a record is a call that the gateway refused (left out as ``refused-<code>``), or that
+    bypassed the gateway (``not-recorded``). Calls of earlier attempts are left out as ``other-attempt``.
     """
     lost = len(unrecorded(record))
+    codes = Counter(f"{REFUSED}{refusal_of(span)}" for span in refused(record))
     earlier = sum(attempt.calls for attempt in record.earlier)
     recorded = len(record.calls) + earlier
     return Ledger(
         rollout_id=record.rollout.rollout_id,
-        made=recorded + lost,
+        made=recorded + lost + codes.total(),
         recorded=recorded,
         with_ids=sum(call.has_ids for call in record.calls),
-        left_out={reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
+        left_out={
+            **{reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
+            **codes,
+        },
         verdicts=dict(Counter(v.kind for v in verdicts.values())),
     )
 

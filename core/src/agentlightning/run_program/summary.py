@@ -14,7 +14,13 @@ import msgspec
 
 from agentlightning import semconv
 from agentlightning.capture.emit.rewards import get_reward_value
-from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
+from agentlightning.credit.eligibility.verdicts import (
+    engine_refusal,
+    refusal_of,
+    refused,
+    unrecorded,
+    verdicts,
+)
 from agentlightning.run_program.attempts import ProgramAttempt
 from agentlightning.run_program.collector import adapter_errors
 from agentlightning.run_program.process import exit_status
@@ -47,6 +53,9 @@ class Summary(msgspec.Struct, kw_only=True):
     """Verdict and reason of calls that are not exact → calls."""
     errors: int = 0
     """Calls without an answer."""
+    refused: dict[str, int] = {}
+    """Reason → calls that the gateway or the engine refused: the code of the gateway's answer, or the
+    engine's HTTP status."""
     agents: dict[str, int] = {}
     """Agent → calls; ``unknown`` without a tag ``agent``."""
     tools: dict[str, int] = {}
@@ -78,6 +87,7 @@ async def summarise(session: ProgramSession, results: Sequence[ProgramAttempt], 
         for record in await session.store.records(ids[start : start + _ROLLOUTS_PER_READ]):
             _add(summary, record)
             await _add_spans(summary, session, record)
+            await _add_refusals(summary, session, record)
     _add_process_reports(summary, session, results)
     for why in sorted({one.store_error for one in results if one.store_error is not None}):
         summary.warnings.append(f"the end of a program could not be stored: {why}")
@@ -85,7 +95,7 @@ async def summarise(session: ProgramSession, results: Sequence[ProgramAttempt], 
     if number is not None and len(results) < planned:
         why = f"{signal.Signals(number).name} arrived"
         summary.warnings.append(f"{planned - len(results)} of {planned} processes were not started: {why}")
-    for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts"):
+    for field in ("statuses", "failures", "verdicts", "unsure", "agents", "tools", "counts", "refused"):
         setattr(summary, field, dict(Counter(getattr(summary, field)).most_common()))
     return summary
 
@@ -109,6 +119,18 @@ def _add(summary: Summary, record: Record) -> None:
         summary.tokens_out += len(call.response_ids) if call.response_ids else call.completion_tokens or 0
     if past := unrecorded(record):
         _count(summary.counts, "calls-past-the-gateway", len(past))
+
+
+async def _add_refusals(summary: Summary, session: ProgramSession, record: Record) -> None:
+    """Add a rollout's refused calls. The gateway has counted those that no SDK of ours saw."""
+    for call in record.calls:
+        if (status := engine_refusal(call)) is not None:
+            _count(summary.refused, status)
+    seen = Counter(refusal_of(span) for span in refused(record))
+    counts = (await session.store.counts(record.rollout.rollout_id)).get("refused", {})
+    requests = {reason: n for reason, n in counts.items() if not reason.startswith("otlp-")}
+    for reason in [*seen, *(reason for reason in requests if reason not in seen)]:
+        _count(summary.refused, reason, seen[reason] or requests[reason])
 
 
 async def _add_spans(summary: Summary, session: ProgramSession, record: Record) -> None:
@@ -144,7 +166,7 @@ def _add_process_reports(
             "capture began in no process of the program, so its calls are known from the gateway only: "
             "check that it is Python and that agl-core is installed in its environment"
         )
-    if not summary.calls:
+    if not summary.calls and not summary.refused:
         summary.warnings.append(
             "no model call reached the gateway: check that the program reads OPENAI_BASE_URL and names no "
             "server of its own"

@@ -11,7 +11,13 @@ from hypothesis import given, strategies as st
 
 from agentlightning import semconv
 from agentlightning.credit import tokens_digest, verdict
-from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
+from agentlightning.credit.eligibility.verdicts import (
+    engine_refusal,
+    refusal_of,
+    refused,
+    unrecorded,
+    verdicts,
+)
 from agentlightning.credit.merging.merge_failures import common_prefix
 from agentlightning.types.tokens import pack
 
@@ -147,3 +153,20 @@ def test_wire_spans_that_no_call_explains():
     call = seen_call()
     stray = make_wire(seen_call(response_id="elsewhere", span_id="other"))
     assert unrecorded(make_record(calls=[call], wire=[make_wire(call), stray])) == [stray]
+
+
+def test_a_call_that_the_gateway_refused_did_not_bypass_it():
+    call = seen_call()
+    stray = make_wire(seen_call(response_id="elsewhere", span_id="other"))
+    no = make_wire(make_call("n", None, None, span_id="no"), **{semconv.REFUSED: "unsupported-field"})
+    record = make_record(calls=[call], wire=[make_wire(call), stray, no])
+    assert unrecorded(record) == [stray]
+    assert [refusal_of(span) for span in refused(record)] == ["unsupported-field"]
+
+
+def test_a_recorded_call_that_the_engine_refused_is_no_refusal_of_the_gateway():
+    call = make_call("c", None, None, span_id="s", status="error", error="HTTP 400 bad_tool: no such tool")
+    record = make_record(calls=[call], wire=[make_wire(call, **{semconv.REFUSED: "bad_tool"})])
+    assert refused(record) == [] and engine_refusal(call) == "HTTP 400 bad_tool"
+    assert engine_refusal(make_call("c", None, None, status="error", error="HTTP 500 x: y")) is None
+    assert engine_refusal(seen_call()) is None

@@ -20,9 +20,10 @@ from agentlightning.types import Attempt, ProxyLLM, Record, Reward, Rollout, Spa
 
 ASK = """
 import json, os, sys, urllib.request
-def ask(text="hi", **more):
-    body = {"model": "any", "messages": [{"role": "user", "content": text}], **more}
-    url, key = os.environ["OPENAI_BASE_URL"] + "/chat/completions", os.environ["OPENAI_API_KEY"]
+def ask(text="hi", path="/chat/completions", **more):
+    messages = {} if "input" in more else {"messages": [{"role": "user", "content": text}]}
+    body = {"model": "any", **messages, **more}
+    url, key = os.environ["OPENAI_BASE_URL"] + path, os.environ["OPENAI_API_KEY"]
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + key}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     return urllib.request.urlopen(request).read().decode()

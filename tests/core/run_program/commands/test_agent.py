@@ -14,6 +14,7 @@ import psutil
 import pytest
 from core.run_program.commands.running import ASK, Bench, bench, python, until
 
+from agentlightning.credit.eligibility.verdicts import refusal_of, refused, unrecorded
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.result import CommandResult
 from agentlightning.testing import Reply, ScriptedModelServer
@@ -161,6 +162,16 @@ async def test_an_unknown_field_fails_the_attempt(here: Bench) -> None:
 async def test_a_text_that_no_argument_can_hold_fails_the_attempt(here: Bench) -> None:
     ran = await here.run(["echo", "{task.x}"], {"x": "a\0b"})
     assert "the program cannot be executed: embedded null byte" in (ran.attempt.reason or "")
+
+
+async def test_a_call_that_the_gateway_refuses_is_counted_apart(here: Bench) -> None:
+    source = ASK + "path = '/responses'\ntry: ask(path=path, input='x', tools=[{'type': 'tool_search'}])\n"
+    source += "except urllib.error.HTTPError as error: assert error.code == 400\nask()"
+    ran = await here.run(python(source), reward="exit-status")
+    assert ran.kinds == ["exact"]
+    assert [refusal_of(span) for span in refused(ran.record)] == ["unsupported-field"] and not unrecorded(
+        ran.record
+    )
 
 
 async def test_the_output_is_kept_to_its_limit(here: Bench) -> None:

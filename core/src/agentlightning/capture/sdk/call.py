@@ -113,6 +113,7 @@ class SDKCall:
             **self._answer_attributes(index, choice, first),
             PARTIAL: None if error or (complete and self._finished()) else True,
             semconv.EXCEPTION_TYPE: type(error).__name__ if error else None,
+            semconv.REFUSED: _refusal(error) if self.gateway else None,
         }
         span = new_span(
             self.context,
@@ -173,6 +174,19 @@ class SDKCall:
         except (TypeError, ValueError):  # the engine sent a value that is no int32 or no number
             COUNTS.add("bad-ids")
         return out
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """Return the code, else the status, of an HTTP error; ``None`` if the error is no answer of a server.
+    OpenAI's SDK has the code in an attribute, Anthropic's in the body.
+    """
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return None
+    code, body = getattr(error, "code", None), getattr(error, "body", None)
+    if not code and isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
+        code = body["error"].get("code")
+    return code if isinstance(code, str) and code else f"HTTP {status}"
 
 
 def _base64(values: Sequence[Any] | None, pack: Callable[[Any], bytes]) -> str | None:

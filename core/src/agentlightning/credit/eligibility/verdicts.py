@@ -8,6 +8,7 @@ and never trained.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -72,9 +73,33 @@ def verdicts(record: Record) -> dict[str, Verdict]:
 
 
 def unrecorded(record: Record) -> list[Span]:
-    """Return the wire spans without a recorded call: the call bypassed the gateway, or the gateway lost
-    it.
+    """Return the wire spans of calls that bypassed the gateway, or that the gateway lost: those without a
+    recorded call that the gateway did not refuse.
     """
+    return [span for span in _without_record(record) if semconv.REFUSED not in span.attributes]
+
+
+def refused(record: Record) -> list[Span]:
+    """Return the wire spans of calls that the gateway refused: it recorded no call, and answered with an HTTP
+    error. A call that the engine refused is recorded.
+    """
+    return [span for span in _without_record(record) if semconv.REFUSED in span.attributes]
+
+
+def refusal_of(span: Span) -> str:
+    """Return the reason for which the gateway refused a call: the code of its answer."""
+    return str(span.attributes[semconv.REFUSED])
+
+
+def engine_refusal(call: Call) -> str | None:
+    """Return the status and code with which the engine refused a recorded call, ``HTTP 4xx …``; else
+    ``None``.
+    """
+    found = re.match(r"HTTP 4\d\d\b[^:]*", call.error or "") if call.status == "error" else None
+    return found[0] if found else None
+
+
+def _without_record(record: Record) -> list[Span]:
     known = {key for call in record.calls for key in _join_keys(call.response_id, call.span_id)}
     return [span for span in record.wire if known.isdisjoint(_join_keys(_response_id(span), span.span_id))]
 

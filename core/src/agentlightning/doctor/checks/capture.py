@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from agentlightning.algorithms.evaluate import failure_reasons
-from agentlightning.credit.eligibility.verdicts import unrecorded, verdicts
+from agentlightning.credit.eligibility.verdicts import (
+    engine_refusal,
+    refusal_of,
+    refused,
+    unrecorded,
+    verdicts,
+)
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.doctor.checks.packages import imported_sdk_wrappers
 from agentlightning.doctor.checks.policy_map import judge_mapping
@@ -24,6 +30,11 @@ PROBES = 4
 ENDPOINT = (
     "Give the agent's model client llm.endpoint and llm.api_key, or let it read OPENAI_BASE_URL and "
     "OPENAI_API_KEY."
+)
+
+REFUSED = (
+    "Such a call gets no answer, even if the agent goes on without it: change what it asks for. The spans of "
+    "`agl trace` have the whole messages."
 )
 
 
@@ -59,7 +70,8 @@ def judge_capture(
     bypassed = sum(len(unrecorded(record)) for record in records)
     agents = Counter(caller_name(call.tags) for record in records for call in record.calls)
     _ends(notes, records)
-    _calls(notes, len(found), bypassed)
+    refusals = _refusals(records)
+    _calls(notes, len(found), bypassed, refusals)
     for (kind, reason), n in Counter((v.kind, v.reason) for v in found if v.kind != "exact").items():
         _inexact(notes, kind, reason, n)
     if kinds["mismatch"] + kinds["no-ids"] == len(found) > 0:
@@ -77,6 +89,7 @@ def judge_capture(
         title,
         verdicts=dict(kinds),
         past=bypassed,
+        refused=dict(refusals),
         agents=dict(agents),
         rewards=rewards,
         calls=len(found),
@@ -106,11 +119,21 @@ def _rewarded(record: Record) -> bool:
     return any(v is not None for v in (rewards.final, *rewards.calls.values(), *rewards.agents.values()))
 
 
-def _calls(notes: Notes, recorded: int, bypassed: int) -> None:
+def _refusals(records: Sequence[Record]) -> Counter[str]:
+    """Return reason → calls that the gateway or the engine refused."""
+    ours = [refusal_of(span) for record in records for span in refused(record)]
+    engines = [engine_refusal(call) for record in records for call in record.calls]
+    return Counter([*ours, *(reason for reason in engines if reason is not None)])
+
+
+def _calls(notes: Notes, recorded: int, bypassed: int, refusals: Counter[str]) -> None:
+    if refusals:
+        say = notes.warn if recorded else notes.fail
+        say(f"{plural(refusals.total(), 'call')} refused: {format_counts(refusals)}", REFUSED)
     if bypassed:
         say = notes.warn if recorded else notes.fail
         say(f"{plural(bypassed, 'call')} went past the gateway: seen, not recorded", ENDPOINT)
-    elif not recorded:
+    elif not recorded and not refusals:
         notes.fail("the agent made no model call", ENDPOINT)
 
 

@@ -150,7 +150,8 @@ class _Seen:
         if self.call is None:
             return
         if self.status != 200 or self._answer is None:
-            self.call.end(_Refused(f"HTTP {self.status}") if self.status != 200 else None, complete=False)
+            refused = None if self.status == 200 else _Refused(self.status, self._answer)
+            self.call.end(refused, complete=False)
             return
         for piece in self._answer if streamed else [self._answer]:
             if streamed:
@@ -172,7 +173,13 @@ class _Seen:
 
 
 class _Refused(Exception):
-    """The gateway or the engine refused the call."""
+    """The gateway or the engine refused the call, as an SDK's exception says it."""
+
+    def __init__(self, status: int, answer: Any) -> None:
+        error = answer.get("error") if isinstance(answer, dict) else None
+        about: dict[str, Any] = error if isinstance(error, dict) else {}
+        super().__init__(str(about.get("message") or f"HTTP {status}"))
+        self.status_code, self.code = status, about.get("code")
 
 
 class _Fields(dict[str, Any]):

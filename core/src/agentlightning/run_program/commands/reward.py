@@ -54,7 +54,9 @@ class RewardReader:
         """
         if self.function is not None:
             value = await in_thread(self.function.call, result, owner)
-            return await value if inspect.isawaitable(value) else value
+            reward = await value if inspect.isawaitable(value) else value
+            if reward is not None or result.exit_code == 0:
+                return reward
         if self.exit_status and 0 <= result.exit_code < NOT_EXECUTED:
             return float(result.exit_code == 0)
         if result.exit_code:
