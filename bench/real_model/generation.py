@@ -9,7 +9,9 @@ from typing import Any
 
 from children import Child, SubjectError
 from texts import Texts
-from work import Limits, Shape, decode_seconds, forward_operations
+from work import Limits, decode_seconds, forward_operations
+
+from agl_local.network.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Taken:
 
 
 def measure(
-    subjects: list[Child], texts: Texts, sizes: Sizes, shape: Shape, limits: Limits
+    subjects: list[Child], texts: Texts, sizes: Sizes, shape: ModelConfig, limits: Limits
 ) -> list[dict[str, Any]]:
     """Return a row for each subject and batch; a subject that fails leaves, with its reason as its last row.
 
@@ -73,7 +75,9 @@ def measure(
     return rows + [{"subject": name, "not_run": reason} for name, reason in failed.items()]
 
 
-def _row(child: Child, batch: int, one: Taken, sizes: Sizes, shape: Shape, limits: Limits) -> dict[str, Any]:
+def _row(
+    child: Child, batch: int, one: Taken, sizes: Sizes, shape: ModelConfig, limits: Limits
+) -> dict[str, Any]:
     operations = batch * forward_operations(shape, [(0, sizes.prompt)], 1)
     least = {
         "prefill": operations / limits.operations,

@@ -39,8 +39,9 @@ from children import Child, SubjectError
 from rich.console import Console
 from rich.table import Table
 from texts import Texts
-from work import Limits, Shape
+from work import Limits
 
+from agl_local.network.config import ModelConfig, read_json
 from agl_local.policy.fetch import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +111,7 @@ def measure(given: argparse.Namespace) -> Row:
     """Carry out the stages and return their figures."""
     began = time.perf_counter()
     folder = fetch(given.model).path
-    shape, texts = Shape.read(folder), Texts(folder, seed=1)
+    shape, texts = ModelConfig.from_hf(read_json(folder / "config.json")), Texts(folder, seed=1)
     stage = Stage(folder, given.threads, set(given.without))
     with stage.children({"machine": "probe"}) as (probe,):
         found = probe.ask("limits").result

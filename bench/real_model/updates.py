@@ -10,7 +10,9 @@ from typing import Any
 from batch import Sampled
 from children import Answer, Child, SubjectError
 from texts import Texts
-from work import Limits, Shape, forward_operations, trie_spans
+from work import Limits, forward_operations, trie_spans
+
+from agl_local.network.config import ModelConfig
 
 AGREE = 1e-3
 """Largest relative difference of two subjects' gradient norms for the same sequences and weights."""
@@ -44,7 +46,7 @@ def sample(
 
 
 def measure(
-    subjects: list[tuple[Child, bool]], jobs: list[Job], rounds: int, shape: Shape, limits: Limits
+    subjects: list[tuple[Child, bool]], jobs: list[Job], rounds: int, shape: ModelConfig, limits: Limits
 ) -> list[dict[str, Any]]:
     """Return a row for each job and subject; each subject comes with whether it shares equal beginnings.
 
@@ -87,7 +89,7 @@ def measure(
 
 
 def _row(
-    job: Job, child: Child, shares: bool, taken: list[Answer], shape: Shape, limits: Limits
+    job: Job, child: Child, shares: bool, taken: list[Answer], shape: ModelConfig, limits: Limits
 ) -> dict[str, Any]:
     sequences = job.sequences if shares else job.sequences[: job.whole]
     inputs = [one["prompt"] + one["answer"][:-1] for one in sequences]

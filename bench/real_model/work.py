@@ -12,54 +12,14 @@ softmax, sampling and the optimizer's arithmetic count as nothing, so no subject
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from agl_local.network.config import ModelConfig
+from agl_local.network.size import cached_numbers, matrix_numbers
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a network that its arithmetic depends on."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    tied: bool
-
-    @classmethod
-    def read(cls, folder: Path) -> Shape:
-        """Return the shape of the model in ``folder`` by its ``config.json``."""
-        raw = json.loads((folder / "config.json").read_text())
-        heads = raw["num_attention_heads"]
-        return cls(
-            layers=raw["num_hidden_layers"],
-            hidden=raw["hidden_size"],
-            intermediate=raw["intermediate_size"],
-            heads=heads,
-            kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            vocabulary=raw["vocab_size"],
-            tied=bool(raw.get("tie_word_embeddings")),
-        )
-
-    @property
-    def layer_matrices(self) -> int:
-        """Numbers in the matrices of all layers."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
-
-    @property
-    def output_matrix(self) -> int:
-        """Numbers in the output layer."""
-        return self.hidden * self.vocabulary
-
-
-def forward_operations(shape: Shape, spans: Sequence[tuple[int, int]], outputs: int) -> float:
+def forward_operations(shape: ModelConfig, spans: Sequence[tuple[int, int]], outputs: int) -> float:
     """Return the operations of a forward pass.
 
     ``spans`` are the computed positions as (first, end) in their sequences: position t reads t + 1 keys and
@@ -67,20 +27,21 @@ def forward_operations(shape: Shape, spans: Sequence[tuple[int, int]], outputs: 
     """
     positions = sum(end - first for first, end in spans)
     read = sum((end * (end + 1) - first * (first + 1)) // 2 for first, end in spans)
-    attention = 4.0 * shape.layers * shape.heads * shape.head_dim * read
-    return 2.0 * shape.layer_matrices * positions + 2.0 * shape.output_matrix * outputs + attention
+    attention = 4.0 * shape.num_layers * shape.num_heads * shape.head_dim * read
+    output = shape.hidden_size * shape.vocab_size
+    return 2.0 * matrix_numbers(shape) * positions + 2.0 * output * outputs + attention
 
 
-def decode_seconds(shape: Shape, limits: Limits, batch: int, prompt: int, new: int) -> float:
+def decode_seconds(shape: ModelConfig, limits: Limits, batch: int, prompt: int, new: int) -> float:
     """Return the least time in which ``batch`` answers grow by ``new`` tokens behind ``prompt`` tokens.
 
     Each step reads every weight once, and the keys and values of all conversations.
     """
     total = 0.0
+    weights = matrix_numbers(shape) + shape.hidden_size * shape.vocab_size
     for at in range(prompt, prompt + new):
         operations = batch * forward_operations(shape, [(at, at + 1)], 1)
-        kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * (at + 1) * batch
-        numbers = shape.layer_matrices + shape.output_matrix + kv
+        numbers = weights + cached_numbers(shape) * (at + 1) * batch
         total += max(operations / limits.operations, 4.0 * numbers / limits.bytes)
     return total
 

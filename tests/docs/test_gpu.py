@@ -1,0 +1,80 @@
+"""The page about GPUs: its tables are those that the formulas give, and its profiles are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import yaml
+
+from agl_local.network.model import CausalLM
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "gpu.md"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """scripts/model_memory.py."""
+    spec = importlib.util.spec_from_file_location("model_memory", ROOT / "scripts" / "model_memory.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_fresh(script: ModuleType) -> None:
+    assert script.main(["--check"]) == 0, "run python scripts/model_memory.py"
+    assert script.tables(script.MODELS) in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("SmolLM2-135M", 134_515_008),
+        ("Qwen2.5-0.5B", 494_032_768),
+        ("Qwen2.5-1.5B", 1_543_714_304),
+        ("Qwen2.5-3B", 3_085_938_688),
+        ("Qwen2.5-7B", 7_615_616_512),
+    ],
+)
+def test_the_models_are_the_published_ones(name: str, parameters: int, script: ModuleType) -> None:
+    """Numbers of parameters as the networks have them, and as their model cards round them."""
+    with torch.device("meta"):
+        model = CausalLM(script.MODELS[name])
+    assert sum(p.numel() for p in model.parameters()) == script.parameter_count(script.MODELS[name])
+    assert script.parameter_count(script.MODELS[name]) == parameters
+
+
+def test_the_row_of_135_million_on_a_laptop(script: ModuleType) -> None:
+    """Weights and moments as torch holds them, and the sum of the row."""
+    config = script.MODELS["SmolLM2-135M"]
+    states, kept, less, served, together, checkpointed = script.full(4, 4)(config)
+    with torch.device("meta"):
+        model = CausalLM(config)
+    assert states == 4 * sum(p.numel() * p.element_size() for p in model.parameters())
+    assert served == 4 * 134_515_008 + 64 * 1024 * 4 * 2 * 30 * 3 * 64
+    assert (together, checkpointed) == (states + kept + served, states + less + served)
+    assert f"| SmolLM2-135M | {states / 1e9:.1f} | {kept / 1e9:.1f} |" in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ROOT / "examples" / "calc_x" / "policy"
+    assert script.main([str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "| policy | 0.5 |" in printed and printed.count("**") == 2 * len(script.SETTINGS)
+
+
+def test_the_profiles_that_it_names_are_there() -> None:
+    rows = re.findall(r"^\| `(examples/\S+\.yaml)` \| `(\w+)`", PAGE.read_text(encoding="utf-8"), re.M)
+    assert {name for name, _ in rows} == {
+        path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*gpu.yaml")
+    }
+    for name, driver in rows:
+        profile = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+        assert profile["backend"]["driver"] == driver
+        assert profile["backend"]["options"]["device"] == "cuda"

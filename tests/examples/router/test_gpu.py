@@ -1,0 +1,58 @@
+"""The profile for a GPU: composed and checked as far as a machine without one can, and without LangGraph."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentlightning.algorithms.recipe_checks import check_supported_fields
+from agentlightning.recipes import get
+from agentlightning.train.run_file import load_config
+from agl_local.options import OptionError, pick_device, read_options
+from agl_local.serving import LocalServer
+from agl_local.supported_fields import SUPPORTED_FIELDS
+from router import datasets
+
+EXAMPLE = Path(datasets.__file__).parent
+
+
+def sections(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A profile's sections as plain data."""
+    config = load_config(EXAMPLE / f"{name}.yaml", changes)
+    return {
+        part: copy.deepcopy(vars(getattr(config, part)))
+        for part in ("agent", "training", "environment", "backend")
+    }
+
+
+def test_the_profile_has_the_laptops_agent_tasks_and_recipe() -> None:
+    cpu, gpu = sections("cpu"), sections("gpu")
+    assert (cpu["agent"].pop("name"), gpu["agent"].pop("name")) == ("router", "router-gpu")
+    assert cpu["agent"] == gpu["agent"]
+    assert [cpu["environment"][part] == gpu["environment"][part] for part in ("train", "val")] == [True, True]
+    assert [cpu["training"][part] == gpu["training"][part] for part in ("algorithm", "recipe")] == [
+        True,
+        True,
+    ]
+    options = read_options(gpu["backend"]["options"])
+    assert (gpu["backend"]["driver"], options.device, options.dtype) == ("local", "cuda", "bfloat16")
+    training = gpu["training"]
+    check_supported_fields(get(training["algorithm"], **training["recipe"]), "local", SUPPORTED_FIELDS)
+
+
+def test_one_line_moves_the_laptops_profile_to_a_gpu() -> None:
+    cpu, moved = sections("cpu"), sections("cpu", {"backend.options.device": "cuda"})
+    assert moved["backend"]["options"].pop("device") == "cuda"
+    assert moved == cpu
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+async def test_a_machine_without_a_gpu_refuses_it_by_name(llama: Path) -> None:
+    with pytest.raises(OptionError, match="device 'cuda' cannot be used"):
+        pick_device("cuda")
+    with pytest.raises(OptionError, match="device 'cuda' cannot be used"):
+        await LocalServer(llama, "policy", {"device": "cuda"}).start()
