@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-command test-verl test-verl-inside test-agentops test-vllm drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-command test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -102,6 +102,9 @@ drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the s
 
 test-vllm: ## the gateway and capture before a real vLLM on CPU; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/real_vllm/run.py
+
+test-structured: ## structured output and forced tools of each framework, served and trained; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/structured/run.py
 
 real-data: .venv/demo ## the agent over real SVAMP and GSM8K problems; the last line is JSON
 	@$(PY) examples/calc_x/real_data.py
