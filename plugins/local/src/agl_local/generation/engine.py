@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agl_local.generation.confined import Logits
 from agl_local.generation.orders import Order, PauseMode, pause_mode
 from agl_local.generation.passes import Batched, Passes
 from agl_local.generation.request import (
@@ -85,7 +86,7 @@ class Engine:
         self._model.requires_grad_(False)
         self._model.pack()
         way = Tiled if deterministic else Batched
-        self._passes: Passes = way(self._model, slots, self.max_len, self.stats)
+        self._passes: Passes = way(self._model, slots, self.max_len, self.stats, self.eos_ids)
         self._table = self._passes.table
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
@@ -314,7 +315,7 @@ class Engine:
             return
         self._emit(samples, self._passes.decode(samples))
 
-    def _emit(self, samples: list[Sample], logits: Tensor) -> None:
+    def _emit(self, samples: list[Sample], logits: Logits) -> None:
         drawn = self._passes.draw(logits, samples, self.eos_ids)
         for i, sample in enumerate(samples):
             if sample.group.over:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
+from agl_local.generation.confined import Logits, confined_to
 from agl_local.generation.prefill import prefill
 from agl_local.generation.request import Sample
 from agl_local.generation.sampler import Drawn, sample_batch
@@ -29,17 +29,17 @@ class Passes(Protocol):
     def check(self) -> None:
         """Called once, in the engine's thread, before anything is served. Raises EngineError."""
 
-    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Tensor | None]]:
+    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Logits | None]]:
         """Admit ``samples`` to slots and compute what they came with; yields samples and their next-token
-        logits [B, V], or None for samples whose last token is left to ``decode``.
+        logits, or None for samples whose last token is left to ``decode``.
         """
         ...
 
-    def decode(self, samples: Sequence[Sample]) -> Tensor:
-        """Feed the last token of each of ``samples``; next-token logits [B, V]."""
+    def decode(self, samples: Sequence[Sample]) -> Logits:
+        """Feed the last token of each of ``samples``; next-token logits."""
         ...
 
-    def draw(self, logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+    def draw(self, logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
         """The next token of each of ``samples`` from what ``prefill`` or ``decode`` gave."""
         ...
 
@@ -47,28 +47,33 @@ class Passes(Protocol):
 class Batched:
     """All samples in one pass, whatever their number: ``LanguageModel.step``."""
 
-    def __init__(self, model: LanguageModel, slots: int, max_len: int, stats: Stats) -> None:
+    def __init__(
+        self, model: LanguageModel, slots: int, max_len: int, stats: Stats, eos_ids: Sequence[int]
+    ) -> None:
         self.model = model
+        self.eos_ids = eos_ids
         self.table = SlotTable(slots, model.new_cache(slots, max_len))
         self.stats = stats
 
     def check(self) -> None:
         """Nothing is promised that could fail."""
 
-    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Tensor | None]]:
-        return prefill(self.model, self.table, samples, self.stats)
+    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Logits | None]]:
+        return prefill(self.model, self.table, samples, self.stats, self.eos_ids)
 
-    def decode(self, samples: Sequence[Sample]) -> Tensor:
+    def decode(self, samples: Sequence[Sample]) -> Logits:
         device = self.model.device
         ids = torch.tensor([[last_token(s)] for s in samples], device=device)
         positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)
         slots = torch.tensor([s.slot for s in samples], device=device)
-        logits = self.model.step(ids, positions, self.table.cache, slots)[:, 0]
+        few = confined_to(samples, self.eos_ids)
+        only = None if few is None else torch.tensor(few, device=device)
+        logits = self.model.step(ids, positions, self.table.cache, slots, only=only)[:, 0]
         self.table.filled(samples)
         self.stats.steps += 1
-        return logits
+        return Logits(logits, only)
 
-    def draw(self, logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+    def draw(self, logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
         return sample_batch(logits, samples, eos_ids)
 
 

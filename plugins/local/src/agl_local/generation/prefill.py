@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agl_local.generation.confined import Logits, confined_to
 from agl_local.generation.request import Sample
 from agl_local.generation.slots import SlotTable
 from agl_local.generation.stats import Stats
@@ -37,10 +38,14 @@ class Row:
 
 
 def prefill(
-    model: LanguageModel, table: SlotTable, samples: Sequence[Sample], stats: Stats
-) -> Iterator[tuple[list[Sample], Tensor | None]]:
-    """Admit ``samples`` to slots, compute their prompts; yields samples and next-token logits [B, V], or None
-    for samples whose last token is left to a decode step.
+    model: LanguageModel,
+    table: SlotTable,
+    samples: Sequence[Sample],
+    stats: Stats,
+    eos_ids: Sequence[int],
+) -> Iterator[tuple[list[Sample], Logits | None]]:
+    """Admit ``samples`` to slots, compute their prompts; yields samples and next-token logits, or None for
+    samples whose last token is left to a decode step.
     """
     left = list(samples)
     while left:
@@ -50,8 +55,10 @@ def prefill(
         if ready:
             yield ready, None
         for rows in _batches([row for row in wave if len(row.ids) > 1]):
-            logits = _run(model, table, rows, stats)
             done = [row.sample for row in rows]
+            few = confined_to(done, eos_ids)
+            only = None if few is None else torch.tensor(few, device=model.device)
+            logits = Logits(_run(model, table, rows, stats, only), only)
             table.filled(done)
             yield done, logits
 
@@ -82,6 +89,7 @@ def _count(sample: Sample, start: int, stats: Stats) -> None:
         sample.reused = start
         stats.prompt_tokens += len(sample.prompt)
         stats.reused_tokens += start
+        stats.prefix_hits += start > 0
 
 
 def _batches(wave: list[Row]) -> Iterator[list[Row]]:
@@ -101,14 +109,16 @@ def _batches(wave: list[Row]) -> Iterator[list[Row]]:
         yield sorted(batch, key=lambda r: r.sample.slot)
 
 
-def _run(model: LanguageModel, table: SlotTable, rows: list[Row], stats: Stats) -> Tensor:
-    """Compute all rows in chunks of columns; logits [B, V] of each row's last token."""
+def _run(
+    model: LanguageModel, table: SlotTable, rows: list[Row], stats: Stats, only: Tensor | None
+) -> Tensor:
+    """Compute all rows in chunks of columns; logits [B, V] of each row's last token, of ``only`` [B, K]."""
     out: list[Tensor | None] = [None] * len(rows)
     longest = max(len(row.ids) for row in rows)
     for offset in range(0, longest, _CHUNK):
         width = min(_CHUNK, longest - offset)
         live = [i for i, row in enumerate(rows) if len(row.ids) > offset]
-        logits = _chunk(model, table, [rows[i] for i in live], offset, width)
+        logits = _chunk(model, table, [rows[i] for i in live], offset, width, only)
         stats.steps += 1
         for at, i in enumerate(live):
             if len(rows[i].ids) <= offset + width:
@@ -116,7 +126,9 @@ def _run(model: LanguageModel, table: SlotTable, rows: list[Row], stats: Stats) 
     return torch.stack([row for row in out if row is not None])
 
 
-def _chunk(model: LanguageModel, table: SlotTable, rows: list[Row], offset: int, width: int) -> Tensor:
+def _chunk(
+    model: LanguageModel, table: SlotTable, rows: list[Row], offset: int, width: int, only: Tensor | None
+) -> Tensor:
     ids, positions, last = [], [], []
     for row in rows:
         part = row.ids[offset : offset + width]
@@ -132,4 +144,5 @@ def _chunk(model: LanguageModel, table: SlotTable, rows: list[Row], offset: int,
         table.cache,
         torch.tensor([row.sample.slot for row in rows], device=device),
         torch.tensor(last, device=device),
+        only,
     )

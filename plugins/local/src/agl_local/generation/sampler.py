@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agl_local.generation.confined import Logits, confine
 from agl_local.generation.request import Sample, TopLogprobs
 from agl_local.network.sampling import constrain, draw, penalise, truncate, uniform
 
@@ -23,17 +24,22 @@ class Drawn:
     top: list[TopLogprobs]
 
 
-def sample_batch(logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
-    """Draw the next token of each of ``samples`` from ``logits`` [B, V]."""
-    rows = logits.float()
-    if all([s.plain for s in samples]):
+def sample_batch(logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+    """Draw the next token of each of ``samples`` [B] from ``logits``."""
+    rows, ids = logits.values.float(), logits.ids
+    if ids is not None:
+        confined = confine(rows, ids, samples, eos_ids)
+        logprobs = torch.log_softmax(confined / _temperatures(samples, rows.device), dim=-1)
+        tokens = _choose(logprobs, samples)
+    elif all([s.plain for s in samples]):
         logprobs = torch.log_softmax(rows, dim=-1)
         tokens = _draw(logprobs, samples)
     else:
         logprobs = torch.log_softmax(_prepare(rows, samples, eos_ids), dim=-1)
         tokens = _choose(logprobs, samples)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return Drawn(tokens.tolist(), chosen.tolist(), _alternatives(logprobs, samples))
+    named = tokens if ids is None else ids[tokens]
+    return Drawn(named.tolist(), chosen.tolist(), _alternatives(logprobs, ids, samples))
 
 
 def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
@@ -45,8 +51,12 @@ def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) ->
                 penalise(row, s.sampling, s.prompt, s.tokens)
                 mask = None if s.grammar is None else s.grammar.mask(s.tokens)
                 constrain(row, s.sampling, s.tokens, eos_ids, mask)
-    temperatures = torch.tensor([s.sampling.temperature or 1.0 for s in samples], device=rows.device)
-    return rows / temperatures[:, None]
+    return rows / _temperatures(samples, rows.device)
+
+
+def _temperatures(samples: Sequence[Sample], device: torch.device) -> Tensor:
+    """What logits are divided by, [B, 1]; 1 where the likeliest token is taken."""
+    return torch.tensor([[s.sampling.temperature or 1.0] for s in samples], device=device)
 
 
 def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
@@ -75,12 +85,13 @@ def _draw(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
     return tokens.clamp(max=logprobs.shape[1] - 1)
 
 
-def _alternatives(logprobs: Tensor, samples: Sequence[Sample]) -> list[TopLogprobs]:
+def _alternatives(logprobs: Tensor, ids: Tensor | None, samples: Sequence[Sample]) -> list[TopLogprobs]:
     out: list[TopLogprobs] = []
     for row, s in (
         zip(logprobs, samples, strict=True) if any(s.sampling.top_logprobs for s in samples) else ()
     ):
         values, index = row.topk(min(s.sampling.top_logprobs, row.numel()))
+        index = index if ids is None else ids[index]
         pairs = zip(index.tolist(), values.tolist(), strict=True)
         # What a mask has forbidden is no alternative.
         out.append([(token, value) for token, value in pairs if value > float("-inf")])

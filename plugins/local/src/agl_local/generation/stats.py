@@ -9,13 +9,14 @@ from dataclasses import dataclass
 class Stats:
     """Counts since the start.
 
-    ``reused_tokens`` are prompt tokens that needed no computation; ``steps`` are passes through the network;
-    ``finished`` counts samples, ``cancelled`` and ``failed`` requests.
+    ``reused_tokens`` are prompt tokens that needed no computation, of ``prefix_hits`` samples; ``steps`` are
+    passes through the network; ``finished`` counts samples, ``cancelled`` and ``failed`` requests.
     """
 
     generated_tokens: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    prefix_hits: int = 0
     steps: int = 0
     requests: int = 0
     finished: int = 0

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from agl_local.generation.confined import Logits
 from agl_local.generation.invariance import check, network_of
 from agl_local.generation.passes import last_token
 from agl_local.generation.prefill import next_wave
@@ -27,9 +28,14 @@ T = TypeVar("T")
 
 
 class Tiled:
-    """``passes.Passes`` over tiles. Raises NotInvariant for a model that has no such way."""
+    """``passes.Passes`` over tiles. Raises NotInvariant for a model that has no such way.
 
-    def __init__(self, model: LanguageModel, slots: int, max_len: int, stats: Stats) -> None:
+    Logits are always those of the whole vocabulary: fewer would be a product of another shape.
+    """
+
+    def __init__(
+        self, model: LanguageModel, slots: int, max_len: int, stats: Stats, eos_ids: Sequence[int]
+    ) -> None:
         self.tiles = Tiles(network_of(model), slots, max_len)
         self.table = SlotTable(slots, self.tiles.cache)
         self.stats = stats
@@ -37,7 +43,7 @@ class Tiled:
     def check(self) -> None:
         check(self.tiles.model)
 
-    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Tensor | None]]:
+    def prefill(self, samples: Sequence[Sample]) -> Iterator[tuple[list[Sample], Logits | None]]:
         """Prompts one after the other, cut into tiles wherever a tile is full."""
         left = list(samples)
         while left:
@@ -54,22 +60,22 @@ class Tiled:
                 if ends:
                     done = [sample for _, sample in part if sample is not None]
                     self.table.filled(done)
-                    yield done, self.tiles.logits(hidden[ends])
+                    yield done, Logits(self.tiles.logits(hidden[ends]))
 
-    def decode(self, samples: Sequence[Sample]) -> Tensor:
+    def decode(self, samples: Sequence[Sample]) -> Logits:
         tokens = [Token(last_token(s), s.slot, len(s.prompt) + len(s.tokens) - 1) for s in samples]
         logits = torch.cat([self.tiles.logits(self._pass(part)) for part in _parts(tokens)])
         self.table.filled(samples)
-        return logits
+        return Logits(logits)
 
-    def draw(self, logits: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
+    def draw(self, logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
         """``TILE`` rows at a time; where there are fewer, others are drawn beside them and dropped."""
         drawn = Drawn([], [], [])
         for at, part in zip(range(0, len(samples), TILE), _parts(samples), strict=True):
             size = len(part)
-            full = logits.new_zeros(TILE, logits.shape[1])
-            full[:size] = logits[at : at + size]
-            one = sample_batch(full, [*part, *[part[0]] * (TILE - size)], eos_ids)
+            full = logits.values.new_zeros(TILE, logits.values.shape[1])
+            full[:size] = logits.values[at : at + size]
+            one = sample_batch(Logits(full), [*part, *[part[0]] * (TILE - size)], eos_ids)
             drawn.tokens += one.tokens[:size]
             drawn.logprobs += one.logprobs[:size]
             drawn.top += one.top[:size]

@@ -89,7 +89,13 @@ class TransformersLM(LanguageModel):
         return out
 
     def step(
-        self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        cache: Any,
+        slots: Tensor,
+        last: Tensor | None = None,
+        only: Tensor | None = None,
     ) -> Tensor:
         rows = []
         for row, slot in enumerate(slots.tolist()):
@@ -101,6 +107,7 @@ class TransformersLM(LanguageModel):
                 past_key_values=cache.row(slot, first),
                 use_cache=True,
             ).logits[0]
+            out = out if only is None else out[:, only]
             rows.append(torch.nn.functional.pad(out, (0, 0, 0, ids.shape[1] - size)))
         logits = torch.stack(rows)
         return logits if last is None else logits[torch.arange(len(rows), device=logits.device), last]

@@ -58,13 +58,19 @@ class LanguageModel(nn.Module):
         return self.logits(self.hidden(ids, positions, lengths))
 
     def step(
-        self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        cache: Any,
+        slots: Tensor,
+        last: Tensor | None = None,
+        only: Tensor | None = None,
     ) -> Tensor:
         """Feed ``ids`` [B, Q] at ``positions`` [B, Q] (-1 = padding, on the right) to ``slots`` [B] of
         ``cache``.
 
         Positions of a row are consecutive and continue what its slot holds. Returns logits [B, Q, V], or
-        [B, V] at the columns ``last`` [B] when given.
+        [B, V] at the columns ``last`` [B] when given; of the tokens ``only`` [K] alone, K instead of V.
         """
         raise NotImplementedError
 
@@ -312,7 +318,13 @@ class CausalLM(LanguageModel):
         return out
 
     def step(
-        self, ids: Tensor, positions: Tensor, cache: Any, slots: Tensor, last: Tensor | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        cache: Any,
+        slots: Tensor,
+        last: Tensor | None = None,
+        only: Tensor | None = None,
     ) -> Tensor:
         plan = cache.plan(slots, positions)
         tail = None if last is None else Tail.of(cache, slots, positions, last)
@@ -324,7 +336,8 @@ class CausalLM(LanguageModel):
         for i, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
             x = layer.step(x, rope, cache, plan, tail if i == final else None)
-        logits = self.logits(self.model.norm(x))
+        x = self.model.norm(x)
+        logits = self.logits(x) if only is None else F.linear(x, self.lm_head.weight[only])
         return logits if tail is not None else logits.view(*plan.shape, -1)
 
     def new_cache(self, slots: int, max_len: int) -> KVCache:
