@@ -83,7 +83,7 @@ def test_the_table_and_the_last_line() -> None:
         found[stage] = {name: demo["scored"]([1.0, 0.0, 0.0, 1.0]) for name in demo["SETS"]}
     line = demo["figures"](found, "svamp")
     assert (line["base"], line["sft"], line["sft_rl"], line["n"]) == (0.5, 0.5, 0.5, 4)
-    assert line["baselines"]["oracle"] == 1.0 and set(line["ci"]) == {"base", "sft", "sft_rl"}
+    assert line["baselines"]["oracle"]["reward"] == 1.0 and set(line["ci"]) == {"base", "sft", "sft_rl"}
     assert demo["table"](found).row_count == len(found)
 
 

@@ -96,6 +96,7 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
         (["--output", "kept"], "which an export would delete"),
         (["--output", "train.jsonl"], "is a file"),
         (["--lr", "0"], "lr must be positive"),
+        (["--freeze", "nothing"], "'nothing' matches no parameter"),
         (["--max-len", "5"], "all 6 chats have more than 5 tokens"),
     ],
 )

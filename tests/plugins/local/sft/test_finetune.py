@@ -15,6 +15,7 @@ from agl_local.http.protocol import parse_chat
 from agl_local.policy.folder import fingerprint
 from agl_local.sft.chats import chats_of, encode
 from agl_local.sft.finetune import SftSettings, SftSettingsError, SftStep, finetune
+from agl_local.training.freeze import FreezeError
 
 CHATS = chats_of([chat(str(i), "yes" if i % 2 else "no") for i in range(5)], "made").chats
 SETTINGS = SftSettings(epochs=2, batch_size=2, lr=1e-2)
@@ -84,6 +85,30 @@ def test_frozen_parameters_stay() -> None:
     before = frozen.detach().clone()
     report = finetune(policy, CHATS, SETTINGS)
     assert torch.equal(frozen, before) and report.loss < report.loss_first
+
+
+def test_freeze_patterns() -> None:
+    policy, whole = tiny_policy(), tiny_policy()
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    report = finetune(policy, CHATS, replace(SETTINGS, freeze=("*embed_tokens*", "model.layers.0.*")))
+    everything = finetune(whole, CHATS, SETTINGS).parameters
+    changed = {name for name, p in policy.model.named_parameters() if not torch.equal(p, before[name])}
+    frozen = {n for n in before if "embed_tokens" in n or n.startswith("model.layers.0.")}
+    assert changed == before.keys() - frozen
+    assert report.parameters == everything - sum(before[name].numel() for name in frozen)
+    assert all(p.requires_grad for p in policy.model.parameters())  # frozen for the training only
+
+
+def test_patterns_that_cannot_be_meant_are_refused_before_training() -> None:
+    policy = tiny_policy()
+    before = fingerprint(policy.model)
+    with pytest.raises(
+        FreezeError, match=r"'\*embed_token\.\*' matches no parameter.*model.embed_tokens.weight"
+    ):
+        finetune(policy, CHATS, replace(SETTINGS, freeze=("*embed_token.*",)))
+    with pytest.raises(FreezeError, match="leave no parameter to train"):
+        finetune(policy, CHATS, replace(SETTINGS, freeze=("*",)))
+    assert fingerprint(policy.model) == before
 
 
 @pytest.mark.parametrize(

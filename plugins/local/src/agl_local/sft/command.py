@@ -41,6 +41,10 @@ def register(app: typer.Typer) -> None:
         batch_size: Annotated[int, typer.Option(help="Chats of one optimizer step.")] = 16,
         max_len: MaxLen = None,
         seed: Annotated[int, typer.Option(help="Seed of the order of the chats.")] = 0,
+        freeze: Annotated[
+            list[str] | None,
+            typer.Option(help="Parameters that are not trained, such as '*embed_tokens*'; again for others."),
+        ] = None,
         threads: Threads = THREADS,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print a summary as one JSON object instead of the folder.")
@@ -54,7 +58,14 @@ def register(app: typer.Typer) -> None:
         from agl_local.sft.finetune import SftSettings
         from agl_local.sft.job import load_chats, run
 
-        settings = SftSettings(epochs=epochs, lr=lr, batch_size=batch_size, max_len=max_len, seed=seed)
+        settings = SftSettings(
+            epochs=epochs,
+            lr=lr,
+            batch_size=batch_size,
+            max_len=max_len,
+            seed=seed,
+            freeze=tuple(freeze or ()),
+        )
         chats = load_chats(data, "--data")
         held_out = load_chats(val, "--val") if val else None
         summary = run(policy, chats, output, settings, val=held_out, threads=threads)

@@ -18,6 +18,7 @@ from agentlightning.types import UsageError
 from agl_local.network.model import LanguageModel
 from agl_local.policy.folder import Policy
 from agl_local.sft.chats import Chat, EncodedChats, encode
+from agl_local.training.freeze import frozen, trained_values
 from agl_local.training.pack import inputs_needed
 from agl_local.training.sft import ChatSample, sft_loss, train_sft
 
@@ -46,6 +47,8 @@ class SftSettings:
     """Tokens of one forward pass: memory and speed, not the result."""
     seed: int = 0
     """Seed of the order of the chats."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of names of parameters that are not trained (``training.freeze``)."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "micro_batch_tokens"):
@@ -79,6 +82,8 @@ class SftReport:
     chats: int
     """Chats trained on."""
     sequences: int
+    parameters: int
+    """Trained numbers of the policy."""
     tokens: int
     """Trained tokens of an epoch."""
     too_long: int
@@ -110,13 +115,14 @@ def finetune(
     """Train ``policy`` in place on ``chats``. Parameters that require no gradient are left as they are.
 
     ``progress`` is called after each step; ``validated(epoch, loss)`` before training (epoch 0) and after
-    each epoch, if there are ``val`` chats. Raise :class:`~agl_local.sft.chats.ChatDataError` or
-    :class:`SftSettingsError` before anything is trained.
+    each epoch, if there are ``val`` chats. Raise :class:`~agl_local.sft.chats.ChatDataError`,
+    :class:`SftSettingsError` or :class:`~agl_local.training.freeze.FreezeError` before anything is trained.
     """
     max_len = longest(policy, settings)
     data = encode(policy.tokenizer, chats, max_len)
     held_out = encode(policy.tokenizer, val, max_len) if val else None
-    return _Finetuning(policy.model, data, held_out, settings, progress, validated).run()
+    with frozen(policy.model, settings.freeze):
+        return _Finetuning(policy.model, data, held_out, settings, progress, validated).run()
 
 
 def longest(policy: Policy, settings: SftSettings) -> int:
@@ -145,6 +151,7 @@ class _Finetuning:
         self.report = SftReport(
             chats=data.chats,
             sequences=len(data.samples),
+            parameters=trained_values(model),
             tokens=data.trained,
             too_long=len(data.too_long),
             steps=self.steps_of_epoch * settings.epochs,

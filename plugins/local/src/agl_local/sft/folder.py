@@ -58,6 +58,7 @@ def model_card(parent: Parent, data: ChatSet, settings: SftSettings, report: Sft
         "chats": report.chats,
         "chats left out, over max_len": report.too_long,
         "trained tokens per epoch": report.tokens,
+        "trained parameters": f"{report.parameters:,}",
         "steps": report.steps,
         "loss, first and last steps": f"{report.loss_first:.4f}, {report.loss:.4f}",
     }
