@@ -15,11 +15,11 @@ from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, 
 from agentlightning import Rollout
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
+from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import failure_kind
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
 from agentlightning.types import Batch, StepReport
+from agentlightning.types.base import ConfigError
 from calc_x.agent import solve
 from calc_x.datasets import load
 from calc_x.headroom import chance, oracle

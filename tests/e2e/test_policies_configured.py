@@ -18,7 +18,6 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.audit.run_list import RunSummary
 from agentlightning.cli.inspect.runs import table
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
@@ -28,6 +27,7 @@ from agentlightning.train.configured import policy_sources
 from agentlightning.train.policies import PolicyFolder, read_policies
 from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
+from agentlightning.types.base import ConfigError
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 

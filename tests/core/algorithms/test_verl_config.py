@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.algorithms.verl_config import OPTIONS, RECIPE
 from agentlightning.recipes import FIELDS
+from agentlightning.types.base import ConfigError
 
 
 def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:

@@ -10,13 +10,13 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.train import fields
 from agentlightning.train.fields import FILE_ONLY, SECTION_OF, SECTIONS, RunFields, fields_of, from_fields
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import load_config
 from agentlightning.types import aliases
 from agentlightning.types.aliases import RUN_FILE, TRAINER
+from agentlightning.types.base import ConfigError
 
 MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agentlightning import LLM, PolicyFolder, Trainer
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.cli import evaluate
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import Plugins, build
@@ -17,6 +16,7 @@ from agentlightning.train import configured
 from agentlightning.train.configured import policy_sources
 from agentlightning.train.fields import from_fields
 from agentlightning.train.trainer import _with_fetched
+from agentlightning.types.base import ConfigError
 
 
 class Pretrained:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.train.configured import import_target, load_data
 from agentlightning.train.run_config import DataSection
 from agentlightning.train.run_file import load_config, read_yaml
 from agentlightning.types import UsageError
+from agentlightning.types.base import ConfigError
 
 GOOD = """
 agent: {target: "json:dumps", name: demo}

@@ -11,7 +11,6 @@ import pytest
 
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
@@ -22,6 +21,7 @@ from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, read_policies
 from agentlightning.train.serving import driver_spec, serve, serve_scripted
 from agentlightning.types import UsageError
+from agentlightning.types.base import ConfigError
 from agentlightning.types.select import BadSelect
 
 JUDGE = LLM(endpoint="http://127.0.0.1:9/v1", model="m", api_key="sk-secret")

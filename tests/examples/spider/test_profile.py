@@ -8,13 +8,13 @@ import pytest
 
 import spider
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
 from agentlightning.train.configured import load_data
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_file import load_config
 from agentlightning.types import UsageError
+from agentlightning.types.base import ConfigError
 
 supported = pytest.importorskip("agl_verl.supported_fields")
 options = pytest.importorskip("agl_verl.config.options")

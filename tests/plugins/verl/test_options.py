@@ -6,8 +6,8 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.algorithms.recipe_checks import check_supported_fields
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.recipes import FIELDS
+from agentlightning.types.base import ConfigError
 from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 

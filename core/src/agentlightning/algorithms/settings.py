@@ -19,16 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from agentlightning.types import UsageError
 from agentlightning.types.failure import FAILURE_KINDS, FailureAction, read_failure_table
 from agentlightning.types.select import selector
 
 FILE = "file"
 """Validation context of a YAML file, whose fields hold names and no objects."""
-
-
-class ConfigError(UsageError, ValueError):
-    """A configuration that cannot be used; the message names the key."""
 
 
 def _text(value: Any, info: ValidationInfo) -> Any:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.recipes import RECIPES, get
 from agentlightning.types import Recipe
+from agentlightning.types.base import ConfigError
 
 OURS = "agentlightning"
 """Section of the configuration for settings that verl does not have."""

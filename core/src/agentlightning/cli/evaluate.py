@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.cli.config_options import Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.run_config import RunConfig
+from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import missing_policy_message
 
 

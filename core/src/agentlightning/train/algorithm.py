@@ -7,11 +7,11 @@ from typing import Any
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import Recipe, UsageError
+from agentlightning.types.base import ConfigError
 
 
 def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:

@@ -16,7 +16,6 @@ import msgspec
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 from agentlightning.algorithms.rollouts.datasets import tasks_of
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.run_program.commands.agent import CommandAgent
@@ -27,6 +26,7 @@ from agentlightning.train.policies import PolicyFolder, PolicySource, fetch_pret
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM, UsageError
+from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import missing_policy_message
 
 

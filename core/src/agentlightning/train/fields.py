@@ -14,11 +14,12 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentlightning.algorithms.settings import FILE, ConfigError, Quorum, Section
+from agentlightning.algorithms.settings import FILE, Quorum, Section
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
+from agentlightning.types.base import ConfigError
 
 
 class RunFields(TypedDict, total=False):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import LLM
+from agentlightning.types.base import ConfigError
 from agentlightning.types.select import selector
 
 POLICY = "policy"

@@ -14,9 +14,10 @@ from typing import Any
 
 import yaml
 
-from agentlightning.algorithms.settings import FILE, ConfigError
+from agentlightning.algorithms.settings import FILE
 from agentlightning.train.fields import build, new_key, rename_keys
 from agentlightning.train.run_config import RunConfig
+from agentlightning.types.base import ConfigError
 
 
 class _Loader(yaml.SafeLoader):

@@ -11,13 +11,13 @@ from typing import Any, cast
 import msgspec
 
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
 from agentlightning.train.policies import POLICY, Policies, PolicyFolder, route
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
+from agentlightning.types.base import ConfigError
 
 SHARED_OPTIONS = ("save_every", "deterministic")
 """Driver options that must be equal for all policies of a run."""

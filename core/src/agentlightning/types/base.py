@@ -29,6 +29,10 @@ class UsageError(Exception):
     """Exit status of the command."""
 
 
+class ConfigError(UsageError, ValueError):
+    """A configuration that cannot be used; the message names the key."""
+
+
 @dataclass(eq=False)
 class RequestRefused(Exception):
     """A server refuses a request, and keeps no record of it but a count."""

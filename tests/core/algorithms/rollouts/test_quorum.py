@@ -14,12 +14,13 @@ from core.runner.across import Event
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.quorum import METRICS, wait_for_groups
-from agentlightning.algorithms.settings import ConfigError, Quorum, TrainingSection
-from agentlightning.credit import assign
+from agentlightning.algorithms.settings import Quorum, TrainingSection
+from agentlightning.credit.assign import assign
 from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.train.fields import from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
+from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import (
     FAILURE_KINDS,
     SET_ASIDE_REASON,

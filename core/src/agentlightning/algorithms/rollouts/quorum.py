@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agentlightning.algorithms.settings import ConfigError, Quorum
+from agentlightning.algorithms.settings import Quorum
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import Rollout, RolloutStatus
+from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import SET_ASIDE_REASON, FailureTable, failure_kind_of_end
 
 METRICS = ("quorum/stragglers", "quorum/hedged", "quorum/cancelled", "quorum/short_groups")
