@@ -51,10 +51,9 @@ def site(begun: Path) -> Path:
     """Both, installed into a folder."""
     pytest.importorskip("hatchling", reason="packages are built with hatchling")
     site = begun / "site"
-    for part in ("framework", "acme-agents"):
-        install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site)
-        done = run(*install, begun / part, cwd=begun)
-        assert done.returncode == 0, done.stderr
+    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site)
+    done = run(*install, begun / "framework", begun / "acme-agents", cwd=begun)
+    assert done.returncode == 0, done.stderr
     return site
 
 

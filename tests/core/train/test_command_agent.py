@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from agentlightning.algorithms.settings import ConfigError
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import check_placeholders, load_agent
 from agentlightning.train.run_file import load_config
+from agentlightning.types.base import ConfigError
 
 
 def described(folder: Path, agent: dict[str, Any], **sections: Any) -> Path:

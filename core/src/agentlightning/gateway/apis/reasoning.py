@@ -1,13 +1,11 @@
-"""Reasoning split: ``<think>…</think>`` moves from an answer's content to ``reasoning_content`` (vLLM's
-name).
+"""Move the text in ``<think>…</think>`` from an answer's content to ``reasoning_content``, as vLLM calls it.
 
-One splitter serves whole answers and streams, so that both give the same result, wherever a chunk ends within
-a tag. Tags do not nest: the first ``</think>`` closes a block. Several blocks are joined by a blank line. A
-block that is never closed is reasoning to its end. White space around a block is removed. With
-``split-opened`` the chat template has written the first ``<think>`` into the prompt, and the answer begins
-inside.
+Whole answers and streams use one splitter, so that both give the same result, also if a chunk ends within a
+tag. Tags do not nest: the first ``</think>`` closes a block. Several blocks are joined by a blank line. A
+block without ``</think>`` ends with the answer. White space around a block is removed. With ``split-opened``
+the answer begins inside a block, because the chat template ends the prompt with ``<think>``.
 
-Invariant: a text without a tag passes unchanged; no character is in both parts.
+Invariant: a text without a tag stays unchanged; no character is in both parts.
 """
 
 from __future__ import annotations
@@ -19,27 +17,27 @@ import msgspec
 OPEN, CLOSE = "<think>", "</think>"
 FIELD = "reasoning_content"
 _SPLIT_FIELDS = ("reasoning_content", "reasoning")
-"""Fields with the reasoning of an engine that splits it itself."""
+"""Fields in which engines return reasoning that they have split off themselves."""
 
 
 class ReasoningSplitter:
-    """One text in pieces → (content, reasoning) in pieces."""
+    """Splits a text that arrives in pieces. ``opened``: the text begins inside a block."""
 
     def __init__(self, opened: bool = False) -> None:
         self._rest = ""
         self._inside = opened
         self._may_repeat = opened
-        """The answer may repeat the tag that the template has written."""
+        """The answer may still begin with the tag that the template has written already."""
         self._held = ""
-        """White space that is kept only if text follows in the same part."""
+        """White space that is returned only if text follows in the same part."""
         self._fresh = True
-        """This part has only white space so far."""
+        """The present part has only white space so far."""
         self._reasoned = False
         """Some reasoning has been returned."""
         self.blocks = int(opened)
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The parts of which the next piece, ``text``, makes certain."""
+        """Take the next piece. Return the content and the reasoning that are certain now."""
         self._rest += text
         out: tuple[list[str], list[str]] = ([], [])
         if self._may_repeat and not self._opening():
@@ -55,7 +53,7 @@ class ReasoningSplitter:
         return "".join(out[0]), "".join(out[1])
 
     def end(self) -> tuple[str, str]:
-        """The rest, which might have been the beginning of a tag."""
+        """Return the content and the reasoning that :meth:`feed` held back as a possible tag."""
         out: tuple[list[str], list[str]] = ([], [])
         self._may_repeat = False
         self._emit(out, self._rest)
@@ -65,7 +63,7 @@ class ReasoningSplitter:
         return "".join(out[0]), "".join(out[1])
 
     def _opening(self) -> bool:
-        """Skip a repeated opening tag; False while it is not certain whether there is one."""
+        """Skip a repeated opening tag. Return ``False`` until it is certain whether there is one."""
         start = self._rest.lstrip()
         if start.startswith(OPEN):
             self._rest = start[len(OPEN) :]
@@ -99,7 +97,7 @@ class ReasoningSplitter:
 
 
 def split_message(message: dict[str, Any], opened: bool) -> bool:
-    """Split an assistant message in place; False where there is nothing to split."""
+    """Split an assistant message in place. Return whether there was anything to split."""
     text = message.get("content")
     if not isinstance(text, str) or any(message.get(name) for name in _SPLIT_FIELDS):
         return False
@@ -115,7 +113,7 @@ def split_message(message: dict[str, Any], opened: bool) -> bool:
 
 
 def split_answer(raw: bytes, opened: bool) -> bytes:
-    """The body of a whole chat answer (checked before) with every message split."""
+    """Return the body of a whole, valid chat answer with every message split."""
     answer: dict[str, Any] = msgspec.json.decode(raw)
     for choice in answer["choices"]:
         split_message(choice["message"], opened)
@@ -123,14 +121,14 @@ def split_answer(raw: bytes, opened: bool) -> bytes:
 
 
 class StreamReasoningSplitter:
-    """Splits the deltas of a stream's chunks."""
+    """Splits the deltas of a stream, each choice for itself."""
 
     def __init__(self, opened: bool) -> None:
         self._opened = opened
         self._splitters: dict[int, ReasoningSplitter] = {}
 
     def chunk(self, raw: bytes) -> bytes:
-        """One event's data (checked before) as the agent gets it."""
+        """Return the data of one valid event with its deltas split."""
         chunk: dict[str, Any] = msgspec.json.decode(raw)
         changed = [self._choice(choice) for choice in chunk.get("choices") or ()]
         return msgspec.json.encode(chunk) if any(changed) else raw
