@@ -105,7 +105,7 @@ def main() -> None:
     policy = tiny_policy()
     with tempfile.TemporaryDirectory() as folder:
         plain = Plain(save_policy(policy, folder), lr=1e-4)
-    options = {"lr": 1e-4, "threads": args.threads, "micro_batch_tokens": args.micro_tokens}
+    options = {"lr": 1e-4, "threads": args.threads, "micro_tokens": args.micro_tokens}
     live, mixed = make_rows(0), make_rows(2)
     trainers = {
         "seconds": (Updater(tiny_policy().model, Recipe(name="bench"), **options).update, mixed),

@@ -207,8 +207,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, metavar="SUBJECT")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64])
-    parser.add_argument("--prompt", type=int, default=48, help="tokens of a prompt of the generation")
-    parser.add_argument("--new", type=int, default=24, help="tokens of an answer, after the first")
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt of the generation")
+    parser.add_argument("--new", type=int, default=16, help="tokens of an answer, after the first")
     parser.add_argument("--groups", type=int, default=8, help="prompts of an update")
     parser.add_argument("--samples", type=int, default=8, help="answers to each of them")
     parser.add_argument("--update-prompt", type=int, default=200, help="tokens of such a prompt")
@@ -220,7 +220,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         "--whole-rows",
         nargs=2,
         type=int,
-        default=[16, 4],
+        default=[8, 4],
         metavar=("PLAIN", "WITH_HEADER"),
         help="sequences that a subject trains on which computes each of them whole",
     )
