@@ -1,4 +1,8 @@
-"""vLLM on a CPU, in this process: its engine without a server and without compilation."""
+"""vLLM on a CPU, in this process: its engine without a server and without compilation.
+
+Its advice to preload tcmalloc and Intel's OpenMP, which are system libraries, is not followed: every subject
+has the allocator and the OpenMP that its wheels bring.
+"""
 
 from __future__ import annotations
 
