@@ -150,7 +150,7 @@ class _Seen:
         if self.call is None:
             return
         if self.status != 200 or self._answer is None:
-            refused = None if self.status == 200 else _Refused(self.status, self._answer)
+            refused = None if self.status == 200 else CallRefused(self.status, self._answer)
             self.call.end(refused, complete=False)
             return
         for piece in self._answer if streamed else [self._answer]:
@@ -172,7 +172,7 @@ class _Seen:
         return ModelCall(self.path, self.request, self.status, self._answer)
 
 
-class _Refused(Exception):
+class CallRefused(Exception):
     """The gateway or the engine refused the call, as an SDK's exception says it."""
 
     def __init__(self, status: int, answer: Any) -> None:
