@@ -79,6 +79,15 @@ async def test_a_call_without_an_sdk_is_exact_and_named(here: Bench, server: Scr
     assert isinstance(SEEN[0].calls[1].answer, list)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_of_translated_apis_are_exact(here: Bench, stream: bool) -> None:
+    source = f"{ASK}ask('a', path='/messages', max_tokens=9, stream={stream})\n"
+    source += f"ask(path='/responses', input='b', stream={stream})"
+    ran = await here.run(python(source), reward="exit-status")
+    assert [one.value for one in ran.rewards] == [1.0], ran.command
+    assert ran.kinds == ["exact"] * 2
+
+
 async def test_calls_at_the_same_time_are_all_exact(here: Bench) -> None:
     source = ASK + "from concurrent.futures import ThreadPoolExecutor as P\nlist(P(8).map(ask, 'abcdefgh'))"
     ran = await here.run(python(source), reward="exit-status")
