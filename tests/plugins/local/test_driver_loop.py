@@ -378,8 +378,8 @@ async def test_a_driver_that_is_closed_does_not_start(tmp_path: Path) -> None:
     [
         ({"critic": True}, "value head.*the driver verl"),
         ({"loss": "magic"}, "'magic' is not one of"),
-        ({"top_p": 0.9}, "part of the distribution"),
-        ({"top_k": 40}, "part of the distribution"),
+        ({"top_p": 0.9}, "truncated distribution"),
+        ({"top_k": 40}, "truncated distribution"),
         ({"loss": "reinforce", "clip_high": 0.3}, "clip_high would be ignored"),
     ],
 )

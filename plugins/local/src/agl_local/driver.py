@@ -11,7 +11,6 @@ computes runs in one worker thread, so the event loop stays free for gateway and
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines
+from agl_local.network.lora import starting_point
 from agl_local.network.model import LanguageModel
 from agl_local.options import Options, pick_device, read_options
 from agl_local.policy.checkpoint import (
@@ -45,6 +45,7 @@ from agl_local.policy.folder import Policy, fingerprint, state
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
 from agl_local.text.grammar import GrammarCompiler
+from agl_local.training.trainable import Trainable
 from agl_local.training.update import Updater
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class LocalDriver:
         self.options: Options = read_options(options)
         self._version = 0
         self._policy: Policy | None = None
+        self._trainable: Trainable | None = None
         self._reference: LanguageModel | None = None
         self._updates: Updater | None = None
         self._engines: Engines | None = None
@@ -168,10 +170,12 @@ class LocalDriver:
         refuse_without_template(self._policy.tokenizer, self.path)
         if o.deterministic:
             network_of(self._policy.model)
+        self._trainable = Trainable.of(self._policy.model, o.freeze, o.lora)
         engines = self._engines = make_engines(self.path, self.name, o, self._policy)
         self._still_open()
         engines.start()
         self._still_open()
+        self._trainable.adapt(self._policy.model, self.seed)  # an engine in this process has its copy by now
 
     def _still_open(self) -> None:
         """Nobody waits for an engine whose driver was closed while the policy was loaded."""
@@ -227,7 +231,7 @@ class LocalDriver:
         if self._reference is None:
             other = self.options.reference
             self._reference = (
-                copy.deepcopy(policy.model)
+                starting_point(policy.model)
                 if other is None
                 else load(Path(other), policy.model.device, "float32").model
             )
@@ -289,6 +293,7 @@ class LocalDriver:
                     "seed": self.seed,
                     "recipe": self.recipe.model_dump(),
                     "machine": self._machine(),
+                    "trainable": self._what_is_trained().record(),
                     "job": job.state(),
                 },
             ).folder
@@ -325,6 +330,10 @@ class LocalDriver:
         if saved is None or Recipe.from_record(saved) != self.recipe:
             raise Refused(f"{checkpoint.folder} was trained with another recipe: {saved}")
         self._same_machine(checkpoint)
+        if differs := self._what_is_trained().differs(checkpoint.driver.get("trainable", {})):
+            raise Refused(
+                f"{checkpoint.folder} cannot be gone on from: {differs}; use what the run began with"
+            )
         updater = self._updater()  # first: a reference policy is the one that the run started from
         try:
             updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))
@@ -336,6 +345,10 @@ class LocalDriver:
         if self._policy is None:
             raise RuntimeError(f"the driver of policy {self.name!r} has not been started")
         return self._policy
+
+    def _what_is_trained(self) -> Trainable:
+        assert self._trainable is not None  # it comes with the policy
+        return self._trainable
 
 
 def _check(recipe: Recipe) -> None:

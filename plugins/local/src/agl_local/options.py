@@ -13,6 +13,7 @@ import msgspec
 
 from agentlightning.types import UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
+from agl_local.network.lora import Lora
 from agl_local.policy.folder import DTYPES
 
 
@@ -31,6 +32,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     eps: float = 1e-8
     max_grad_norm: float | None = 1.0
     """Largest global gradient norm; ``None``: no clipping."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of names of parameters that are not trained, such as ``*embed_tokens*``; they need no gradient
+    and no optimizer state. A pattern without a match is refused.
+    """
+    lora: Lora | None = None
+    """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights. Engine,
+    fingerprints and export get the sums.
+    """
     micro_batch_tokens: int = 4096
     """Tokens of one forward pass of the update, padding included: memory and speed, not the result."""
     verify: bool = True
@@ -90,6 +99,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(
                 f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}"
+            )
+        if self.lora is not None and self.freeze:
+            raise ValueError(
+                "lora freezes all weights: leave freeze out, or name fewer layers as targets of lora"
             )
         if self.deterministic and self.dtype != "float32":
             raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")

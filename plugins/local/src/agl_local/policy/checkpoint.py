@@ -1,8 +1,9 @@
 """Checkpoints: everything a run needs to go on exactly where it was.
 
-``checkpoints/step-000040/`` is the state after 40 finished steps: ``policy/`` (a Hugging Face folder),
-``trainer.pt`` (optimizer and random states, loaded with ``weights_only``) and ``manifest.json`` (step,
-version, the driver's own state, and the sha256 of every other file). Invariants: a folder of that name is
+``checkpoints/step-000040/`` is the state after 40 finished steps: ``policy/`` (a Hugging Face folder, whole
+with LoRA too), ``adapter/`` (only with LoRA: A and B in PEFT's format), ``trainer.pt`` (optimizer and random
+states, loaded with ``weights_only``) and ``manifest.json`` (step, version, the driver's own state, and the
+sha256 of every other file). Invariants: a folder of that name is
 complete; what is loaded equals what was saved, bit for bit; a damaged or foreign folder is refused with the
 reason before anything in memory has changed.
 """
@@ -21,8 +22,10 @@ from typing import Any
 
 import torch
 
+from agl_local.network.lora import adapted
+from agl_local.policy.adapters import load_adapters, save_adapters
 from agl_local.policy.files import remove_unfinished, write_folder
-from agl_local.policy.folder import Policy, load_policy, load_state, save_policy, state
+from agl_local.policy.folder import Policy, load_policy, load_state, read_tokenizer, save_policy, state
 
 FORMAT = "agl-local-checkpoint/1"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -64,6 +67,7 @@ def save_checkpoint(
 
     def fill(draft: Path) -> None:
         save_policy(policy, draft / "policy")
+        save_adapters(policy.model, draft / "adapter")
         torch.save(state_of, draft / "trainer.pt")
         manifest = {
             "format": FORMAT,
@@ -143,12 +147,16 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy) -> dict[str, Any]:
 
     Raises CheckpointError when the saved network or vocabulary is not that of ``policy``.
     """
-    saved = load_policy(checkpoint.folder / "policy", dtype=str(policy.model.dtype).removeprefix("torch."))
-    if saved.tokenizer.backend.get_vocab() != policy.tokenizer.backend.get_vocab():
+    folder = checkpoint.folder / "policy"
+    if read_tokenizer(folder).backend.get_vocab() != policy.tokenizer.backend.get_vocab():
         raise CheckpointError(f"{checkpoint.folder} was saved from a policy with another vocabulary")
     loaded = torch.load(checkpoint.folder / "trainer.pt", map_location="cpu", weights_only=True)
     try:
-        load_state(policy.model, state(saved.model), where=str(checkpoint.folder / "policy"))
+        if adapted(policy.model):
+            load_adapters(policy.model, checkpoint.folder / "adapter")
+        else:
+            saved = load_policy(folder, dtype=str(policy.model.dtype).removeprefix("torch."))
+            load_state(policy.model, state(saved.model), where=str(folder))
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.folder} was saved from another network: {error}") from error
     restore_random_state(loaded["random"])

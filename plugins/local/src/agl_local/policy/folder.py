@@ -31,6 +31,7 @@ from agl_local.network.config import (
     read_json,
 )
 from agl_local.network.layout import realise
+from agl_local.network.lora import MATRICES, LoraLinear, adapted
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
 
@@ -124,16 +125,42 @@ def save_policy(policy: Policy, path: str | Path) -> Path:
     return path
 
 
-def state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files."""
+def state(model: nn.Module) -> State:
+    """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files.
+
+    With adapters (``network.lora``), a weight is the sum that its layer computes with, made when it is asked
+    for.
+    """
     root = model.weights if isinstance(model, LanguageModel) else model
-    return {name: parameter.detach() for name, parameter in root.named_parameters()}
+    adapters = {f"{name}.weight": layer for name, layer in adapted(root).items()}
+    own = {name: parameter.detach() for name, parameter in root.named_parameters()}
+    return _Merged(own, adapters) if adapters else own
+
+
+class _Merged(Mapping[str, Tensor]):
+    """``own`` without the matrices of ``adapters``, which are in the sums; only one sum is in memory."""
+
+    def __init__(self, own: State, adapters: Mapping[str, LoraLinear]) -> None:
+        self._adapters = adapters
+        self._own = {name: value for name, value in own.items() if name.rpartition(".")[2] not in MATRICES}
+
+    def __getitem__(self, name: str) -> Tensor:
+        layer = self._adapters.get(name)
+        return self._own[name] if layer is None else layer.merged()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
 
 
 def load_state(model: nn.Module, tensors: State, where: str = "weights") -> None:
     """Copy ``tensors`` into ``model``; raises StateError before anything is changed if they do not fit
     exactly.
     """
+    if adapted(model):
+        raise StateError(f"{where} cannot replace those of a network with adapters: they are sums")
     check_state(model, tensors, where)
     with torch.no_grad():
         for name, mine in state(model).items():
@@ -183,7 +210,9 @@ def parse_state(data: bytes) -> dict[str, Tensor]:
 def fingerprint(model: nn.Module) -> str:
     """sha256 over names, types, shapes and bytes of all parameters: equal means equal bit for bit."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(state(model).items()):
+    tensors = state(model)
+    for name in sorted(tensors):
+        tensor = tensors[name]
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

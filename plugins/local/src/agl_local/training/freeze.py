@@ -39,16 +39,23 @@ def frozen_names(model: LanguageModel, patterns: Sequence[str]) -> list[str]:
     return [name for name in names if name in found]
 
 
+def freeze(model: LanguageModel, patterns: Sequence[str]) -> list[str]:
+    """Freeze parameters for good and return their names. Raise :class:`FreezeError`."""
+    names = frozen_names(model, patterns)
+    parameters = dict(model.weights.named_parameters())
+    for name in names:
+        parameters[name].requires_grad_(False)
+    return names
+
+
 @contextmanager
 def frozen(model: LanguageModel, patterns: Sequence[str]) -> Iterator[int]:
     """Freeze parameters while inside. Yield the number of values that are trained; raise
     :class:`FreezeError`.
     """
-    names = set(frozen_names(model, patterns))
     parameters = dict(model.weights.named_parameters())
     before = {name: parameter.requires_grad for name, parameter in parameters.items()}
-    for name in names:
-        parameters[name].requires_grad_(False)
+    freeze(model, patterns)
     try:
         yield trained_values(model)
     finally:

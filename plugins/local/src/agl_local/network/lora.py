@@ -1,0 +1,146 @@
+"""LoRA: a linear layer computes with ``W + alpha / rank * B @ A``, and only A and B are trained
+(arXiv:2106.09685).
+
+W keeps its name, its memory and its values. Invariants: right after :func:`adapt` the network computes what
+it computed before (B is 0); :meth:`LoraLinear.merged` is the one matrix that gives the same outputs, to
+rounding, and it is what engines, fingerprints and exports get (``policy.folder.state``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agentlightning.types import UsageError
+from agl_local.network.model import CausalLM, LanguageModel
+
+ALL = "all-linear"
+MATRICES = ("lora_A", "lora_B")
+"""Names of the parameters of a layer that are trained."""
+
+
+class LoraError(UsageError, ValueError):
+    """Settings of LoRA that do not go with a network; the text names what is there."""
+
+
+class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``backend.options.lora``."""
+
+    rank: int
+    """Rows of A, columns of B."""
+    alpha: float = 16
+    """The product of B and A is multiplied by ``alpha / rank``."""
+    targets: str | tuple[str, ...] = ALL
+    """Names of the linear layers that get A and B (``q_proj``, …); ``all-linear``: all of the blocks."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.alpha > 0 or not self.targets:
+            raise ValueError(
+                f"lora: rank {self.rank} must be at least 1, alpha {self.alpha:g} positive, and targets must "
+                f"name a layer or be {ALL!r}"
+            )
+
+
+class LoraLinear(nn.Linear):
+    """``base`` with A [rank, in] and B [out, rank] beside its weight, which both share."""
+
+    def __init__(self, base: nn.Linear, rank: int, scale: float, generator: torch.Generator) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        self.scale = scale
+        bound = 1 / math.sqrt(base.in_features)
+        start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
+        self.lora_A = nn.Parameter(start.to(base.weight))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+
+    @torch.no_grad()
+    def merged(self) -> Tensor:
+        """The matrix that the layer computes with: new memory."""
+        return torch.addmm(self.weight, self.lora_B, self.lora_A, alpha=self.scale)
+
+    def plain(self) -> nn.Linear:
+        """The layer without A and B, on the same weight."""
+        layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
+
+
+def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
+    """Full names of the layers that ``lora`` means. Raises :class:`LoraError`."""
+    if not isinstance(model, CausalLM):
+        raise LoraError(
+            "lora: this model runs through transformers; it needs one of the Qwen2, Qwen3 and Llama families"
+        )
+    linear = [
+        f"model.layers.{name}"
+        for name, module in model.model.layers.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    if lora.targets == ALL:
+        return linear
+    wanted = [lora.targets] if isinstance(lora.targets, str) else list(lora.targets)
+    names = {name.rpartition(".")[2] for name in linear}
+    if unknown := [name for name in wanted if name not in names]:
+        raise LoraError(
+            f"lora: targets {', '.join(map(repr, unknown))}: the blocks have no such linear layer; they have "
+            f"{', '.join(sorted(names))}, and {ALL!r} means all of these"
+        )
+    return [name for name in linear if name.rpartition(".")[2] in wanted]
+
+
+def adapt(model: LanguageModel, lora: Lora, seed: int) -> None:
+    """Give the layers of ``lora`` their A, drawn by ``seed``, and B; nothing else is trained any more."""
+    model.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for name in targets_of(model, lora):
+        parent, _, attribute = name.rpartition(".")
+        base = model.get_submodule(name)
+        assert isinstance(base, nn.Linear)
+        layer = LoraLinear(base, lora.rank, lora.alpha / lora.rank, generator)
+        setattr(model.get_submodule(parent), attribute, layer)
+
+
+def adapted(model: nn.Module) -> dict[str, LoraLinear]:
+    """The layers with A and B, by name; none without LoRA."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+
+
+def matrices(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:
+    """A and B of ``layers`` under the names that PEFT gives them in its files."""
+    return {
+        f"base_model.model.{name}.{kind}.weight": getattr(layer, kind).detach()
+        for name, layer in layers.items()
+        for kind in MATRICES
+    }
+
+
+def starting_point(model: LanguageModel) -> LanguageModel:
+    """A copy of ``model`` that has no adapters and shares the memory of all that is not trained."""
+    shared: dict[int, object] = {id(p): p for p in model.parameters() if not p.requires_grad}
+    shared |= {id(layer): layer.plain() for layer in adapted(model).values()}
+    return copy.deepcopy(model, shared)
+
+
+def peft_config(layers: Mapping[str, LoraLinear]) -> dict[str, object]:
+    """PEFT's ``adapter_config.json`` for ``layers``."""
+    first = next(iter(layers.values()))
+    rank = first.lora_A.shape[0]
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": first.scale * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
+    }
