@@ -7,6 +7,7 @@ and then the end, are almost certain; what is said otherwise is noise of some tw
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -21,9 +22,11 @@ from agl_local.generation.engine import Engine
 from agl_local.http.app import create_app, serve
 from agl_local.network.config import ModelConfig
 from agl_local.policy.folder import Policy, init_model
+from agl_local.text.grammar import GrammarCompiler, unpack_bits
 from agl_local.text.tokenizer import ChatTokenizer
 
-CALL = f'<tool_call>\n{{"name": "{TOOL}", "arguments": {ARGUMENTS}}}\n</tool_call>'
+# As a grammar writes JSON: a strict tool's call may have no other white space.
+CALL = f'<tool_call>\n{{"name": "{TOOL}", "arguments": {json.dumps(json.loads(ARGUMENTS))}}}\n</tool_call>'
 MARKS = ("<|im_start|>", "<|im_end|>", "<act>", "<say>")
 LENGTH = 16384
 LOUD = 20.0
@@ -127,11 +130,17 @@ async def served() -> AsyncIterator[LocalEngine]:
 
 @torch.no_grad()
 def worst_gap(policy: Policy, calls: Sequence[Call]) -> float:
-    """The trainer's view: one plain forward over each prompt and answer, against what was recorded."""
-    worst = 0.0
+    """The trainer's view: one plain forward over each prompt and answer, against what was recorded; tokens
+    that a call's grammar forbids count as minus infinity.
+    """
+    worst, grammars = 0.0, GrammarCompiler(policy.tokenizer, policy.config.vocab_size)
     for call in calls:
         logits = policy.model(torch.tensor([[*call.prompt_ids, *call.response_ids]]))
-        logprobs = torch.log_softmax(logits[0, len(call.prompt_ids) - 1 : -1].float(), dim=-1)
+        logits = logits[0, len(call.prompt_ids) - 1 : -1].float()
+        if call.grammar is not None:
+            allowed = unpack_bits(grammars.bits(call.grammar, call.response_ids), logits.shape[1])
+            logits = logits.masked_fill(~allowed, float("-inf"))
+        logprobs = torch.log_softmax(logits, dim=-1)
         found = logprobs.gather(1, torch.tensor(call.response_ids)[:, None])[:, 0]
         worst = max(worst, float((found - torch.tensor(call.logprobs)).abs().max()))
     return worst

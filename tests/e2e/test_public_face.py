@@ -377,7 +377,7 @@ def test_any_run_is_traced_without_a_store(
     assert drawn == tmp_path / "tree_graph.svg"
     texts = [e.text or "" for e in ElementTree.parse(drawn).iter() if e.tag.endswith("text")]
     assert "my-agent" in texts and any("<2\xa0&\xa02>" in t for t in texts)
-    assert re.search(r"think.*\n.*ok: two and two\?", capsys.readouterr().out)
+    assert re.search(r"think.*\n.*◆.*\n.*ok: two and two\?", capsys.readouterr().out)
 
 
 async def test_a_trace_inside_an_attempt_belongs_to_it(store: Any, server: ScriptedModelServer) -> None:

@@ -101,8 +101,8 @@ _PUBLIC = {
     "compat.v0.tracer": "tracer= AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
     "types": """
-        Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation JsonResource LLM
-        Ledger Link LossAggregation Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource
+        Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation Grammar
+        JsonResource LLM Ledger Link LossAggregation Mode Model Normalise PromptTemplate ProxyLLM Recipe Record Resource
         Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row Seal Segment Span
         StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,

@@ -69,7 +69,7 @@ class AgentSection(Section):
     def _one_agent(self) -> AgentSection:
         if self.command is not None and self.target is not None:
             raise ValueError("agent: give either target (a Python object), or command (a program)")
-        if self.command is None and (self.reward is not None or "program" in self.model_fields_set):
+        if self.command is None and (self.reward is not None or self.program != ProgramSection()):
             raise ValueError("agent: reward and program belong to a command, and there is none")
         return self
 
