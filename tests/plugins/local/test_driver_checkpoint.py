@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from agl_local.policy.checkpoint import (
 )
 from agl_local.policy.export import export_policy
 from agl_local.policy.files import write_folder
-from agl_local.policy.folder import Policy, fingerprint
+from agl_local.policy.folder import Policy, fingerprint, load_policy
+from agl_local.policy.shards import CONSTANT
+from agl_local.training.freeze import freeze
 from agl_local.training.update import Updater
 
 RECIPE = Recipe(name="r", epochs=2, minibatches=2)
@@ -157,6 +160,80 @@ def test_a_killed_write_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         write_folder(tmp_path / "target", fails)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_training_leaves_as_it_is_is_on_the_disk_once(tmp_path: Path) -> None:
+    policy = tiny_policy()
+    freeze(policy.model, ["*embed_tokens*", "lm_head*"])
+    updater = updater_of(policy)
+    files = []
+    for step in (1, 2, 3):
+        train(policy, updater, range(step, step + 1))
+        save(tmp_path, policy, updater, step, keep=2)
+        folder = tmp_path / f"step-{step:06d}" / "policy"
+        files.append((folder / CONSTANT).stat())
+        assert fingerprint(load_policy(folder).model) == fingerprint(policy.model)
+        assert latest(tmp_path) is not None
+    assert len({file.st_ino for file in files}) == 1 and files[-1].st_nlink == 2
+    with torch.no_grad():
+        policy.model.get_parameter("lm_head.weight")[0, 0] += 1e-7  # not what the earlier checkpoint holds
+    save(tmp_path, policy, updater, 4)
+    folder = tmp_path / "step-000004" / "policy"
+    assert (folder / CONSTANT).stat().st_ino != files[-1].st_ino
+    assert fingerprint(load_policy(folder).model) == fingerprint(policy.model)
+
+
+def test_without_hard_links_every_checkpoint_has_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(old: Path, new: Path) -> None:
+        raise PermissionError(f"{old} -> {new}")
+
+    monkeypatch.setattr("agl_local.policy.shards.os.link", refused)
+    policy = tiny_policy()
+    freeze(policy.model, ["*embed_tokens*"])
+    for step in (1, 2):
+        save(tmp_path, policy, updater_of(policy), step)
+        assert (tmp_path / f"step-{step:06d}" / "policy" / CONSTANT).stat().st_nlink == 1
+
+
+def test_transformers_loads_a_checkpoint_with_two_files(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    policy = tiny_policy()
+    freeze(policy.model, ["*embed_tokens*"])
+    save(tmp_path, policy, updater_of(policy), 1)
+    folder = tmp_path / "step-000001" / "policy"
+    other = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        assert (other(ids).logits - policy.model(ids)).abs().max().item() < 1e-5
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny_policy()
+    free = shutil.disk_usage(tmp_path)._replace(free=10 * 2**20)
+    monkeypatch.setattr("agl_local.policy.checkpoint.shutil.disk_usage", lambda _: free)
+    with pytest.raises(OSError, match=r"it needs 16 MiB and the disk has 10 MiB left"):
+        save(tmp_path, policy, updater_of(policy), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_without_the_optimizer_is_smaller_and_its_moments_begin_anew(tmp_path: Path) -> None:
+    policy = tiny_policy()
+    train(policy, one := updater_of(policy), range(2))
+    save(tmp_path / "with", policy, one, 2)
+    save_checkpoint(tmp_path / "without", step=2, version=2, policy=policy, trainer=one.state_dict(False))
+    sizes = [(tmp_path / name / "step-000002" / "trainer.pt").stat().st_size for name in ("with", "without")]
+    assert sizes[1] < 40_000 < sizes[0]
+    found = latest(tmp_path / "without")
+    assert found is not None
+    other = tiny_policy(seed=9)
+    two = updater_of(other)
+    two.load_state_dict(load_checkpoint(found, other))
+    assert fingerprint(other.model) == fingerprint(policy.model)
+    assert two.steps == one.steps == 8 and not two.optimizer.state
 
 
 def test_export_is_a_folder_that_transformers_loads_with_equal_logits(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import urllib.request
 from pathlib import Path
@@ -16,6 +17,7 @@ from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
 from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
 from agl_local import serving as serving_module
+from agl_local.cores import auto_threads
 from agl_local.driver import LocalDriver
 from agl_local.http.process import EngineProcess
 from agl_local.options import Options, read_options
@@ -250,6 +252,37 @@ async def test_deterministic_mode_goes_on_only_where_it_began(tmp_path: Path) ->
         await driver.close()
 
 
+async def test_a_checkpoint_without_the_optimizer_is_said_or_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, save_optimizer=False, save_every=1)
+    await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
+    await driver.close()
+    driver, llm = await started(policy, save_every=1)
+    try:
+        assert (await driver.resume(tmp_path))[0] == 1
+        assert [r.getMessage() for r in caplog.records if "begin anew after step 1" in r.getMessage()]
+        await driver.run(FakeJob(driver, llm, tmp_path, steps=2, first=1))
+    finally:
+        await driver.close()
+
+
+async def test_deterministic_mode_goes_on_only_with_the_moments(tmp_path: Path) -> None:
+    policy = saved_policy(tmp_path / "policy")
+    with pytest.raises(UsageError, match="deterministic needs save_optimizer"):
+        LocalDriver(policy, "tiny", RECIPE, options={"deterministic": True, "save_optimizer": False})
+    driver, llm = await started(policy, save_optimizer=False, save_every=1)
+    await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
+    await driver.close()
+    driver, llm = await started(policy, deterministic=True)
+    try:
+        with pytest.raises(UsageError, match="saved without the optimizer"):
+            await driver.resume(tmp_path)
+    finally:
+        await driver.close()
+
+
 async def test_rows_of_another_policy_are_refused(tmp_path: Path) -> None:
     driver, llm = await started(saved_policy(tmp_path / "policy"))
     try:
@@ -398,6 +431,31 @@ def test_honours_names_real_fields_and_losses_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "update", "serving"),
+    [
+        ({}, 6, 6),
+        ({"engines": 2}, 6, 3),
+        ({"engines": 9}, 6, 1),
+        ({"threads": 4}, 4, 4),
+        ({"threads": "auto", "engine_threads": 5}, 6, 5),
+        ({"deterministic": True}, 6, 1),
+    ],
+)
+def test_threads(given: dict[str, Any], update: int, serving: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_local.options.auto_threads", lambda: 6)
+    options = read_options(given)
+    assert (options.update_threads, options.serving_threads) == (update, serving)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity of processes")
+def test_auto_threads_are_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    for cores, threads in ((1, 1), (3, 3), (64, 8)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert auto_threads() == threads
+
+
+@pytest.mark.parametrize(
     ("given", "match"),
     [
         ({"learning_rat": 1}, "no option 'learning_rat'"),
@@ -405,6 +463,8 @@ def test_honours_names_real_fields_and_losses_that_exist() -> None:
         ({"lr": "fast"}, r"\$\.lr"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"threads": 0}, "threads must be at least 1"),
+        ({"engine_threads": 0}, "engine_threads must be at least 1"),
+        ({"threads": "all"}, r"\$\.threads"),
         ({"save_every": -1}, "save_every must not be negative"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
         ({"dtype": "int8"}, "dtype 'int8'"),

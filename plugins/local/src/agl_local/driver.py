@@ -162,7 +162,7 @@ class LocalDriver:
         if o.deterministic:
             self._algorithms_before = torch.are_deterministic_algorithms_enabled()
             torch.use_deterministic_algorithms(True)
-        torch.set_num_threads(o.threads)
+        torch.set_num_threads(o.update_threads)
         device = pick_device(o.device)
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
@@ -213,7 +213,7 @@ class LocalDriver:
             clip_norm=o.max_grad_norm,
             warmup=o.warmup_steps,
             seed=self.seed,
-            threads=o.threads,
+            threads=o.update_threads,
             micro_tokens=o.micro_batch_tokens,
             reference=self._reference_model(policy),
             eos_ids=policy.tokenizer.eos_ids,
@@ -287,7 +287,7 @@ class LocalDriver:
                 step=step,
                 version=self._version,
                 policy=self._loaded(),
-                trainer=updater.state_dict(),
+                trainer=updater.state_dict(self.options.save_optimizer),
                 driver={
                     "run_id": job.run_id,
                     "seed": self.seed,
@@ -305,7 +305,7 @@ class LocalDriver:
 
     def _machine(self) -> dict[str, Any]:
         """What the last bits of a sum depend on."""
-        return {"torch": torch.__version__, "threads": self.options.threads}
+        return {"torch": torch.__version__, "threads": self.options.update_threads}
 
     def _same_machine(self, checkpoint: Checkpoint) -> None:
         """Deterministic mode promises the bits of a run that was never interrupted, or refuses."""
@@ -316,6 +316,20 @@ class LocalDriver:
                     f"{checkpoint.folder}: {name} was {before.get(name)} and is {value}: sums get other last "
                     "bits, which deterministic mode excludes; use the same, or leave deterministic out"
                 )
+
+    def _check_moments(self, checkpoint: Checkpoint, saved: Mapping[str, Any]) -> None:
+        """Say that a checkpoint was saved without those of the optimizer, or refuse it."""
+        if "optimizer" in saved:
+            return
+        if self.options.deterministic:
+            raise ValueError(
+                "it was saved without the optimizer (save_optimizer), as deterministic mode needs it"
+            )
+        log.warning(
+            "%s was saved without the optimizer: AdamW's moments begin anew after step %d",
+            checkpoint.folder,
+            checkpoint.step,
+        )
 
     def _last(self, folder: Path, step: int | None) -> Checkpoint | None:
         try:
@@ -336,7 +350,9 @@ class LocalDriver:
             )
         updater = self._updater()  # first: a reference policy is the one that the run started from
         try:
-            updater.load_state_dict(load_checkpoint(checkpoint, self._loaded()))
+            saved = load_checkpoint(checkpoint, self._loaded())
+            self._check_moments(checkpoint, saved)
+            updater.load_state_dict(saved)
         except ValueError as error:
             raise Refused(f"{checkpoint.folder} cannot be gone on from: {error}") from None
         self._publish(checkpoint.version)

@@ -20,7 +20,7 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
         "torch": torch.__version__,
         "device": _device(device) if device.startswith("cuda") else device,
         "precision": read.dtype,
-        "threads": str(read.threads),
+        "threads": str(read.update_threads),
         **_unused(device),
     }
 

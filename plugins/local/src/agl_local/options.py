@@ -5,7 +5,6 @@ error.
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -13,12 +12,16 @@ import msgspec
 
 from agentlightning.types import UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
+from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import DTYPES
 
 
 class OptionError(UsageError, ValueError):
     """An option of the driver that it does not have, or a value that cannot be used."""
+
+
+_COUNTS = ("micro_batch_tokens", "threads", "engines", "engine_threads", "max_num_seqs", "keep_checkpoints")
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,16 +55,17 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Precision of the engine. The trainer's weights and optimizer are float32, rounded when they are sent;
     below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports.
     """
-    threads: int = msgspec.field(default_factory=lambda: min(2, os.cpu_count() or 1))
-    """CPU threads of the update."""
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads of the update; ``auto``: the cores that this process may run on, at most 8."""
     engine: Literal["process", "thread"] = "process"
     """Where the policy is served: a child process, or a thread of this one (for tests and debuggers)."""
     engines: int = 1
     """Engine processes that serve the policy, each with its own copy of the weights: more answers at a time
     on a machine with cores to spare. The calls of an attempt keep to one."""
-    engine_threads: int | None = None
-    """CPU threads of an engine process; ``None``: as ``threads``, or 1 when ``deterministic``, whose small
-    products gain little from a second core and lose much where others want that core too.
+    engine_threads: int | Literal["auto"] = "auto"
+    """CPU threads of an engine process; ``auto``: as ``threads``, shared among the ``engines``; 1 when
+    ``deterministic``, whose small products gain little from a second core and lose much where others want
+    that core too.
     """
     max_num_seqs: int = 64
     """Conversations that an engine runs at a time."""
@@ -75,6 +79,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
     keep_checkpoints: int = 2
     """Checkpoints kept."""
+    save_optimizer: bool = True
+    """Checkpoints hold the moments of AdamW, two float32 numbers for each trained parameter. Without, a
+    resumed run begins them anew; refused when ``deterministic``.
+    """
     deterministic: bool = False
     """The same rows and parameters, bit for bit, whatever else happens: an answer's tokens and logprobs are a
     function of prompt, sampling settings, seed and weights (not of concurrency, order, slots or cache), an
@@ -88,8 +96,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
 
     def __post_init__(self) -> None:
-        for name in ("micro_batch_tokens", "threads", "engines", "max_num_seqs", "keep_checkpoints"):
-            if getattr(self, name) < 1:
+        for name in _COUNTS:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("warmup_steps", "save_every", "digest_every", "weight_decay"):
             if getattr(self, name) < 0:
@@ -106,10 +114,26 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
         if self.deterministic and self.dtype != "float32":
             raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")
+        if self.deterministic and not self.save_optimizer:
+            raise ValueError(
+                "deterministic needs save_optimizer: a resumed run would begin with other moments"
+            )
         if self.engines > 1 and self.engine == "thread":
             raise ValueError(f"engines must be 1 with engine: thread, got {self.engines}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
+
+    @property
+    def update_threads(self) -> int:
+        """``threads`` as a number."""
+        return auto_threads() if self.threads == "auto" else self.threads
+
+    @property
+    def serving_threads(self) -> int:
+        """``engine_threads`` as a number."""
+        if self.engine_threads != "auto":
+            return self.engine_threads
+        return 1 if self.deterministic else max(1, self.update_threads // self.engines)
 
 
 def read_options(given: Mapping[str, Any] | None) -> Options:

@@ -72,12 +72,10 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weigh
             deterministic=o.deterministic,
             weights=weights,
         )
-    threads = 1 if o.deterministic else o.threads
-    threads = threads if o.engine_threads is None else o.engine_threads
     return EngineProcess(
         path,
         name=name,
-        threads=threads,
+        threads=o.serving_threads,
         slots=o.max_num_seqs,
         max_len=o.max_len,
         device=device,

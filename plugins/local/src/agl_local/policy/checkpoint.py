@@ -25,9 +25,12 @@ import torch
 from agl_local.network.lora import adapted
 from agl_local.policy.adapters import load_adapters, save_adapters
 from agl_local.policy.files import remove_unfinished, write_folder
-from agl_local.policy.folder import Policy, load_policy, load_state, read_tokenizer, save_policy, state
+from agl_local.policy.folder import Policy, constant, load_policy, load_state, read_tokenizer, state
+from agl_local.policy.shards import CONSTANT, save_shared
 
 FORMAT = "agl-local-checkpoint/1"
+_SMALL = 16 * 2**20
+"""Bytes allowed for the files that are no tensors: tokenizer, manifest."""
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -58,15 +61,19 @@ def save_checkpoint(
     keep: int | None = None,
 ) -> Checkpoint:
     """Write ``folder/step-…`` after ``step`` finished steps; with ``keep``, older ones are then pruned.
+    Raises OSError, before anything is written, where the disk has too little room.
 
     ``trainer`` is ``Updater.state_dict()``. The random states of torch and Python are added.
     """
     parent = Path(folder)
     remove_unfinished(parent)
     state_of = {"trainer": dict(trainer), "random": random_state()}
+    earlier = [path for at, path in _found(parent) if at < step]
+    before = earlier[-1] / "policy" if earlier else None
+    _refuse_without_room(parent, policy, state_of, before)
 
     def fill(draft: Path) -> None:
-        save_policy(policy, draft / "policy")
+        save_shared(policy, draft / "policy", before)
         save_adapters(policy.model, draft / "adapter")
         torch.save(state_of, draft / "trainer.pt")
         manifest = {
@@ -85,6 +92,29 @@ def save_checkpoint(
     if keep is not None:
         prune(parent, step, keep)
     return Checkpoint(target, step, version, dict(driver or {}))
+
+
+def _refuse_without_room(
+    parent: Path, policy: Policy, state_of: Mapping[str, Any], before: Path | None
+) -> None:
+    """Raise OSError unless the disk has room for a whole checkpoint."""
+    shared = before is not None and (before / CONSTANT).is_file()
+    skipped = constant(policy.model) if shared else set()
+    weights = sum(p.nbytes for n, p in policy.model.weights.named_parameters() if n not in skipped)
+    needed = weights + _tensor_bytes(state_of) + _SMALL
+    parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise OSError(f"it needs {needed / 2**20:.0f} MiB and the disk has {free / 2**20:.0f} MiB left")
+
+
+def _tensor_bytes(value: object) -> int:
+    """Bytes of all tensors in nested mappings and sequences."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_tensor_bytes, value.values()))
+    return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 def prune(folder: str | Path, step: int, keep: int) -> None:

@@ -110,6 +110,13 @@ def load_policy(
 
 def save_policy(policy: Policy, path: str | Path) -> Path:
     """Write ``policy`` as a Hugging Face model folder; files of the same names are replaced."""
+    path = save_description(policy, path)
+    write_tensors(state(policy.model), path / "model.safetensors")
+    return path
+
+
+def save_description(policy: Policy, path: str | Path) -> Path:
+    """Write the files of a model folder that are not weights: configuration and tokenizer."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     config = policy.config.to_hf()
@@ -119,10 +126,14 @@ def save_policy(policy: Policy, path: str | Path) -> Path:
     _write_json(path / "config.json", config)
     eos = list(policy.tokenizer.eos_ids)
     _write_json(path / "generation_config.json", {"eos_token_id": eos, "do_sample": True, "temperature": 1.0})
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in state(policy.model).items()}
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(path / "config.json", path / "model.safetensors")  # it is written for its owner alone
     return path
+
+
+def write_tensors(tensors: State, file: Path) -> None:
+    """Write a weights file beside a config.json."""
+    on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(on_cpu, file, metadata={"format": "pt"})
+    shutil.copymode(file.parent / "config.json", file)  # it is written for its owner alone
 
 
 def state(model: nn.Module) -> State:
@@ -135,6 +146,12 @@ def state(model: nn.Module) -> State:
     adapters = {f"{name}.weight": layer for name, layer in adapted(root).items()}
     own = {name: parameter.detach() for name, parameter in root.named_parameters()}
     return _Merged(own, adapters) if adapters else own
+
+
+def constant(model: LanguageModel) -> set[str]:
+    """Names in :func:`state` of the weights that training leaves as they are."""
+    summed = {f"{name}.weight" for name in adapted(model.weights)}
+    return {n for n, p in model.weights.named_parameters() if not p.requires_grad and n not in summed}
 
 
 class _Merged(Mapping[str, Tensor]):

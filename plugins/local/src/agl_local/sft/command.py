@@ -6,13 +6,14 @@ Nothing heavy is imported until the command runs.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-THREADS = min(2, os.cpu_count() or 1)
+from agl_local.cores import auto_threads
+
+THREADS = auto_threads()
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 MaxLen = Annotated[
     int | None,

@@ -119,21 +119,26 @@ class Updater:
         metrics["seconds"] = time.perf_counter() - began
         return metrics
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that a later step depends on, but for the weights and the reference policy."""
+    def state_dict(self, optimizer: bool = True) -> dict[str, Any]:
+        """All that a later step depends on, but for the weights and the reference policy; without
+        ``optimizer``, not the moments of AdamW either.
+        """
         return {
-            "optimizer": self.optimizer.state_dict(),
+            **({"optimizer": self.optimizer.state_dict()} if optimizer else {}),
             "steps": self.steps,
             "skipped": self.skipped,
             "shuffle": self._shuffle.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken; learning rate, decay and betas are those given here."""
-        given = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, mine in zip(self.optimizer.param_groups, given, strict=True):
-            group.update(mine)
+        """Continue where ``state_dict`` was taken; learning rate, decay and betas are those given here. The
+        moments begin anew where ``state`` has none.
+        """
+        if (moments := state.get("optimizer")) is not None:
+            given = [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups]
+            self.optimizer.load_state_dict(moments)
+            for group, mine in zip(self.optimizer.param_groups, given, strict=True):
+                group.update(mine)
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
         self._shuffle.set_state(state["shuffle"])
