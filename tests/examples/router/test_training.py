@@ -4,6 +4,7 @@ run that is killed and resumed becomes the run it would have been, bit for bit.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import sampled
 
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
 from agentlightning.audit.run import open_run
+from agentlightning.audit.verification.verify import verify
 from agentlightning.cli.config_options import read
 from agentlightning.train.configured import configure
 from agl_local.driver import LocalDriver
@@ -37,8 +40,14 @@ SMALL = {
     "agent.timeout_seconds": "60",
     "trackers": "[files]",
 }
-OPTIONS = "lr: 1.0e-3, threads: 1, engine_threads: 1, max_num_seqs: 16, max_len: 512"
+OPTIONS = "threads: 1, engine_threads: 1, max_num_seqs: 16, max_len: 512"
 EXACT = "deterministic: true, save_every: 1"
+PARTS = {
+    "whole": ", lr: 1.0e-3",
+    "freeze": ', lr: 1.0e-3, freeze: ["*embed_tokens*"]',
+    "lora": ", lora: {rank: 4, alpha: 8}, lr: 1.0e-2",
+}
+"""What of the policy is trained."""
 AGL = Path(sys.executable).with_name("agl")
 KEYS = {
     "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
@@ -71,7 +80,7 @@ def digests(folder: Path) -> list[tuple[int, str, str]]:
 async def test_the_router_node_is_trained_and_every_call_is_exact(
     llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary, tasks = await train(settings(llama, tmp_path, steps=2, options="engine: thread"))
+    summary, tasks = await train(settings(llama, tmp_path, steps=2, options="lr: 1.0e-3, engine: thread"))
     async with open_run(str(tmp_path / "r")) as run:
         rollouts = await run.store.query_rollouts(run_id="r", mode="train")
         records = await run.store.records([rollout.rollout_id for rollout in rollouts])
@@ -94,10 +103,11 @@ class Crash(BaseException):
     """Stands for whatever ends a process: nothing catches it."""
 
 
+@pytest.mark.parametrize("part", sampled(PARTS, 0))
 async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    options = f"{EXACT}, engine: thread"
+    options = f"{EXACT}, engine: thread{PARTS[part]}"
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     await train(settings(llama, whole, steps=2, options=options))
     update, steps = LocalDriver._update, iter(range(2))
@@ -114,23 +124,26 @@ async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
     assert len(digests(broken)) == 1
     await train(settings(llama, broken, steps=2, options=options, resume="true"))
     same(whole, broken)
+    await adds_up(broken, steps=2)
 
 
 @pytest.mark.slow
-def test_kill_9_and_resume(llama: Path, tmp_path: Path) -> None:
-    kill_and_resume(llama, tmp_path, steps=5, seconds=600)
+@pytest.mark.parametrize("part", PARTS)
+def test_kill_9_and_resume(llama: Path, tmp_path: Path, part: str) -> None:
+    kill_and_resume(llama, tmp_path, steps=5, seconds=600, part=part)
 
 
 @pytest.mark.nightly
 def test_kill_9_and_resume_of_the_pretrained_model(tmp_path: Path) -> None:
-    kill_and_resume(Path("smollm2"), tmp_path, steps=3, seconds=1800)
+    kill_and_resume(Path("smollm2"), tmp_path, steps=3, seconds=1800, part="freeze")
 
 
-def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float) -> None:
+def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float, part: str) -> None:
     """Kill a run with SIGKILL after its second step, resume it, and compare it with one left alone."""
     whole, killed = folder / "whole", folder / "killed"
-    assert start(policy, whole, steps, folder / "whole.log").wait(seconds) == 0
-    run = start(policy, killed, steps, folder / "killed.log")
+    options = EXACT + PARTS[part]
+    assert start(policy, whole, steps, options, folder / "whole.log").wait(seconds) == 0
+    run = start(policy, killed, steps, options, folder / "killed.log")
     deadline = time.monotonic() + seconds
     while len(digests(killed)) < 2:
         assert run.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
@@ -138,13 +151,30 @@ def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float) -
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     assert len(digests(killed)) < steps, "the run was over before it was killed"
-    assert start(policy, killed, steps, folder / "resumed.log", "--resume").wait(seconds) == 0
+    resumed = start(policy, killed, steps, options, folder / "resumed.log", "--resume")
+    assert resumed.wait(seconds) == 0, (folder / "resumed.log").read_text()
     same(whole, killed)
+    asyncio.run(adds_up(killed, steps))
 
 
-def start(policy: Path, folder: Path, steps: int, log: Path, *more: str) -> subprocess.Popen[bytes]:
+async def adds_up(folder: Path, steps: int) -> None:
+    """No rollout was lost, every call of a rollout has an end in the ledger, and all can be recomputed."""
+    async with open_run(str(folder / "r")) as run:
+        rollouts = await run.store.query_rollouts(run_id="r", mode="train")
+        checked = await verify(run)
+        seals = await run.store.query_seals("r", limit=1000)
+    assert len(rollouts) == steps * 2 * 8 and all(rollout.status == "succeeded" for rollout in rollouts)
+    assert len({seal.rollout_id for seal in seals}) == len(seals) >= len(rollouts)
+    assert not any(seal.ledger.get("not-recorded") for seal in seals)
+    assert checked.equal, checked.differences
+    assert (checked.steps, checked.rollouts) == (steps, len(rollouts)) and checked.checkpoints > 0
+
+
+def start(
+    policy: Path, folder: Path, steps: int, options: str, log: Path, *more: str
+) -> subprocess.Popen[bytes]:
     """Start ``agl train``, as a person would."""
-    sets = [part for one in settings(policy, folder, steps=steps, options=EXACT) for part in ("--set", one)]
+    sets = [part for one in settings(policy, folder, steps=steps, options=options) for part in ("--set", one)]
     command = [str(AGL), "train", "--config", str(CONFIG), *sets, *more]
     with log.open("wb") as out:
         return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
