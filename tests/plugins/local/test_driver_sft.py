@@ -66,9 +66,11 @@ def test_loss_and_gradient_do_not_depend_on_micro_batches() -> None:
     found = []
     for micro in (1, 25, 10_000):
         model.zero_grad()
-        loss, tokens = sft_backward(model, batch, micro)
-        found.append((loss, gradients(model)))
-        assert tokens == sum(len(s.trained) for s in batch)
+        made = sft_backward(model, batch, micro)
+        found.append((made.loss, gradients(model)))
+        assert made.tokens == sum(len(s.trained) for s in batch)
+        # All begin with the same tokens; apart, each is read up to the last trained one.
+        assert made.positions == (max if micro > 1 else sum)(s.trained[-1] for s in batch)
     for loss, gradient in found[1:]:
         assert loss == pytest.approx(found[0][0], rel=1e-6)
         assert relative(gradient, found[0][1]) < 1e-6

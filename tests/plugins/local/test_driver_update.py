@@ -12,8 +12,8 @@ from plugins.local.driver_fixtures import gradients, make_row, reference_logprob
 import agl_local.network.model
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import CausalLM
-from agl_local.training.batch import RowError, worth_sharing
-from agl_local.training.pack import micro_batches, pack, shared_batches
+from agl_local.training.batch import RowError
+from agl_local.training.pack import Padded, micro_batches, pack
 from agl_local.training.score import logprob_gap
 from agl_local.training.update import Updater
 
@@ -108,7 +108,6 @@ def test_a_shared_prompt_is_computed_once_with_the_same_gradient(
 ) -> None:
     model = double(tiny_model(), monkeypatch)
     rows = siblings(model)
-    assert worth_sharing(rows)
     recipe = Recipe(name="r", entropy=0.01, kl=0.1)
     apart = gradient(model, rows, caught, recipe, share=False)
     assert relative(gradient(model, rows, caught, recipe, micro_tokens=micro), apart) < 1e-12
@@ -116,21 +115,21 @@ def test_a_shared_prompt_is_computed_once_with_the_same_gradient(
     model.model.embed_tokens.register_forward_hook(lambda _, ids, __: fed.append(ids[0].numel()))
     metrics = Updater(model, RECIPE, micro_tokens=10_000).update(rows, version=0)
     assert metrics["logprob_gap_max"] < 1e-9
-    # Prompts of 7 and 4 tokens (padded to 7) and none; own parts padded to the longest, 7 tokens.
-    assert fed == [3 * 7, 7 * 7]
+    # Prompts of 8 and 5 tokens, with 4, 5 and 6 tokens that are read after each; and 3 of the last row.
+    assert fed == [8 + 5 + 2 * (4 + 5 + 6) + 3]
+    assert metrics["tokens_computed"] == fed[0]
+    assert metrics["tokens_read"] == 3 * (8 + 5) + 2 * (4 + 5 + 6) + 3
 
 
-def test_shared_micro_batches_keep_samples_together_and_within_bounds() -> None:
-    prompts = [[1] * 10, [2] * 20, [3] * 4]
-    sequences = [[*prompt, *range(5 + i)] for prompt in prompts for i in range(4)]
-    trained = [list(range(len(s) - 4, len(s))) for s in sequences]
-    for bound in (1, 30, 60, 1000):
-        batches = shared_batches(sequences, trained, bound)
-        assert sorted(i for batch in batches for i in batch) == list(range(12))
-        for batch in batches:
-            packed = pack([sequences[i] for i in batch], [trained[i] for i in batch], share=True)
-            assert packed.prefixes is not None
-            assert len(batch) == 1 or packed.ids.numel() + packed.prefixes.ids.numel() <= bound
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("recipe", [RECIPE, Recipe(name="r", entropy=0.01, kl=0.1)])
+def test_computing_layers_again_changes_no_bit(
+    caught: list[torch.Tensor], recipe: Recipe, share: bool
+) -> None:
+    model = tiny_model()
+    rows = [*rows_of(model), *siblings(model)]
+    kept = gradient(model, rows, caught, recipe, share=share)
+    assert torch.equal(gradient(model, rows, caught, recipe, share=share, recompute=True), kept)
 
 
 def test_minibatches_are_scaled_by_their_share(caught: list[torch.Tensor]) -> None:
@@ -362,12 +361,16 @@ def test_long_vocabularies_are_scored_in_chunks(
 
 def test_packing() -> None:
     packed = pack([[5, 6, 7, 8], [9, 1]], [[1, 2], [1]])
-    assert packed.ids.tolist() == [[5, 6], [9, 0]] and packed.lengths.tolist() == [2, 1]
+    assert isinstance(packed.inputs, Padded)
+    assert packed.inputs.ids.tolist() == [[5, 6], [9, 0]] and packed.inputs.lengths.tolist() == [2, 1]
     assert packed.targets.tolist() == [6, 7, 1] and packed.rows.tolist() == [0, 0, 1]
+    assert packed.at.tolist() == [0, 1, 2] and packed.needed == 3
     with pytest.raises(ValueError, match=r"cannot train positions 0\.\.0"):
         pack([[1, 2]], [[0]])
-    groups = micro_batches([3, 10, 4, 25, 9], max_tokens=20)
+    sequences = [[0] * 30] * 5
+    groups = micro_batches(sequences, [[n] for n in (3, 10, 4, 25, 9)], max_tokens=20)
     assert groups == [[3], [1, 4], [2, 0]]
     assert reference_logprobs(tiny_model(), [1])[0] == 0.0
-    with pytest.raises(ValueError, match="at least 1"):
-        micro_batches([1], 0)
+    for share in (False, True):
+        with pytest.raises(ValueError, match="at least 1"):
+            micro_batches([[1, 2]], [[1]], 0, share)

@@ -220,6 +220,7 @@ class LocalDriver:
             grammars=GrammarCompiler(policy.tokenizer, policy.config.vocab_size),
             verify=o.verify,
             share=o.share_prefixes,
+            recompute=o.activation_checkpointing,
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:

@@ -44,11 +44,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     fingerprints and export get the sums.
     """
     micro_batch_tokens: int = 4096
-    """Tokens of one forward pass of the update, padding included: memory and speed, not the result."""
+    """Positions of one forward pass of the update: memory and speed, not the result."""
     verify: bool = True
     """Also score rows that have no gradient, so that ``logprob_gap_max`` covers every trained token."""
     share_prefixes: bool = True
-    """Compute a prompt that several rows begin with once: speed, not the result."""
+    """Compute what rows have in common from their first token on once: speed, not the result."""
+    activation_checkpointing: bool = False
+    """Keep of each layer only its input and compute the rest again in the backward pass: less memory for a
+    third more time, not another result.
+    """
     device: str = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"

@@ -28,7 +28,8 @@ def test_every_chat_is_used_once_an_epoch() -> None:
     assert [(s.step, s.epoch) for s in steps] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]
     samples = encode(policy.tokenizer, CHATS, 256).samples
     assert report.tokens == sum(len(s.trained) for s in samples)
-    assert report.positions == steps[-1].positions == 2 * sum(s.trained[-1] for s in samples)
+    # Equal beginnings are computed once in a batch.
+    assert len(samples) < report.positions == steps[-1].positions < 2 * sum(s.trained[-1] for s in samples)
     assert report.loss < report.loss_first and report.steps_skipped == 0 and report.seconds > 0
 
 

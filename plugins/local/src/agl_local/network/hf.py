@@ -76,10 +76,11 @@ class TransformersLM(LanguageModel):
             out = out * _mask(ids, lengths)[..., None].to(out.dtype)
         return out
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, only: Tensor | None = None) -> Tensor:
         """The output layer, with the soft cap that some families put on their logits."""
         out: Tensor = self.inner.get_output_embeddings()(hidden)
         cap = self.config.raw.get("final_logit_softcapping")
+        out = out if only is None else out[..., only]
         return torch.tanh(out / cap) * cap if cap else out
 
     def forward(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:

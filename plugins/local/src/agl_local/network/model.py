@@ -11,12 +11,14 @@ queries 2305.13245.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from agl_local.network.attend import attend, causal, decode
 from agl_local.network.config import ForeignConfig, ModelConfig
@@ -45,8 +47,10 @@ class LanguageModel(nn.Module):
         """Last hidden states [B, T, H] after the final norm; see ``forward``."""
         raise NotImplementedError
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Output layer: [..., H] to [..., V]; call it in chunks where V is large."""
+    def logits(self, hidden: Tensor, only: Tensor | None = None) -> Tensor:
+        """Output layer: [..., H] to [..., V], or of the tokens ``only`` [K] to [..., K]; call it in chunks
+        where V is large.
+        """
         raise NotImplementedError
 
     def forward(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
@@ -291,6 +295,9 @@ class CausalLM(LanguageModel):
     """The network of a ``ModelConfig``; see ``LanguageModel`` for what its methods promise."""
 
     config: ModelConfig
+    recompute: bool = False
+    """Whether a backward pass computes each layer again instead of keeping what it needs (activation
+    checkpointing, arXiv:1604.06174)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -306,14 +313,23 @@ class CausalLM(LanguageModel):
         x = self.model.embed_tokens(ids)
         rope = self._rope(positions, x.dtype)
         for layer in self.model.layers:
-            x = layer(x, rope)
+            x = self.run(layer, x, rope)
         out: Tensor = self.model.norm(x)
         if lengths is not None:
             real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             out = out * real[..., None].to(out.dtype)
         return out
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def run(self, layer: Callable[..., Any], *inputs: Any) -> Tensor:
+        """``layer(*inputs)``, of which a backward pass keeps only the inputs if ``recompute`` is set."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        out: Tensor = layer(*inputs)
+        return out
+
+    def logits(self, hidden: Tensor, only: Tensor | None = None) -> Tensor:
+        if only is not None:
+            return F.linear(hidden, self.lm_head.weight.index_select(0, only))
         out: Tensor = self.lm_head(hidden)
         return out
 
@@ -337,7 +353,7 @@ class CausalLM(LanguageModel):
             assert isinstance(layer, Layer)
             x = layer.step(x, rope, cache, plan, tail if i == final else None)
         x = self.model.norm(x)
-        logits = self.logits(x) if only is None else F.linear(x, self.lm_head.weight[only])
+        logits = self.logits(x, only)
         return logits if tail is not None else logits.view(*plan.shape, -1)
 
     def new_cache(self, slots: int, max_len: int) -> KVCache:

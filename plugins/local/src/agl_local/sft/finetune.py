@@ -19,7 +19,6 @@ from agl_local.network.model import LanguageModel
 from agl_local.policy.folder import Policy
 from agl_local.sft.chats import Chat, EncodedChats, encode
 from agl_local.training.freeze import frozen, trained_values
-from agl_local.training.pack import inputs_needed
 from agl_local.training.sft import ChatSample, sft_loss, train_sft
 
 
@@ -71,7 +70,7 @@ class SftStep:
     epoch: int
     loss: float
     positions: int
-    """Positions computed so far: prompts and answers."""
+    """Positions computed so far: tokens of prompts and answers, equal beginnings in a micro-batch once."""
     seconds: float
 
 
@@ -184,9 +183,7 @@ class _Finetuning:
         while True:
             order = torch.randperm(len(samples), generator=random).tolist()
             for first in range(0, len(order), size):
-                batch = [samples[i] for i in order[first : first + size]]
-                self.report.positions += sum(inputs_needed(sample.trained) for sample in batch)
-                yield batch
+                yield [samples[i] for i in order[first : first + size]]
 
     def _after_step(self, step: int, metrics: Mapping[str, float]) -> None:
         report = self.report
@@ -194,6 +191,7 @@ class _Finetuning:
         if step == 0:
             report.loss_first = metrics["loss_last"]
         report.loss, report.steps_skipped = metrics["loss"], int(metrics["steps_skipped"])
+        report.positions = int(metrics["positions"])
         epoch, rest = divmod(step + 1, self.steps_of_epoch)
         self.progress(
             SftStep(

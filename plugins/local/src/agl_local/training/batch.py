@@ -19,14 +19,7 @@ from agentlightning.types import Row
 from agl_local.network.sampling import allowed_next
 from agl_local.text.grammar import GrammarCompiler, GrammarError
 from agl_local.training.logprobs import Guides, Masks
-from agl_local.training.pack import (
-    Packed,
-    inputs_needed,
-    micro_batches,
-    pack,
-    saved_by_sharing,
-    shared_batches,
-)
+from agl_local.training.pack import Packed, micro_batches, pack
 
 
 class RowError(ValueError):
@@ -106,23 +99,12 @@ def trained_positions(row: Row) -> list[int]:
 
 
 def micro_rows(rows: Sequence[Row], max_tokens: int, share: bool = False) -> Iterator[list[Row]]:
-    """``rows`` in micro-batches of at most ``max_tokens`` tokens, padding included.
-
-    ``share``: they will be packed with ``share=True``.
+    """``rows`` in micro-batches of at most ``max_tokens`` computed positions. ``share``: they will be packed
+    with ``share=True``.
     """
     trained = [trained_positions(row) for row in rows]
-    groups = (
-        shared_batches([row.token_ids for row in rows], trained, max_tokens)
-        if share
-        else micro_batches([inputs_needed(positions) for positions in trained], max_tokens)
-    )
-    for group in groups:
+    for group in micro_batches([row.token_ids for row in rows], trained, max_tokens, share):
         yield [rows[i] for i in group]
-
-
-def worth_sharing(rows: Sequence[Row]) -> bool:
-    """Whether computing equal prompts once saves more than its longer keys and smaller products cost."""
-    return saved_by_sharing([row.token_ids for row in rows], [trained_positions(row) for row in rows]) > 0.1
 
 
 def has_gradient(row: Row) -> bool:

@@ -18,13 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 from agl_local.network.model import LanguageModel
 from agl_local.text.grammar import unpack_bits
+from agl_local.training.forward import hidden_states
 from agl_local.training.pack import Packed
-from agl_local.training.prefix import hidden_states
 
-# Above this many logits at once (1 GiB in float32) they are recomputed in the backward pass, chunk by chunk.
-MAX_LOGITS = 2**28
-# Tokens under a grammar whose logits are held at a time: 50 MB of float32 for a vocabulary of 49k.
-MASKED_AT_ONCE = 256
+# Above this many logits they are computed in parts, and again in the backward pass. With their log-softmax
+# and its gradient a part takes three times as much: 100 MB in float32.
+MAX_LOGITS = 2**23
 
 
 @dataclass(frozen=True)
@@ -75,25 +74,20 @@ def token_logprobs(
     entropy: bool = False,
 ) -> Scores:
     """Score the trained tokens of ``packed`` (all on the model's device). ``temperature`` is [N], all > 0."""
-    states = hidden_states(model, packed)[packed.rows, packed.columns]
+    states = hidden_states(model, packed.inputs)
+    temps = states.new_ones(len(packed.at)) if temperature is None else temperature
+    chosen = _Chosen(states, packed.at, packed.targets, temps)
     if guides is None:
-        logprobs, spread = _free(model, states, packed.targets, temperature, entropy)
-        return Scores(logprobs, spread)
-    free = torch.ones(len(states), dtype=torch.bool, device=states.device)
+        return Scores(*_free(model, chosen, entropy))
+    free = torch.ones(len(packed.at), dtype=torch.bool, device=states.device)
     free[guides.index] = False
     if guides.masks is not None:
         free[guides.masks.index] = False
-    temps = states.new_ones(len(states)) if temperature is None else temperature
-    at = guides.index
-    places = [free.nonzero()[:, 0], at]
-    parts = [
-        _free(model, states[free], packed.targets[free], temps[free], entropy),
-        _guided(model, states[at], packed.targets[at], temps[at], guides, entropy),
-    ]
-    for masks in _parts(guides.masks):
-        at = masks.index
-        places.append(at)
-        parts.append(_masked(model, states[at], packed.targets[at], temps[at], masks.bits, entropy))
+    places = [free.nonzero()[:, 0], guides.index]
+    parts = [_free(model, chosen[places[0]], entropy), _guided(model, chosen[places[1]], guides, entropy)]
+    for masks in _parts(guides.masks, _at_once(model)):
+        places.append(masks.index)
+        parts.append(_masked(model, chosen[masks.index], masks.bits, entropy))
     order = torch.cat(places).argsort()
     joint = torch.cat([logprobs for logprobs, _ in parts])[order]
     spreads = [spread for _, spread in parts if spread is not None]
@@ -103,45 +97,70 @@ def token_logprobs(
 Pair = tuple[Tensor, Tensor | None]
 
 
-def _free(
-    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor | None, entropy: bool
-) -> Pair:
-    """Tokens sampled from the whole vocabulary; chunked where their logits would not fit."""
-    chunk = max(1, MAX_LOGITS // model.config.vocab_size)
-    if len(states) <= chunk:
-        return _score(model, states, targets, temperature, entropy)
-    logprobs: list[Tensor] = []
-    spread: list[Tensor] = []
-    for lo in range(0, len(states), chunk):
-        part = slice(lo, lo + chunk)
-        temps = None if temperature is None else temperature[part]
+@dataclass(frozen=True)
+class _Chosen:
+    """Tokens to be scored: ``states[at]`` predicts ``targets`` at ``temperature``."""
+
+    states: Tensor
+    at: Tensor
+    targets: Tensor
+    temperature: Tensor
+
+    def __getitem__(self, index: Tensor) -> _Chosen:
+        return _Chosen(self.states, self.at[index], self.targets[index], self.temperature[index])
+
+
+def _at_once(model: LanguageModel) -> int:
+    """Tokens whose logits are held at a time."""
+    return max(1, MAX_LOGITS // model.config.vocab_size)
+
+
+def _free(model: LanguageModel, tokens: _Chosen, entropy: bool) -> Pair:
+    """Tokens sampled from the whole vocabulary, in parts where their logits would take too much memory.
+
+    Tokens that the same state predicts at the same temperature come from one distribution, computed once.
+    """
+    keys = torch.stack((tokens.at.double(), tokens.temperature.double()))
+    kinds, which = torch.unique(keys, dim=1, return_inverse=True)
+    at, temperature = kinds[0].long(), kinds[1].to(tokens.temperature.dtype)
+    size = _at_once(model)
+    if len(at) <= size:
+        return _score(model, tokens.states[at], temperature, which, tokens.targets, entropy)
+    parts: list[Pair] = []
+    places: list[Tensor] = []
+    for lo in range(0, len(at), size):
+        part = slice(lo, lo + size)
+        place = ((which >= lo) & (which < lo + size)).nonzero()[:, 0]
+        states, own, targets = tokens.states[at[part]], which[place] - lo, tokens.targets[place]
         one: Pair = checkpoint(
-            _score, model, states[part], targets[part], temps, entropy, use_reentrant=False
+            _score, model, states, temperature[part], own, targets, entropy, use_reentrant=False
         )
-        logprobs.append(one[0])
-        if one[1] is not None:
-            spread.append(one[1])
-    return torch.cat(logprobs), torch.cat(spread) if spread else None
+        places.append(place)
+        parts.append(one)
+    order = torch.cat(places).argsort()
+    spreads = [spread for _, spread in parts if spread is not None]
+    return torch.cat([logprobs for logprobs, _ in parts])[order], torch.cat(spreads)[
+        order
+    ] if entropy else None
 
 
 def _score(
-    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor | None, entropy: bool
+    model: LanguageModel, states: Tensor, temperature: Tensor, which: Tensor, targets: Tensor, entropy: bool
 ) -> Pair:
-    logits = _scaled(model.logits(states), temperature)
-    if not entropy:
-        return -F.cross_entropy(logits, targets, reduction="none"), None
-    every = F.log_softmax(logits, dim=-1)
-    return every.gather(1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
+    """Tokens ``targets`` [N] under the distributions of ``states[which]``."""
+    every = F.log_softmax(_scaled(model.logits(states), temperature), dim=-1)
+    logprobs = every[which, targets]
+    return logprobs, -(every.exp() * every).sum(-1)[which] if entropy else None
 
 
-def _guided(
-    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor, guides: Guides, entropy: bool
-) -> Pair:
-    """Tokens sampled from the ids that ``guides`` allows; the logits of all others count as −infinity."""
-    logits = _scaled(model.logits(states), temperature)
-    allowed = logits.gather(1, guides.ids).masked_fill(~guides.valid, float("-inf"))
+def _guided(model: LanguageModel, tokens: _Chosen, guides: Guides, entropy: bool) -> Pair:
+    """Tokens sampled from the ids that ``guides`` allows: only those ids have logits."""
+    asked = torch.cat((guides.ids, tokens.targets[:, None]), dim=1)
+    only, columns = torch.unique(asked, return_inverse=True)
+    logits = _scaled(model.logits(tokens.states[tokens.at], only), tokens.temperature).gather(1, columns)
+    allowed = logits[:, :-1].masked_fill(~guides.valid, float("-inf"))
     total = allowed.logsumexp(dim=-1)
-    logprobs = logits.gather(1, targets[:, None])[:, 0] - total
+    logprobs = logits[:, -1] - total
     if not entropy:
         return logprobs, None
     # Padding gets a finite logprob: 0 x -inf would be NaN in the backward pass.
@@ -149,20 +168,19 @@ def _guided(
     return logprobs, -(each.exp() * guides.valid * each).sum(-1)
 
 
-def _parts(masks: Masks | None) -> Iterator[Masks]:
-    """``masks`` in parts of ``MASKED_AT_ONCE`` tokens."""
-    for lo in range(0, 0 if masks is None else len(masks.index), MASKED_AT_ONCE):
-        part = slice(lo, lo + MASKED_AT_ONCE)
+def _parts(masks: Masks | None, size: int) -> Iterator[Masks]:
+    """``masks`` in parts of ``size`` tokens."""
+    for lo in range(0, 0 if masks is None else len(masks.index), size):
+        part = slice(lo, lo + size)
         assert masks is not None
         yield Masks(masks.index[part], masks.bits[part])
 
 
-def _masked(
-    model: LanguageModel, states: Tensor, targets: Tensor, temperature: Tensor, bits: Tensor, entropy: bool
-) -> Pair:
+def _masked(model: LanguageModel, tokens: _Chosen, bits: Tensor, entropy: bool) -> Pair:
     """Tokens sampled under a grammar. Computed again in the backward pass, so that no logits are kept."""
+    states = tokens.states[tokens.at]
     one: Pair = checkpoint(
-        _score_masked, model, states, targets, temperature, bits, entropy, use_reentrant=False
+        _score_masked, model, states, tokens.targets, tokens.temperature, bits, entropy, use_reentrant=False
     )
     return one
 
@@ -182,10 +200,10 @@ def _score_masked(
     return logprobs, -(each.exp() * allowed * each).sum(-1)
 
 
-def _scaled(logits: Tensor, temperature: Tensor | None) -> Tensor:
+def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     """In float32 at least (half precision has too few digits for a ratio of probabilities), over the
     temperature.
     """
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    return logits if temperature is None else logits / temperature[:, None].to(logits.dtype)
+    return logits / temperature[:, None].to(logits.dtype)

@@ -1,9 +1,10 @@
-"""Token sequences as tensors: right-padded micro-batches that hold only what the loss needs.
+"""Token sequences as the inputs of a forward pass, in micro-batches that hold only what the loss needs.
 
 Three savings change no number: a sequence is cut before its last trained token (nothing after it is ever
-read), logits are asked for at trained positions only, and a prompt that several sequences begin with is
-computed once. Invariant: the sum over micro-batches of a per-token sum is the sum over the batch, so neither
-padding, sharing nor the size of a micro-batch changes a gradient (beyond the rounding of float addition).
+read), logits are asked for at trained positions only, and equal beginnings of sequences are computed once
+(``trie``); networks that know no trie get padded sequences. Invariant: the sum over micro-batches of a
+per-token sum is the sum over the batch, so neither padding, sharing nor the size of a micro-batch changes a
+gradient (beyond the rounding of float addition).
 """
 
 from __future__ import annotations
@@ -14,60 +15,62 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentlightning.types.tokens import WIDTH, TokenIds, pack as packed_ids
+from agentlightning.types.tokens import pack as packed_ids
+from agl_local.training import trie
+from agl_local.training.trie import Trie, ids_tensor, plant
 
 Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Prefixes:
-    """G prompts, each computed once for all sequences that begin with it."""
+class Padded:
+    """B sequences, each computed whole."""
 
     ids: Tensor
-    """[G, P] token ids, padded with 0 on the right."""
+    """[B, T] token ids, padded with 0 on the right."""
     lengths: Tensor
-    """[G] real tokens of each."""
-    groups: Tensor
-    """[B] the prompt of each sequence."""
+    """[B] real tokens of each."""
 
-    def to(self, device: torch.device | str) -> Prefixes:
-        return Prefixes(self.ids.to(device), self.lengths.to(device), self.groups.to(device))
+    @property
+    def computed(self) -> int:
+        """Positions that go through the layers, padding included."""
+        return self.ids.numel()
+
+    def to(self, device: torch.device | str) -> Padded:
+        return Padded(self.ids.to(device), self.lengths.to(device))
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Inputs of one forward pass over B sequences, with N trained tokens among them."""
+    """Inputs of one forward pass over some sequences, with N trained tokens among them."""
 
-    ids: Tensor
-    """[B, T] token ids after the shared prefix, padded with 0 on the right."""
-    lengths: Tensor
-    """[B] real tokens of each."""
+    inputs: Padded | Trie
+    needed: int
+    """Tokens that the sequences have up to the last that is read, each sequence counted whole."""
     rows: Tensor
     """[N] the sequence that a trained token belongs to."""
     positions: Tensor
     """[N] its position ``t`` in the whole sequence."""
-    columns: Tensor
-    """[N] the column of ``ids`` whose hidden state predicts it."""
+    at: Tensor
+    """[N] which of the hidden states of ``forward.hidden_states`` predicts it."""
     targets: Tensor
     """[N] its id."""
-    prefixes: Prefixes | None = None
 
     def to(self, device: torch.device | str) -> Packed:
         """The same tensors on ``device``."""
         return Packed(
-            self.ids.to(device),
-            self.lengths.to(device),
+            self.inputs.to(device),
+            self.needed,
             self.rows.to(device),
             self.positions.to(device),
-            self.columns.to(device),
+            self.at.to(device),
             self.targets.to(device),
-            None if self.prefixes is None else self.prefixes.to(device),
         )
 
 
 def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) -> Packed:
     """Pack ``sequences`` of token ids; ``trained[i]`` are the positions (>= 1, ascending) of sequence i to
-    predict. ``share``: equal prompts are packed once.
+    predict. ``share``: equal beginnings are packed once.
 
     Raises ValueError for a position that has no token before it or lies outside its sequence.
     """
@@ -78,26 +81,17 @@ def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) 
                 f"{positions[0]}..{positions[-1]}: the first token has nothing before it to be predicted from"
             )
     cut = [inputs_needed(positions) for positions in trained]
-    skip = [prompt_length(positions) if share else 0 for positions in trained]
     ids, places = [ids_tensor(s) for s in sequences], [_longs(positions) for positions in trained]
     rows = _longs(range(len(trained))).repeat_interleave(_longs(map(len, trained)))
-    at = _joined(places)
-    return Packed(
-        ids=_padded([s[a:b] for s, a, b in zip(ids, skip, cut, strict=True)]),
-        lengths=_longs(b - a for a, b in zip(skip, cut, strict=True)),
-        rows=rows,
-        positions=at,
-        columns=at - 1 - _longs(skip)[rows],
-        targets=_joined([s[place] for s, place in zip(ids, places, strict=True)]),
-        prefixes=_prefixes(sequences, skip) if share else None,
-    )
-
-
-def ids_tensor(ids: Ids) -> Tensor:
-    """Token ids as int64; arrays are read without a list between."""
-    if isinstance(ids, TokenIds):
-        return torch.frombuffer(ids.view(), dtype=torch.int32).long() if len(ids) else _longs(())
-    return _longs(ids)
+    spots = _joined(places)
+    inputs: Padded | Trie
+    if share:
+        inputs, at = plant(_inputs(sequences, trained), [place - 1 for place in places])
+    else:
+        inputs = Padded(_padded([s[:n] for s, n in zip(ids, cut, strict=True)]), _longs(cut))
+        at = rows * inputs.ids.shape[1] + spots - 1
+    targets = _joined([s[place] for s, place in zip(ids, places, strict=True)])
+    return Packed(inputs, sum(cut), rows, spots, at, targets)
 
 
 def inputs_needed(positions: Ids) -> int:
@@ -105,72 +99,32 @@ def inputs_needed(positions: Ids) -> int:
     return positions[-1] if positions else 0
 
 
-def prompt_length(positions: Ids) -> int:
-    """Tokens before the one that predicts the first trained token: what samples of one prompt share."""
-    return positions[0] - 1 if positions else 0
+def micro_batches(
+    sequences: Sequence[Ids], trained: Sequence[Ids], max_tokens: int, share: bool = False
+) -> list[list[int]]:
+    """Indices of sequences grouped so that ``pack`` makes at most ``max_tokens`` positions of each group.
 
-
-def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices grouped so that sequences x longest <= ``max_tokens``, sequences of similar length together.
-
-    A sequence longer than ``max_tokens`` gets a micro-batch of its own. Longest first: if memory runs out, it
-    does at once.
+    A sequence that is longer gets a micro-batch of its own. Sequences of equal beginnings stay together if
+    they are shared; else those of similar length, longest first: if memory runs out, it does at once.
     """
-    return [
-        [i for unit in batch for i in unit]
-        for batch in _fill([([i], 0, n) for i, n in enumerate(lengths)], max_tokens)
-    ]
-
-
-def shared_batches(sequences: Sequence[Ids], trained: Sequence[Ids], max_tokens: int) -> list[list[int]]:
-    """As ``micro_batches``, for ``pack`` with ``share``: those of one prompt stay together if they fit."""
-    by_prompt: dict[bytes, list[int]] = {}
-    for i, (sequence, positions) in enumerate(zip(sequences, trained, strict=True)):
-        by_prompt.setdefault(packed_ids(sequence[: prompt_length(positions)]), []).append(i)
-    units: list[Unit] = []
-    for prompt, members in by_prompt.items():
-        shared = len(prompt) // WIDTH
-        own = max(inputs_needed(trained[i]) for i in members) - shared
-        room = max(1, (max_tokens - shared) // max(1, own))
-        units += [(members[at : at + room], shared, own) for at in range(0, len(members), room)]
-    return [[i for unit in batch for i in unit] for batch in _fill(units, max_tokens)]
-
-
-def saved_by_sharing(sequences: Sequence[Ids], trained: Sequence[Ids]) -> float:
-    """Share of all input tokens that need not be computed when equal prompts are computed once, in [0, 1)."""
-    prompts = {packed_ids(s[: prompt_length(p)]) for s, p in zip(sequences, trained, strict=True)}
-    total = sum(inputs_needed(p) for p in trained)
-    once = sum(map(len, prompts)) // WIDTH
-    return (sum(prompt_length(p) for p in trained) - once) / total if total else 0.0
-
-
-Unit = tuple[list[int], int, int]
-"""Sequences that stay together, the length of their prompt, and of the longest part after it."""
-
-
-def _fill(units: Iterable[Unit], max_tokens: int) -> list[list[list[int]]]:
     if max_tokens < 1:
         raise ValueError(f"micro_tokens must be at least 1, got {max_tokens}")
-    batches: list[list[list[int]]] = []
-    rows = prompt = own = 0
-    for unit, before, after in sorted(units, key=lambda u: (-u[2], -u[1], u[0])):
-        wider = max(prompt, before)
-        if batches and (len(batches[-1]) + 1) * wider + (rows + len(unit)) * own <= max_tokens:
-            batches[-1].append(unit)
-            rows, prompt = rows + len(unit), wider
+    if share:
+        return trie.batches(_inputs(sequences, trained), max_tokens)
+    lengths = [inputs_needed(positions) for positions in trained]
+    batches: list[list[int]] = []
+    longest = 0
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if batches and (len(batches[-1]) + 1) * longest <= max_tokens:
+            batches[-1].append(i)
         else:
-            batches.append([unit])
-            rows, prompt, own = len(unit), before, after
+            batches.append([i])
+            longest = lengths[i]
     return batches
 
 
-def _prefixes(sequences: Sequence[Ids], lengths: Sequence[int]) -> Prefixes:
-    number: dict[bytes, int] = {}
-    groups = [
-        number.setdefault(packed_ids(s[:n]), len(number)) for s, n in zip(sequences, lengths, strict=True)
-    ]
-    prompts = [ids_tensor(TokenIds.unpacked(prompt)) for prompt in number]
-    return Prefixes(_padded(prompts), _longs(map(len, prompts)), _longs(groups))
+def _inputs(sequences: Sequence[Ids], trained: Sequence[Ids]) -> list[bytes]:
+    return [packed_ids(s[: inputs_needed(p)]) for s, p in zip(sequences, trained, strict=True)]
 
 
 def _padded(sequences: Sequence[Tensor]) -> Tensor:

@@ -17,6 +17,7 @@ from agentlightning.types import Row
 from agl_local.network.model import LanguageModel
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import Tokens, check_row, micro_rows, tokens_of
+from agl_local.training.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 
 
@@ -55,8 +56,9 @@ def logprob_gap(
     gaps = GapMeter()
     for row in rows:
         check_row(row, model.config.vocab_size, eos_ids=eos_ids, grammars=grammars)
-    for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens):
-        tokens = tokens_of(group, eos_ids, grammars=grammars).to(model.device, compute_dtype(model))
+    share = can_share(model)
+    for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens, share):
+        tokens = tokens_of(group, eos_ids, share, grammars).to(model.device, compute_dtype(model))
         gaps.add(tokens, score_tokens(model, tokens))
     return gaps.result()
 

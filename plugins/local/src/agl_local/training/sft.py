@@ -17,8 +17,9 @@ import torch
 from agl_local.network.model import LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.fit import Progress, fit, shuffled
+from agl_local.training.forward import can_share
 from agl_local.training.logprobs import token_logprobs
-from agl_local.training.pack import inputs_needed, micro_batches, pack
+from agl_local.training.pack import Packed, micro_batches, pack
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -79,18 +80,27 @@ def encode_answer(
     return tokenizer.encode(before), ids[: ends[-1] + 1]
 
 
-def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> tuple[float, int]:
-    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``. Returns (loss,
-    tokens).
-    """
+@dataclass(frozen=True)
+class SftGradient:
+    """What ``sft_backward`` computed."""
+
+    loss: float
+    tokens: int
+    """Trained tokens."""
+    positions: int
+    """Positions that went through the layers."""
+
+
+def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> SftGradient:
+    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``."""
     tokens = sum(len(sample.trained) for sample in batch)
-    total = torch.zeros((), device=model.device)
-    for group in micro_batches([inputs_needed(s.trained) for s in batch], micro_tokens):
-        packed = pack([batch[i].ids for i in group], [batch[i].trained for i in group]).to(model.device)
+    total, positions = torch.zeros((), device=model.device), 0
+    for packed in _micro(model, batch, micro_tokens):
         loss = -token_logprobs(model, packed).logprobs.sum() / tokens
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
-    return float(total), tokens
+        positions += packed.inputs.computed
+    return SftGradient(float(total), tokens, positions)
 
 
 @torch.no_grad()
@@ -98,10 +108,16 @@ def sft_loss(model: LanguageModel, samples: Sequence[ChatSample], micro_tokens: 
     """Return the mean cross-entropy over all trained tokens of ``samples``, in nats."""
     tokens = sum(len(sample.trained) for sample in samples)
     total = 0.0
-    for group in micro_batches([inputs_needed(s.trained) for s in samples], micro_tokens):
-        packed = pack([samples[i].ids for i in group], [samples[i].trained for i in group]).to(model.device)
+    for packed in _micro(model, samples, micro_tokens):
         total -= float(token_logprobs(model, packed).logprobs.double().sum())
     return total / tokens
+
+
+def _micro(model: LanguageModel, samples: Sequence[ChatSample], micro_tokens: int) -> Iterator[Packed]:
+    ids, trained = [sample.ids for sample in samples], [sample.trained for sample in samples]
+    share = can_share(model)
+    for group in micro_batches(ids, trained, micro_tokens, share):
+        yield pack([ids[i] for i in group], [trained[i] for i in group], share).to(model.device)
 
 
 def train_sft(
@@ -122,19 +138,20 @@ def train_sft(
 
     ``examples`` is a fixed set (shuffled anew each time it is used up, by ``seed``) or an iterator of
     batches, which then decides their size. Returns the last metrics; ``loss`` is in nats per token,
-    ``tokens`` counts the trained tokens of all steps.
+    ``tokens`` counts the trained tokens of all steps, ``positions`` what went through the layers for them.
     """
     batches = shuffled(examples, batch_size, seed) if isinstance(examples, Sequence) else examples
-    seen = 0
+    seen = positions = 0
 
     def backward(step: int) -> dict[str, float]:
-        nonlocal seen
+        nonlocal seen, positions
         batch = next(batches, None)
         if batch is None:
             raise ValueError(f"the batches ended after {step} of {steps} steps")
-        loss, tokens = sft_backward(model, batch, micro_tokens)
-        seen += tokens
-        return {"loss": loss, "tokens": float(seen)}
+        found = sft_backward(model, batch, micro_tokens)
+        seen += found.tokens
+        positions += found.positions
+        return {"loss": found.loss, "tokens": float(seen), "positions": float(positions)}
 
     return fit(
         model,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agl_local.training.batch import Tokens
 from agl_local.training.loss import Loss, Terms
+from agl_local.training.pack import Packed
 from agl_local.training.score import GapMeter
 
 
@@ -29,6 +30,13 @@ class Tally:
     fresh: GapMeter = field(default_factory=GapMeter)
     old: GapMeter = field(default_factory=GapMeter)
     measured: set[str] = field(default_factory=set)
+    needed: int = 0
+    computed: int = 0
+
+    def packed(self, packed: Packed) -> None:
+        """Count the positions of a forward pass of the trained network."""
+        self.needed += packed.needed
+        self.computed += packed.inputs.computed
 
     def add(self, terms: Terms, loss: Loss) -> None:
         approx = torch.expm1(loss.log_ratio) - loss.log_ratio
@@ -63,6 +71,8 @@ class Tally:
             "optimizer_steps": float(self.optimizer_steps - self.skipped),
             "steps_skipped": float(self.skipped),
             "steps_empty": float(self.empty),
+            "tokens_read": float(self.needed),
+            "tokens_computed": float(self.computed),
         }
         if self.losses:
             out["loss"] = sum(self.losses) / len(self.losses)

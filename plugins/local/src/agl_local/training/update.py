@@ -29,8 +29,8 @@ from agl_local.training.batch import (
     has_gradient,
     micro_rows,
     tokens_of,
-    worth_sharing,
 )
+from agl_local.training.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.loss import Terms, policy_loss
 from agl_local.training.optim import clip_and_step, make_adamw, set_lr, warmup
@@ -43,10 +43,11 @@ class Updater:
 
     ``reference`` is the policy of the KL term; by default a copy of ``model`` as it is now. ``eos_ids`` are
     the engine's end tokens (guided answers), ``grammars`` makes the masks of answers under grammars.
-    ``micro_tokens`` bounds a forward pass, padding included. ``threads`` is torch's number of CPU threads
+    ``micro_tokens`` bounds the positions of a forward pass. ``threads`` is torch's number of CPU threads
     (None: unchanged). ``verify``: rows left out of the backward pass are still scored, so that the reported
-    logprob gap covers every trained token. ``share``: a prompt that several rows begin with is computed once
-    (for a ``CausalLM``).
+    logprob gap covers every trained token. ``share``: what rows have in common from their first token on is
+    computed once (for a ``CausalLM``). ``recompute``: layers are computed again in the backward pass instead
+    of kept.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Updater:
         grammars: GrammarCompiler | None = None,
         verify: bool = True,
         share: bool = True,
+        recompute: bool = False,
     ) -> None:
         if recipe.epochs < 1 or recipe.minibatches < 1:
             raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
@@ -83,7 +85,14 @@ class Updater:
         self.verify = verify
         self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
         self.reference = self._reference(reference)
-        self.share = share and isinstance(model, CausalLM) and isinstance(self.reference, CausalLM | None)
+        self.share = share and can_share(model) and (self.reference is None or can_share(self.reference))
+        if isinstance(model, CausalLM):
+            model.recompute = recompute
+        elif recompute:
+            raise ValueError(
+                f"a {type(model).__name__} cannot compute its layers again in the backward pass: only the "
+                "Qwen2, Qwen3 and Llama families can"
+            )
         self.steps = 0
         """Optimizer steps made."""
         self.skipped = 0
@@ -153,7 +162,7 @@ class Updater:
             return
         part = _weight(share) / _weight(rows)
         loss = torch.zeros((), device=self.model.device)
-        for tokens in self._micro(live):
+        for tokens in self._micro(live, stats):
             scores = token_logprobs(
                 self.model, tokens.packed, tokens.temperature, tokens.guides, bool(self.recipe.entropy)
             )
@@ -209,7 +218,7 @@ class Updater:
             return {}
         known: dict[str, Tensor] = {}
         still = {row.row_id for row in wanted if not self._live(row)}
-        for tokens in self._micro(wanted):
+        for tokens in self._micro(wanted, stats):
             logprobs = score_tokens(self.model, tokens)
             stats.measure(tokens, logprobs)
             of_still = torch.tensor([row_id in still for row_id in tokens.row_ids])
@@ -218,11 +227,11 @@ class Updater:
             known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
         return known if anchored else {}
 
-    def _micro(self, rows: Sequence[Row]) -> Iterator[Tokens]:
+    def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
-        share = self.share and worth_sharing(rows)
-        for group in micro_rows(rows, self.micro_tokens, share):
-            tokens = tokens_of(group, self.eos_ids, share, self.grammars)
+        for group in micro_rows(rows, self.micro_tokens, self.share):
+            tokens = tokens_of(group, self.eos_ids, self.share, self.grammars)
+            stats.packed(tokens.packed)
             yield tokens.to(self.model.device, compute_dtype(self.model))
 
     @torch.no_grad()
