@@ -252,8 +252,5 @@ LACKS: dict[str, dict[str, str]] = {
     "LangChain": {"previous_response_id": "its chat completions have none"},
     "Agent Framework": {"previous_response_id": "its chat completion client has none"},
 }
-REFUSED = {
-    ("openai, responses", "previous_response_id"): "the gateway keeps no conversations",
-    ("OpenAI Agents", "previous_response_id"): "the gateway keeps no conversations",
-}
+REFUSED: dict[tuple[str, str], str] = {}
 """Cells that are not served, and why."""

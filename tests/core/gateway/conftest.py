@@ -30,6 +30,7 @@ class StoreDouble:
         self.rollouts = {}
         self.attempts = {}
         self.lookups = 0
+        self.spans = []
 
     async def add_calls(self, calls, *, fence=None):
         self.waiting.set()
@@ -55,6 +56,15 @@ class StoreDouble:
 
     async def query_calls(self, rollout_id, attempt_id="latest"):
         return [c for c in self.calls if c.attempt_id == attempt_id]
+
+    async def add_many_spans(self, spans):
+        if self.fail:
+            raise self.fail
+        self.spans.extend(spans)
+
+    async def query_spans(self, rollout_id, attempt_id="latest", *, name=None, limit=None, after=None):
+        found = [s for s in self.spans if s.attempt_id == attempt_id and s.name == name]
+        return found[:limit] if after is None else []
 
     def put(self, rollout_id, attempt_id, status=AttemptStatus.RUNNING, **fields):
         self.rollouts[rollout_id] = Rollout(rollout_id=rollout_id, **fields)

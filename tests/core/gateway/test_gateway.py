@@ -66,7 +66,11 @@ async def scrape(world):
         ("POST", "/v1/models", 405, "method-not-allowed"),
         ("POST", "/v1/embeddings", 404, "unknown-route"),
         ("GET", "/", 404, "unknown-route"),
-        ("GET", "/v1/responses/resp_1", 404, "unsupported-route"),
+        ("POST", "/v1/responses/resp_1/cancel", 404, "unsupported-route"),
+        ("POST", "/responses/resp_1/cancel", 404, "unsupported-route"),
+        ("POST", "/v1/responses/resp_1", 405, "method-not-allowed"),
+        ("PUT", "/conversations/conv_1/items", 405, "method-not-allowed"),
+        ("GET", "/chat/completions", 405, "method-not-allowed"),
         ("POST", "/v1/messages/batches", 404, "unsupported-route"),
         ("GET", "/v1/messages", 405, "method-not-allowed"),
     ],
@@ -76,7 +80,7 @@ async def test_other_routes_say_which_exist(world, method, path, status, code):
     assert (got, body["error"]["code"]) == (status, code)
     assert "/v1/chat/completions" in body["error"]["message"]
     if status == 405:
-        assert headers["Allow"] in ("GET", "POST")
+        assert headers["Allow"] in ("GET", "POST", "GET, POST", "GET, DELETE")
 
 
 async def test_routing(world):

@@ -6,7 +6,7 @@ answer is sent after its record is durable; the record is the engine's own answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from aiohttp import web
@@ -17,13 +17,15 @@ from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import agent_url
 from agentlightning.gateway.metrics import Metrics, expose
+from agentlightning.gateway.paths import Route, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.recorder import RecordWriter
-from agentlightning.gateway.reply import AgentReply, error_response
+from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
@@ -38,13 +40,6 @@ BODY_LIMIT = 16 * 2**20
 """Bytes of a request, compressed or not."""
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
-ROUTES = {
-    **dict.fromkeys(FORMATS, "POST"),
-    "/v1/messages/count_tokens": "POST",
-    "/v1/models": "GET",
-    "/health": "GET",
-    "/metrics": "GET",
-}
 
 
 class Gateway:
@@ -152,16 +147,26 @@ class Gateway:
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
-        for path, api in FORMATS.items():
-            app.router.add_post(path, partial(self._pipeline.serve, api=api))
-        app.router.add_post("/v1/messages/count_tokens", self._pipeline.count_tokens)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._show_metrics)
-        app.router.add_route("*", "/{path:.*}", _unknown)
+        handlers = self._handlers()
+        for (method, path), handler in handlers.items():
+            for spelled in spellings(path):
+                app.router.add_route(method, spelled, handler)
+        app.router.add_route("*", "/{path:.*}", Unserved(handlers).serve)
         app.on_startup.append(self._startup)
         app.on_cleanup.append(self._cleanup)
         return app
+
+    def _handlers(self) -> dict[Route, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
+        """The route table."""
+        calls = {("POST", path): partial(self._pipeline.serve, api=api) for path, api in FORMATS.items()}
+        return {
+            **calls,
+            ("POST", "/v1/messages/count_tokens"): self._pipeline.count_tokens,
+            **StoredObjects(self._pipeline).handlers(),
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/metrics"): self._show_metrics,
+        }
 
     async def start(
         self,
@@ -271,21 +276,3 @@ class Gateway:
                 for policy, route in self._routes.items()
             },
         }
-
-
-async def _unknown(request: web.Request) -> web.Response:
-    """Refuse any other path or method, in the error shape of its API."""
-    api, path, method = format_of(request.path), request.path, ROUTES.get(request.path)
-    routes = ", ".join(f"{method} {known}" for known, method in ROUTES.items())
-    if method is not None:
-        message = f"{path} takes {method}; routes: {routes}"
-        response = error_response(api, 405, "method-not-allowed", message)
-        response.headers["Allow"] = method
-        return response
-    if not api.translated:
-        return error_response(api, 404, "unknown-route", f"no route {path}; routes: {routes}")
-    message = (
-        f"{path} is not served: the gateway keeps no answers and no batches; send each request with its "
-        f"whole conversation. Routes: {routes}"
-    )
-    return error_response(api, 404, "unsupported-route", message)

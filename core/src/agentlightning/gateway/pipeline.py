@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts
+from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts, ended
 from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import RequestIdentity, identify
-from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis.base import ApiFormat, Earlier
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.reasoning import split_answer
 from agentlightning.gateway.errors import CallFailure, EngineReply, EngineUnreachable, RequestRefused
@@ -67,7 +67,7 @@ class Pipeline:
     async def serve(self, http: web.Request, api: ApiFormat) -> web.StreamResponse:
         """Answer one request of an API."""
         reply = AgentReply(http, api, self.keep_alive)
-        return await self.admitted(reply, lambda admitted: self._call(admitted, reply))
+        return await self.admitted(reply, lambda admitted: self._continue(admitted, reply))
 
     async def count_tokens(self, http: web.Request) -> web.StreamResponse:
         """Answer ``POST /v1/messages/count_tokens`` with ``{"input_tokens": n}``; 404 where the engine, which
@@ -75,7 +75,9 @@ class Pipeline:
         """
 
         async def answer(admitted: Admitted) -> web.StreamResponse:
-            body = MESSAGES.chat_body({"max_tokens": 1, **admitted.body}, admitted.attempt.tool_arguments)
+            body = MESSAGES.chat_body(
+                {"max_tokens": 1, **admitted.body}, Earlier(admitted.attempt.tool_arguments)
+            )
             _, route = self.planner.choose(admitted, body)
             try:
                 count = await self.fitter.count(route, {**body, "model": route.model})
@@ -99,7 +101,7 @@ class Pipeline:
         http = reply.http
         try:
             caller = identify(http.headers, self.keys)
-            body = await read_json(http, self.body_limit)
+            body = await read_json(http, self.body_limit) if http.method == "POST" else {}
             attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
         except RequestRefused as error:
@@ -115,9 +117,18 @@ class Pipeline:
         return await reply.refuse(refused)
 
     # ------------------------------------------------------------------------------------ parse, rewrite
-    async def _call(self, admitted: Admitted, reply: AgentReply) -> web.StreamResponse:
+    async def _continue(self, admitted: Admitted, reply: AgentReply) -> web.StreamResponse:
+        """Run a call with the earlier calls that it refers to."""
+        names, attempt = reply.api.references(admitted.body), admitted.attempt
+        with attempt.history.alone(names.conversation):
+            earlier = await attempt.history.earlier(names, attempt.tool_arguments)
+            if attempt.closing:  # while the store was read
+                raise ended(admitted.caller.claims)
+            return await self._call(admitted, reply, earlier)
+
+    async def _call(self, admitted: Admitted, reply: AgentReply, earlier: Earlier) -> web.StreamResponse:
         """Run a call as one of its attempt's tasks, so that closing the attempt can stop it."""
-        recorder = CallRecorder(self.writer, self.planner.plan(admitted, reply.api))
+        recorder = CallRecorder(self.writer, self.planner.plan(admitted, reply.api, earlier))
         task = asyncio.current_task()
         assert task is not None
         admitted.attempt.tasks.add(task)
@@ -163,6 +174,8 @@ class Pipeline:
             await recorder.failed(failure)
             return await reply.fail(failure)
         await recorder.commit(answered.calls)
+        request = recorder.request
+        request.attempt.history.remember(answered.calls[0], request.body)
         if answered.counted_as:
             self.metrics.streams[answered.counted_as] += 1
         return await reply.finish(answered.body, answered.headers, stream=recorder.request.streams)
@@ -237,6 +250,7 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
         request.route.always_count |= failure.over_length
         raise failure
     answer = parse_answer(whole.body, request.api.engine_api, request.decode)
+    answer.id = request.api.id_of(answer.id, request.answer_id)
     calls = answer_calls(request, check_answer(request, answer))
     raw = whole.body
     if "reasoning" in calls[0].edited:

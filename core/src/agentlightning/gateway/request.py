@@ -17,7 +17,7 @@ from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
 from agentlightning.gateway.admission.body import choice_count
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import branch_of
-from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis.base import ApiFormat, Earlier
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.rewrite.sampling import (
@@ -94,6 +94,9 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return msgspec.json.encode(body)
 
+    def _noted(self) -> dict[str, Any]:
+        return {"api": self.api.name, **self.api.noted(self.agent_body)} if self.api.translated else {}
+
     def call(self, choice: int = 0, **fields: Any) -> Call:
         """A record of this call; ``fields`` say how it ended."""
         info, caller, sampling = self.attempt.info, self.caller, self.sampling
@@ -117,7 +120,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             selected=self.selected,
             request=self.body,
             asked=sampling.asked,
-            edited={"api": self.api.name, **edited} if self.api.translated else edited,
+            edited={**self._noted(), **edited},
             start_time=self.start,
             end_time=time.time(),
             **fields,
@@ -133,10 +136,10 @@ class Planner:
     sampling: dict[str, SamplingPolicy] = field(default_factory=dict)
     """The run's sampling values, by policy."""
 
-    def plan(self, admitted: Admitted, api: ApiFormat) -> ModelRequest:
+    def plan(self, admitted: Admitted, api: ApiFormat, earlier: Earlier) -> ModelRequest:
         """Plan a call. The method awaits nothing, so that the sequence is the order of arrival."""
         caller, attempt = admitted.caller, admitted.attempt
-        body = api.chat_body(admitted.body, attempt.tool_arguments)
+        body = api.chat_body(admitted.body, earlier)
         tags, route = self.choose(admitted, body)
         info = attempt.info
         selected = route.trainable and caller.selected and attempt.selects(tags)

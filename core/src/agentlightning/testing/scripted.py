@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.apis import FORMATS
-from agentlightning.gateway.apis.base import TranslatedApi
+from agentlightning.gateway.apis.base import Earlier, TranslatedApi
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.reply import error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
@@ -166,7 +166,7 @@ class ScriptedModelServer:
         """Answer a request of the Responses or Messages API with a translated chat answer."""
         asked = await request.json()
         try:
-            chat = api.chat_body(asked, {})
+            chat = api.chat_body(asked, Earlier())
         except RequestRefused as refused:
             return error_response(api, refused.status, refused.reason, str(refused))
         exchange, failed = await self._answer(request, chat)

@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from marks import examples
 
 from agentlightning.gateway import Upstream
+from agentlightning.gateway.apis.base import Earlier
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.responses import RESPONSES
 from agentlightning.gateway.errors import RequestRefused
@@ -32,7 +33,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = ["context_management", "include", "input", "instructions", "max_tokens", "messages", "output_config"]
+FIELDS = [
+    "context_management",
+    "conversation",
+    "previous_response_id",
+    "include",
+    "input",
+    "instructions",
+    "max_tokens",
+    "messages",
+    "output_config",
+]
 FIELDS += [
     "reasoning",
     "stop",
@@ -57,7 +68,7 @@ CHAT = {
 def test_any_json_is_translated_or_refused(api_format, asked):
     asked = {"input": [USER], **asked} if api_format is RESPONSES else {**ASK, **asked}
     try:
-        api_format.chat_body(asked, {})
+        api_format.chat_body(asked, Earlier())
     except RequestRefused as refused:
         assert refused.status == 400
         return

@@ -3,9 +3,12 @@
 import json
 
 from core.gateway.apis.test_formats import sent_events
+from core.gateway.conftest import StoreDouble
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
+from agentlightning.gateway.admission.history import History
+from agentlightning.gateway.apis.base import Earlier
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.responses import RESPONSES
 
@@ -49,7 +52,7 @@ def answers(draw):
 def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
     answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
     body = RESPONSES.chat_body(
-        {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, {}
+        {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, Earlier()
     )
     assert body["messages"][1:] == [chat["choices"][0]["message"]]
 
@@ -57,12 +60,15 @@ def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
 @given(answers())
 @settings(deadline=None)
 def test_a_message_sent_back_is_the_turn_that_was_sampled(chat):
-    attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True)
+    history = History(StoreDouble(), "ro", "at")
+    attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True, history)
     attempt.remember_arguments(chat["choices"][0]["message"], chat["id"])
     answer = MESSAGES.answer({"model": "m"}, chat)
     user = {"role": "user", "content": "hi"}
     turns = [user, {"role": "assistant", "content": answer["content"]}, user]
-    body = MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": turns}, attempt.tool_arguments)
+    body = MESSAGES.chat_body(
+        {"model": "m", "max_tokens": 9, "messages": turns}, Earlier(attempt.tool_arguments)
+    )
     assert body["messages"][1:2] == [chat["choices"][0]["message"]]
 
 

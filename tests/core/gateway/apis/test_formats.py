@@ -27,7 +27,8 @@ def sent_events(raw):
     for block in raw.decode().split("\n\n"):
         if block.startswith("event: "):
             name, data = block.removeprefix("event: ").split("\ndata: ")
-            out.append((name, json.loads(data)))
+            if name != "ping":
+                out.append((name, json.loads(data)))
     return out
 
 
@@ -257,8 +258,18 @@ async def test_arguments_that_are_no_json_are_passed_on(world, path, asked, argu
 @BOTH
 async def test_an_answer_without_an_id_gets_one(world, path, asked):
     world.engine.options = {"id": None}
-    assert json.loads((await world.post(asked, path=path)).raw)["id"] == "at-1-0"
-    assert world.store.calls[0].response_id is None
+    name = json.loads((await world.post(asked, path=path)).raw)["id"]
+    assert name == ("resp_at-1-0" if path == "/responses" else "at-1-0")
+    assert world.store.calls[0].response_id == name
+
+
+@BOTH
+async def test_every_path_is_served_without_its_version_too(world, path, asked):
+    world.url = world.url.removesuffix("/v1")
+    assert said(json.loads((await world.post(asked, path=path)).raw)) == WORDS
+    assert (await world.post(path="/chat/completions")).status == 200
+    answer = await world.post(asked | {"whatever": 1}, path=path)
+    assert json.loads(answer.raw).get("type") == (None if path == "/responses" else "error")
 
 
 # -------------------------------------------------------------------------------------------------- messages

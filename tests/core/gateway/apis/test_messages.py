@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from core.gateway.apis.test_responses import chat
 
+from agentlightning.gateway.apis.base import Earlier
 from agentlightning.gateway.apis.messages import IGNORED, MESSAGES, REFUSED, TRANSLATED, UNREADABLE
 from agentlightning.gateway.errors import TOO_LONG, RequestRefused, error_body
 
@@ -16,7 +17,7 @@ USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
 
 def body(*turns, said=(), **more):
     return MESSAGES.chat_body(
-        {"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, dict(said)
+        {"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, Earlier(dict(said))
     )
 
 
@@ -131,7 +132,7 @@ def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
 )
 def test_what_chat_completions_cannot_say_is_refused(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, Earlier())
     assert says in str(refused.value)
     assert refused.value.reason == "unsupported-field"
 
@@ -155,7 +156,7 @@ def test_what_chat_completions_cannot_say_is_refused(asked, says):
 )
 def test_what_is_no_request_is_said(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, {})
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, Earlier())
     assert says in str(refused.value) and refused.value.reason == "bad-body"
 
 

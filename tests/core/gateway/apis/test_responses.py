@@ -2,6 +2,7 @@
 
 import pytest
 
+from agentlightning.gateway.apis.base import Earlier
 from agentlightning.gateway.apis.responses import IGNORED, REFUSED, RESPONSES, TRANSLATED
 from agentlightning.gateway.errors import RequestRefused
 
@@ -17,7 +18,7 @@ TOOL = {
 
 
 def chat_body(asked):
-    return RESPONSES.chat_body(asked, {})
+    return RESPONSES.chat_body(asked, Earlier())
 
 
 def messages(*items, **more):
@@ -121,17 +122,18 @@ def test_namespaces_are_flat_towards_the_engine():
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"previous_response_id": "resp_1"}, "send the whole conversation"),
-        ({"conversation": "conv_1"}, "send the whole conversation"),
         ({"prompt": {"id": "p"}}, "send instructions and input"),
         ({"background": True}, "wait for the answer"),
-        ({"store": True}, "store=false"),
         ({"truncation": "auto"}, "over_length"),
         ({"include": ["file_search_call.results"]}, "file_search_call.results"),
         ({"tools": [{"type": "web_search"}]}, "tools[0] of type 'web_search'"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0] of type 'item_reference'"),
+        ({"tools": [{"type": "mcp"}]}, "offer its tools as function tools"),
+        ({"tools": [{"type": "computer_use_preview"}]}, "operate the computer in a function tool"),
+        ({"tools": [{"type": "code_interpreter"}]}, "run code in a function tool"),
+        ({"tools": [{"type": "image_generation"}]}, "make images in a function tool"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0] of type 'web_search_call'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
         ({"whatever": 1}, "whatever is not served here; leave it out"),
     ],

@@ -67,10 +67,10 @@ async def test_parse(world, client):
 
 
 async def test_errors_have_the_sdks_types(world, client):
-    with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
-        await client.responses.create(model="m", input="hi", previous_response_id="resp_1")
-    with pytest.raises(openai.NotFoundError, match="keeps no answers"):
-        await client.responses.retrieve("resp_1")
+    with pytest.raises(openai.BadRequestError, match="stored at the vendor's"):
+        await client.responses.create(model="m", input="hi", prompt={"id": "pmpt_1"})
+    with pytest.raises(openai.NotFoundError, match="nothing in the background"):
+        await client.responses.cancel("resp_1")
 
     async def broken(request, body):
         return await world.engine.stream(request, [b"data: {}\n\n"])

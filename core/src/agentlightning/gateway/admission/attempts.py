@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.gateway.admission.history import History
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
 from agentlightning.gateway.apis.base import call_id
@@ -71,6 +72,8 @@ class OpenAttempt:
 
     info: AttemptInfo
     selects: Callable[[Tags], bool]
+    history: History
+    """Its answers and conversations, which later requests may refer to."""
     sequence: int = 0
     prompts: PromptCache = field(default_factory=PromptCache)
     seeds: RequestSeeds = field(init=False)
@@ -134,8 +137,12 @@ class OpenAttempts:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
         selects = self._selects if info.select is None else selector(info.select)
         info = info if info.policies else msgspec.structs.replace(info, policies=self._policies)
-        self._open[info.attempt_id] = OpenAttempt(info, selects, prompts=self._prompts)
+        self._open[info.attempt_id] = self._attempt(info, selects)
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
+
+    def _attempt(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> OpenAttempt:
+        history = History(self._store, info.rollout_id, info.attempt_id)
+        return OpenAttempt(info, selects, history, sequence, self._prompts)
 
     async def get(self, claims: Claims) -> OpenAttempt:
         """The attempt of a valid key. Raise :class:`RequestRefused` 409 if it has ended or is unknown."""
@@ -143,7 +150,7 @@ class OpenAttempts:
         if attempt is None:
             attempt = await self._load_once(claims)
         if attempt.closing or attempt.info.rollout_id != claims.rollout_id:
-            raise _ended(claims)
+            raise ended(claims)
         return attempt
 
     async def close(self, attempt_id: str, grace: float) -> None:
@@ -202,15 +209,15 @@ class OpenAttempts:
             raise _unknown(claims)
         if attempt.status not in LIVE_STATUSES:
             self._keys.revoke(claims.attempt_id)
-            raise _ended(claims)
+            raise ended(claims)
         try:  # it may have been closed while the store was read
             self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
         except RequestRefused:
-            raise _ended(claims) from None
+            raise ended(claims) from None
         policies = _string_map(rollout.metadata.get("policies")) or self._policies
         info = AttemptInfo.of(rollout, attempt, policies)
         sequence = 1 + max((c.sequence for c in calls), default=-1)
-        found = OpenAttempt(info, self._selects, sequence, self._prompts)
+        found = self._attempt(info, self._selects, sequence)
         for call in calls:
             if "api" in call.edited and call.response:
                 found.remember_arguments(
@@ -243,7 +250,8 @@ async def _stop(attempt: OpenAttempt) -> None:
         await asyncio.wait(attempt.writes)
 
 
-def _ended(claims: Claims) -> RequestRefused:
+def ended(claims: Claims) -> RequestRefused:
+    """The refusal of a call of an attempt that has ended."""
     message = f"attempt {claims.attempt_id} has ended; its calls are no longer recorded or answered"
     return RequestRefused(409, "attempt-ended", message).of(claims)
 

@@ -20,4 +20,6 @@ FORMATS: Final[dict[str, ApiFormat]] = {
 
 def format_of(path: str) -> ApiFormat:
     """The format that an error of ``path`` is written in: that of its API, else the chat API's."""
-    return next((api for base, api in FORMATS.items() if path == base or path.startswith(f"{base}/")), CHAT)
+    path = path if path.startswith("/v1/") else f"/v1{path}"
+    bases = {**FORMATS, "/v1/conversations": RESPONSES}
+    return next((api for base, api in bases.items() if path == base or path.startswith(f"{base}/")), CHAT)

@@ -20,10 +20,32 @@ from agentlightning.gateway.errors import BadAnswer
 EngineApi = Literal["chat", "completions"]
 ToolArguments = Mapping[str, Sequence[str]]
 """Tool call id → arguments exactly as the model wrote them, the latest first; an id may occur twice."""
+Message = dict[str, Any]
 TOKEN_FIELDS = ("prompt_token_ids", "token_ids", "token_logprobs", "policy_version")
 """Top-level fields of a translated answer with the sampled tokens; SDKs keep fields they do not know."""
 WRONG_SHAPE = (AttributeError, KeyError, TypeError)
 """Raised by rendering an answer of another shape than the API's."""
+
+
+class References(msgspec.Struct, frozen=True):
+    """The ids by which a request refers to earlier calls of its attempt."""
+
+    answer: str | None = None
+    """The answer whose conversation it continues."""
+    conversation: str | None = None
+    """The conversation that it continues, and that its answer is added to."""
+    items: list[str] = []
+    """Items of earlier answers that it names in place of sending them."""
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """The parts of an attempt's earlier calls that a request refers to."""
+
+    arguments: ToolArguments = {}
+    messages: list[Message] | None = None
+    """The conversation that the request continues; ``None``: none is known."""
+    items: Mapping[str, Mapping[str, Any]] = {}
+    """The items that it names, by id."""
 
 
 class ApiFormat(ABC):
@@ -38,17 +60,29 @@ class ApiFormat(ABC):
     keep_alive = KEEP_ALIVE
     """Sent in a stream while its engine is silent."""
 
-    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
+    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
         """The engine's request body for ``body``. Raise :class:`RequestRefused` 400 with the part that is not
-        served. ``arguments``: those of earlier tool calls, as the model wrote them.
+        served.
         """
         return body
+
+    def references(self, body: Mapping[str, Any]) -> References:
+        """What a request refers to."""
+        return References()
+
+    def id_of(self, engine_id: str | None, own: str) -> str | None:
+        """The id of an answer; ``own``: one that is unique in the run."""
+        return engine_id
+
+    def noted(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``Call.edited`` says of a request, beside the API's name."""
+        return {}
 
     @abstractmethod
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
         """The answer to ``body``, whole or as the events of a stream, from the engine's whole answer ``raw``,
-        which was parsed before. ``answer_id`` is used where the engine gave no id. Raise :class:`BadAnswer`
-        when the API cannot express the answer.
+        which was parsed before. ``answer_id``: one that is unique in the run (:meth:`id_of`). Raise
+        :class:`BadAnswer` when the API cannot express the answer.
         """
 
     def error(self, status: int, raw: bytes) -> bytes:
@@ -63,6 +97,10 @@ class ApiFormat(ABC):
 class TranslatedApi(ApiFormat):
     """An API that engines do not speak."""
 
+    def id_of(self, engine_id: str | None, own: str) -> str:
+        """The engine's id, if it gave one."""
+        return engine_id or own
+
     @abstractmethod
     def answer(self, body: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
         """This API's answer from a whole chat answer, which was checked and has an id."""
@@ -74,7 +112,7 @@ class TranslatedApi(ApiFormat):
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
         """Translate the engine's chat answer."""
         chat: dict[str, Any] = msgspec.json.decode(raw)
-        chat["id"] = chat.get("id") or answer_id
+        chat["id"] = self.id_of(chat.get("id"), answer_id)
         _check_message(chat["choices"][0]["message"])
         try:
             answer = self.answer(body, chat)

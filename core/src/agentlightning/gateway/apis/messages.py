@@ -16,7 +16,14 @@ from typing import Any, Final
 import msgspec
 
 import agentlightning.gateway.apis.checks as checks
-from agentlightning.gateway.apis.base import ToolArguments, TranslatedApi, call_id, reasoning_of, tokens
+from agentlightning.gateway.apis.base import (
+    Earlier,
+    ToolArguments,
+    TranslatedApi,
+    call_id,
+    reasoning_of,
+    tokens,
+)
 from agentlightning.gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
 from agentlightning.gateway.apis.sse import pieces, typed_event
 from agentlightning.gateway.errors import TOO_LONG
@@ -57,14 +64,14 @@ class Messages(TranslatedApi):
     name = "messages"
     keep_alive = typed_event({"type": "ping"})
 
-    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
+    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
         """The chat body of the same request."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
         limit = body.get("max_tokens")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise malformed("max_tokens", "a number of tokens, at least 1")
-        messages = _messages(body, arguments)
+        messages = _messages(body, earlier.arguments)
         chat: dict[str, Any] = {"model": body.get("model", ""), "messages": messages, "max_tokens": limit}
         tools = enumerate(listed(body.get("tools"), "tools"))
         if translated := [_tool(tool, f"tools[{index}]") for index, tool in tools]:

@@ -1,10 +1,9 @@
-"""OpenAI's Responses API: a stateless subset.
+"""OpenAI's Responses API, translated to chat completions.
 
-A request's items become messages: a model's message and the function calls after it are one assistant turn,
-as the engine sampled it. Fields that need memory between requests, tools that run at the vendor's, and input
-other than text are refused. Invariants: text, function calls and their arguments of an answer are the
-engine's, unchanged and in its order, so that the turn sent back is the one that was sampled; what the SDK
-accumulates from the events is the answer. Source: OpenAI API reference, Responses.
+A request's items become messages (:mod:`.items`). A request that refers to an earlier answer or to a
+conversation gets the messages of these before its own: it is the chat call that it would be with the whole
+conversation sent as input. Tools that run at the vendor's and prompts stored there are refused. Invariant:
+what the SDK accumulates from the events is the answer. Source: OpenAI API reference, Responses.
 """
 
 from __future__ import annotations
@@ -15,23 +14,25 @@ from typing import Any, Final
 import msgspec
 
 import agentlightning.gateway.apis.checks as checks
-from agentlightning.gateway.apis.base import (
-    TOKEN_FIELDS,
-    ToolArguments,
-    TranslatedApi,
-    call_id,
-    reasoning_of,
-    tokens,
-)
+from agentlightning.gateway.apis.base import TOKEN_FIELDS, Earlier, References, TranslatedApi, tokens
 from agentlightning.gateway.apis.checks import listed, malformed, mapping, text, unsupported
+from agentlightning.gateway.apis.items import (
+    ANSWER,
+    CONVERSATION,
+    Item,
+    answer_items,
+    full_name,
+    messages_of,
+    referred,
+)
 from agentlightning.gateway.apis.sse import pieces, typed_event
-from agentlightning.gateway.errors import error_body
+from agentlightning.gateway.errors import RequestRefused, error_body
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
 
 TRANSLATED = frozenset({
-    "include", "input", "instructions", "max_output_tokens", "model", "parallel_tool_calls",
-    "reasoning", "store", "stream", "temperature", "text", "tool_choice", "tools", "top_logprobs",
-    "top_p", "truncation",
+    "conversation", "include", "input", "instructions", "max_output_tokens", "model",
+    "parallel_tool_calls", "previous_response_id", "reasoning", "store", "stream", "temperature", "text",
+    "tool_choice", "tools", "top_logprobs", "top_p", "truncation",
 })  # fmt: skip
 """Fields that have a meaning for the call."""
 IGNORED = frozenset({
@@ -39,28 +40,36 @@ IGNORED = frozenset({
     "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "user",
 })  # fmt: skip
 """Fields that change no token: bookkeeping, caching, billing."""
-_WHOLE = "nothing is stored; send the whole conversation as input"
 REFUSED = {
     "background": "wait for the answer, or stream it",
     "context_management": "set over_length: truncate on the policy's route",
-    "conversation": _WHOLE,
-    "previous_response_id": _WHOLE,
-    "prompt": "send instructions and input",
+    "prompt": "it names a template that is stored at the vendor's; send instructions and input",
 }
 """Fields refused, and what to do instead."""
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = {LOGPROBS, "reasoning.encrypted_content"}
-_TEXTS = {"input_text", "output_text", "text", "refusal"}
-_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_HOSTED = {
+    "web_search": "search in a function tool of your own",
+    "file_search": "search your files in a function tool of your own",
+    "code_interpreter": "run code in a function tool of your own",
+    "computer": "operate the computer in a function tool of your own",
+    "image_generation": "make images in a function tool of your own",
+    "mcp": "connect to the MCP server in the agent, and offer its tools as function tools",
+    "local_shell": "run commands in a function tool of your own",
+    "shell": "run commands in a function tool of your own",
+    "apply_patch": "edit files in a function tool of your own",
+    "tool_search": "offer all tools at once",
+    "custom": "offer a function tool with one text parameter",
+}
+"""Kinds of tools that are refused, by the beginning of their type, and what to use instead."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ECHOED: dict[str, Any] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
     "reasoning": None, "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto",
-    "tools": [], "top_p": None, "user": None,
+    "previous_response_id": None, "tools": [], "top_p": None, "user": None,
 }  # fmt: skip
 """Fields of a request that its answer repeats, and their defaults."""
 _PART_FIELDS = {"output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
-Item = Mapping[str, Any]
 
 
 class Responses(TranslatedApi):
@@ -68,11 +77,11 @@ class Responses(TranslatedApi):
 
     name = "responses"
 
-    def chat_body(self, body: dict[str, Any], arguments: ToolArguments) -> dict[str, Any]:
+    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
         """The chat body of the same request. Arguments of tool calls come as text, so none is looked up."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
-        chat: dict[str, Any] = {"model": body.get("model", ""), "messages": _messages(body)}
+        chat: dict[str, Any] = {"model": body.get("model", ""), "messages": _messages(body, earlier)}
         if tools := list(_tools(body)):
             chat["tools"] = tools
         if (choice := body.get("tool_choice")) is not None:
@@ -91,6 +100,7 @@ class Responses(TranslatedApi):
         """A ``response`` from the first choice of ``chat``."""
         reason = _INCOMPLETE.get(str(chat["choices"][0].get("finish_reason")))
         status = "incomplete" if reason else "completed"
+        conversation = self.references(body).conversation
         return {
             "id": chat["id"],
             "object": "response",
@@ -101,13 +111,42 @@ class Responses(TranslatedApi):
             "incomplete_details": {"reason": reason} if reason else None,
             "model": chat.get("model") or body.get("model", ""),
             "output": _output(body, chat, status),
-            "previous_response_id": None,
-            "store": False,
+            "conversation": {"id": conversation} if conversation else None,
+            "store": body.get("store") is not False,
             "truncation": "disabled",
             "usage": _usage(chat.get("usage")),
             **{name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()},
             **tokens(chat),
         }
+
+    def references(self, body: Mapping[str, Any]) -> References:
+        """``previous_response_id`` or ``conversation``, and the ``item_reference`` items of the input."""
+        before, conversation = body.get("previous_response_id"), body.get("conversation")
+        if isinstance(conversation, dict):
+            conversation = conversation.get("id")
+        if before and conversation:
+            message = "previous_response_id and conversation exclude each other; send one of them"
+            raise RequestRefused(400, "mutually_exclusive_parameters", message)
+        return References(
+            answer=text(before, "previous_response_id") if before else None,
+            conversation=text(conversation, "conversation") if conversation else None,
+            items=referred(body.get("input")),
+        )
+
+    def id_of(self, engine_id: str | None, own: str) -> str:
+        """Its own: an id that is unique in its attempt, whatever the engine says."""
+        return f"{ANSWER}{own}"
+
+    def noted(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """``continues``: the answer or conversation that it refers to. ``instructions``: the first message
+        is of this request alone. ``stored``: false where no later request may refer to the answer.
+        """
+        names = self.references(body)
+        continues = names.answer or names.conversation
+        found: dict[str, Any] = {"continues": continues} if continues else {}
+        if body.get("instructions"):
+            found["instructions"] = True
+        return found if body.get("store") is not False else {**found, "stored": False}
 
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
         """From ``response.created`` to ``response.completed`` or ``response.incomplete``, numbered."""
@@ -134,8 +173,6 @@ RESPONSES: Final = Responses()
 
 def _check_values(body: Mapping[str, Any]) -> None:
     """Refuse values that the API has and the gateway does not serve."""
-    if body.get("store"):
-        raise unsupported("store=true", f"set store=false: {_WHOLE}")
     if (truncation := body.get("truncation")) not in (None, "disabled"):
         raise unsupported(f"truncation={truncation!r}", "set over_length: truncate on the policy's route")
     for name in listed(body.get("include"), "include"):
@@ -145,71 +182,33 @@ def _check_values(body: Mapping[str, Any]) -> None:
         mapping(body.get(name) or {}, name)
 
 
+def not_found(name: str) -> RequestRefused:
+    """The refusal of a request that continues an answer or a conversation which is not the attempt's."""
+    kept = "kept are those of this attempt that were not deleted"
+    if name.startswith(CONVERSATION):
+        return RequestRefused(
+            404, "conversation_not_found", f"Conversation with id '{name}' not found; {kept}."
+        )
+    message = f"Previous response with id '{name}' not found; {kept} or asked with store=false."
+    return RequestRefused(404, "previous_response_not_found", message)
+
+
 # ------------------------------------------------------------------------------------------ request: messages
-def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _messages(body: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+    """Instructions, the earlier conversation, and the input."""
     out: list[dict[str, Any]] = []
     if body.get("instructions"):
         out.append({"role": "system", "content": text(body["instructions"], "instructions")})
+    names = RESPONSES.references(body)
+    if earlier.messages is None and (continued := names.answer or names.conversation):
+        raise not_found(continued)
+    out += earlier.messages or ()
     items = body.get("input")
     if isinstance(items, str):
         return [*out, {"role": "user", "content": items}]
-    if not isinstance(items, list) or not items:
+    if not isinstance(items, list) or not (items or earlier.messages):
         raise malformed("input", "a text or a list of items")
-    for index, item in enumerate(items):
-        path = f"input[{index}]"
-        kind = checks.type_of(item, path, "message")
-        if (add := _ITEMS.get(str(kind))) is None:
-            raise unsupported(f"{path} of type {kind!r}", f"items may be {', '.join(_ITEMS)}")
-        add(out, item, path)
-    return out
-
-
-def _message(out: list[dict[str, Any]], item: Item, path: str) -> None:
-    if (role := _ROLES.get(str(item.get("role")))) is None:
-        raise malformed(f"{path}.role", f"one of {', '.join(_ROLES)}")
-    content = checks.joined(item.get("content"), f"{path}.content", _TEXTS)
-    last = out[-1] if out else {}
-    only_reasoning = (
-        last.get("content", "") is None and "tool_calls" not in last and "reasoning_content" in last
-    )
-    if role == "assistant" and only_reasoning:
-        last["content"] = content
-    else:
-        out.append({"role": role, "content": content})
-
-
-def _reasoning(out: list[dict[str, Any]], item: Item, path: str) -> None:
-    """Open an assistant turn with its reasoning. A vendor's encrypted reasoning has no text to read."""
-    if thought := checks.joined(item.get("content"), f"{path}.content", {"reasoning_text"}):
-        out.append({"role": "assistant", "content": None, "reasoning_content": thought})
-
-
-def _function_call(out: list[dict[str, Any]], item: Item, path: str) -> None:
-    name = text(item.get("name"), f"{path}.name")
-    if namespace := item.get("namespace"):
-        name = _full_name(str(namespace), name)
-    call = {
-        "id": text(item.get("call_id"), f"{path}.call_id"),
-        "type": "function",
-        "function": {"name": name, "arguments": text(item.get("arguments"), f"{path}.arguments")},
-    }
-    if not out or out[-1]["role"] != "assistant":
-        out.append({"role": "assistant", "content": None})
-    out[-1].setdefault("tool_calls", []).append(call)
-
-
-def _function_call_output(out: list[dict[str, Any]], item: Item, path: str) -> None:
-    content = checks.joined(item.get("output"), f"{path}.output", _TEXTS)
-    call = text(item.get("call_id"), f"{path}.call_id")
-    out.append({"role": "tool", "tool_call_id": call, "content": content})
-
-
-_ITEMS = {
-    "message": _message,
-    "reasoning": _reasoning,
-    "function_call": _function_call,
-    "function_call_output": _function_call_output,
-}
+    return out + messages_of(items, earlier.items)
 
 
 # --------------------------------------------------------------------------------------------- request: tools
@@ -226,10 +225,10 @@ def _tools(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _tool(tool: Any, path: str, namespace: str | None = None) -> dict[str, Any]:
     if (kind := mapping(tool, path).get("type")) != "function":
-        message = "offer function tools only; tools that run at the vendor's must be off"
-        raise unsupported(f"{path} of type {kind!r}", message)
+        instead = next((use for name, use in _HOSTED.items() if str(kind).startswith(name)), "leave it out")
+        raise unsupported(f"{path} of type {kind!r}", f"offer function tools only: {instead}")
     name = text(tool.get("name"), f"{path}.name")
-    name = _full_name(namespace, name) if namespace else name
+    name = full_name(namespace, name) if namespace else name
     return checks.function(name, tool.get("description"), tool.get("parameters"), tool.get("strict"), path)
 
 
@@ -241,15 +240,10 @@ def _tool_choice(choice: Any) -> Any:
     return {"type": "function", "function": {"name": text(choice.get("name"), "tool_choice.name")}}
 
 
-def _full_name(namespace: str, name: str) -> str:
-    """The name by which the engine knows a function of a namespace."""
-    return f"{namespace}__{name}"
-
-
 def _namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The name by which the engine knows a function → its namespace and its name there."""
     return {
-        _full_name(group["name"], tool["name"]): (group["name"], tool["name"])
+        full_name(group["name"], tool["name"]): (group["name"], tool["name"])
         for group in body.get("tools") or ()
         if group.get("type") == "namespace"
         for tool in group.get("tools") or ()
@@ -258,41 +252,12 @@ def _namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 # ----------------------------------------------------------------------------------------------------- answer
 def _output(body: Mapping[str, Any], chat: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
-    """Reasoning, text, function calls. The last item has the answer's status, the others are complete."""
-    message, answer_id = chat["choices"][0]["message"], chat["id"]
-    items: list[dict[str, Any]] = []
-    if thought := reasoning_of(message):
-        content = [{"type": "reasoning_text", "text": thought}]
-        items.append({"id": f"rs_{answer_id}", "type": "reasoning", "summary": [], "content": content})
-    calls = message.get("tool_calls") or ()
-    if message.get("content") or message.get("refusal") or not calls:
-        content = _contents(body, chat["choices"][0])
-        items.append({"id": f"msg_{answer_id}", "type": "message", "role": "assistant", "content": content})
-    namespaces = _namespaces(body)
-    for index, call in enumerate(calls):
-        function = call["function"]
-        item = {
-            "id": f"fc_{answer_id}_{index}",
-            "type": "function_call",
-            "call_id": call_id(call, answer_id, index),
-            "name": function["name"],
-            "arguments": function.get("arguments") or "",
-        }
-        if function["name"] in namespaces:
-            item["namespace"], item["name"] = namespaces[function["name"]]
-        items.append(item)
-    return [{**item, "status": "completed"} for item in items[:-1]] + [{**items[-1], "status": status}]
-
-
-def _contents(body: Mapping[str, Any], choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    message = choice["message"]
+    choice = chat["choices"][0]
     wanted = LOGPROBS in (body.get("include") or ())
-    logprobs = wanted and (choice.get("logprobs") or {}).get("content")
-    content, refusal = message.get("content") or "", message.get("refusal")
-    part = {"type": "output_text", "text": content, "annotations": [], "logprobs": logprobs or []}
-    if not refusal:
-        return [part]
-    return [*([part] if content else []), {"type": "refusal", "refusal": refusal}]
+    logprobs = (wanted and (choice.get("logprobs") or {}).get("content")) or ()
+    return answer_items(
+        choice["message"], chat["id"], status=status, logprobs=logprobs, namespaces=_namespaces(body)
+    )
 
 
 def _usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
