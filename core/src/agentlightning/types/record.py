@@ -93,9 +93,9 @@ class Call(Model):
     """Changes that the gateway made. ``over_length``: ``truncate``, with ``dropped``, the ranges of
     ``request["messages"]`` that were not sent, and ``tokens``, the prompt's length before and after; or
     ``error``, ``drop``: refused. ``reasoning``: ``split``. ``api``: ``responses``, ``messages``: the agent
-    spoke that API, and ``request`` and ``response`` are its translation to chat completions. Of Responses also
-    ``continues``: the answer or conversation whose messages come first; ``instructions``: the first message is
-    of this request alone; ``stored``: false where no later request may refer to it."""
+    spoke that API, and ``request`` and ``response`` are its translation to chat completions. Of Responses
+    also ``continues``: the answer or conversation whose messages come first; ``instructions``: the first
+    message is of this request alone; ``stored``: false where no later request may refer to it."""
     allowed: list[list[int]] | None = None
     """Guided choice: the token sequences that were allowed."""
     grammar: Grammar | None = None
