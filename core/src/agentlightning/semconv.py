@@ -93,6 +93,7 @@ OUTAGE_KINDS``). Each further attempt samples anew; one that only repeats what w
 
 # HTTP headers between wire layer and gateway; the gateway strips them before the engine sees the request
 HEADER_AGENT: Final = "x-agl-agent"
+"""URL-quoted name of the agent that makes the call, for clients without an adapter."""
 HEADER_TAGS: Final = "x-agl-tags"
 """URL-safe JSON object of the caller's tags."""
 BAGGAGE_PREFIX: Final = "agl."

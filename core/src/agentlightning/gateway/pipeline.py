@@ -175,7 +175,7 @@ class Pipeline:
             return await reply.fail(failure)
         await recorder.commit(answered.calls)
         request = recorder.request
-        request.attempt.history.remember(answered.calls[0], request.body)
+        request.attempt.history.remember(answered.calls[0], request.chat)
         if answered.counted_as:
             self.metrics.streams[answered.counted_as] += 1
         return await reply.finish(answered.body, answered.headers, stream=recorder.request.streams)

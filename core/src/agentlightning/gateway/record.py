@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
+
 from agentlightning.gateway.apis.reasoning import split_message
 from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
@@ -49,7 +51,9 @@ def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> 
     if answer.sampling and request.selected:
         sampling = check_echo(sampling, answer.sampling)
     known = bool(allowed) or answer.grammar is not None
-    masked = None if known and sampling.guided else sampling.masked
+    if known and sampling.guided:
+        sampling = msgspec.structs.replace(sampling, off_policy=False)
+    masked = request.masked(sampling)
     fields |= {"allowed": allowed, "masked": masked, "sampling": sampling.used, "response_id": answer.id}
     fields["grammar"] = answer.grammar
     if _split_reasoning(request, answer):

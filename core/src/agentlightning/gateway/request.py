@@ -1,7 +1,7 @@
 """One model call as the pipeline hands it on: its caller, the agent's body, and the engine's.
 
-Invariants: a :class:`ModelRequest` never changes; a stage that decides more makes a new one. ``body``, which
-is recorded, is the agent's request; only ``engine_body`` is rewritten.
+Invariants: a :class:`ModelRequest` never changes; a stage that decides more makes a new one. ``chat`` is the
+agent's request, and ``body`` its record; only ``engine_body`` is rewritten.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from agentlightning.gateway.admission.body import choice_count
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import branch_of
 from agentlightning.gateway.apis.base import ApiFormat, Earlier
+from agentlightning.gateway.apis.media import MEDIA, recorded
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.rewrite.sampling import (
@@ -40,10 +41,12 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
     """The API that the agent speaks."""
     agent_body: dict[str, Any]
     """The body as the agent sent it."""
+    chat: dict[str, Any]
+    """The same in the engine's API."""
     body: dict[str, Any]
-    """The same in the engine's API; it is recorded."""
+    """The same as it is recorded, with references in the place of images' contents."""
     engine_body: dict[str, Any]
-    """The body that the engine gets; a copy of ``body``."""
+    """The body that the engine gets; a copy of ``chat``."""
     streams: bool
     """The agent asked for a stream."""
     choices: int
@@ -94,13 +97,17 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return msgspec.json.encode(body)
 
+    def masked(self, sampling: SamplingDecision) -> str | None:
+        """Why a call with this sampling must not be trained."""
+        return MEDIA if self.body is not self.chat else sampling.masked
+
     def _noted(self) -> dict[str, Any]:
         return {"api": self.api.name, **self.api.noted(self.agent_body)} if self.api.translated else {}
 
     def call(self, choice: int = 0, **fields: Any) -> Call:
         """A record of this call; ``fields`` say how it ended."""
         info, caller, sampling = self.attempt.info, self.caller, self.sampling
-        fields.setdefault("masked", sampling.masked)
+        fields.setdefault("masked", self.masked(sampling))
         fields.setdefault("policy_version", self.version)
         fields.setdefault("sampling", sampling.used)
         edited = fields.pop("edited", self.edited)
@@ -139,7 +146,9 @@ class Planner:
     def plan(self, admitted: Admitted, api: ApiFormat, earlier: Earlier) -> ModelRequest:
         """Plan a call. The method awaits nothing, so that the sequence is the order of arrival."""
         caller, attempt = admitted.caller, admitted.attempt
-        body = api.chat_body(admitted.body, earlier)
+        chat = api.chat_body(admitted.body, earlier)
+        messages = recorded(chat.get("messages"))
+        body = chat if messages is None else {**chat, "messages": messages}
         tags, route = self.choose(admitted, body)
         info = attempt.info
         selected = route.trainable and caller.selected and attempt.selects(tags)
@@ -147,7 +156,7 @@ class Planner:
         seed = None
         if selected or route.seeded:
             seed = attempt.seeds.next(branch_of(tags), body, caller.span_id, caller.retry)
-        engine_body = {**body, "model": route.model}
+        engine_body = {**chat, "model": route.model}
         sampling = apply_sampling(
             engine_body,
             policy=self.sampling.get(route.policy) if training else None,
@@ -161,6 +170,7 @@ class Planner:
             attempt=attempt,
             api=api,
             agent_body=admitted.body,
+            chat=chat,
             body=body,
             engine_body=engine_body,
             streams=body.get("stream") is True,

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from core.gateway.conftest import SECRET
 
+from agentlightning.gateway import Upstream
 from agentlightning.gateway.admission.identity import identify
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.keys import CONTEXT_KEY, Keys
@@ -69,6 +70,23 @@ async def test_tags_from_baggage(world):
         "größe": "1",
     }
     assert "user" not in tags
+
+
+async def test_any_client_may_name_its_agent(world):
+    named = {"x-agl-agent": "Zo%C3%AB the writer", "baggage": "agl.agent=below,agl.phase=night"}
+    for headers in (named, {**named, "x-agl-tags": quote('{"agent": "above"}')}, {"x-agl-agent": " "}):
+        assert (await world.post(headers=headers)).status == 200
+    first, second, third = (call.tags for call in world.store.calls)
+    assert first == {"agent": "Zoë the writer", "phase": "night"}
+    assert second["agent"] == "above" and third == {"role": "unknown"}
+    assert not [name for headers in world.engine.headers for name in headers if "agl" in name.lower()]
+
+
+async def test_a_named_agent_is_selected_and_routed(world):
+    world.gateway.add_route(Upstream(policy="writing", url=world.engine.url, model="w"))
+    key = world.open("r", policies={"writer": "writing"}, select="writer")
+    await world.post(key=key, headers={"x-agl-agent": "writer"})
+    assert (world.store.calls[0].policy, world.store.calls[0].selected) == ("writing", True)
 
 
 @pytest.mark.parametrize(

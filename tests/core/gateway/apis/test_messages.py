@@ -119,8 +119,8 @@ def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
         ({"output_config": {"task_budget": {"tokens": 3}}}, "output_config.task_budget"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "messages[0].content[0] of type 'image'",
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "messages[0].content[0] of type 'document'",
         ),
         (
             {"messages": [{"role": "user", "content": [TEXT, {"type": "document"}]}]},

@@ -22,6 +22,7 @@ import msgspec
 from agentlightning import semconv
 from agentlightning.gateway.apis.base import Earlier, Message, References, ToolArguments
 from agentlightning.gateway.apis.items import ANSWER, CONVERSATION, answer_items, turn_of
+from agentlightning.gateway.apis.media import is_recorded_only, recorded
 from agentlightning.gateway.apis.responses import RESPONSES, not_found
 from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.store.base import AttemptEnded, Store
@@ -122,6 +123,12 @@ class History:
             messages = (await self.answer(names.answer)).whole
         elif names.conversation is not None:
             messages = (await self.conversation(names.conversation)).messages
+        if messages and is_recorded_only(messages):
+            message = (
+                f"{names.answer or names.conversation} has an image whose content the gateway no longer has "
+                "(it restarted, or dropped it for newer answers); send the whole conversation as input"
+            )
+            raise RequestRefused(400, "media-not-kept", message)
         return Earlier(arguments, messages, await self._items(names.items))
 
     @contextmanager
@@ -224,7 +231,8 @@ class History:
     async def change(self, conversation: Conversation, change: Change) -> Conversation:
         """Make a change, durable on return. It is refused while a call is under way in the conversation."""
         with self.alone(conversation.conversation_id):
-            await self._write(msgspec.structs.replace(change, after=conversation.after))
+            kept = recorded(change.messages) or change.messages
+            await self._write(msgspec.structs.replace(change, after=conversation.after, messages=kept))
             conversation.apply(change)
         if conversation.exists:
             self._keep_conversation(conversation)

@@ -16,6 +16,7 @@ from agentlightning.gateway.errors import RequestRefused
 from agentlightning.keys import CONTEXT_KEY, PREFIX, Claims, Keys
 from agentlightning.semconv import (
     BAGGAGE_PREFIX,
+    HEADER_AGENT,
     HEADER_ATTEMPT,
     HEADER_POLICY,
     HEADER_SELECTED,
@@ -63,7 +64,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
         trace = _TRACEPARENT.match(headers.get(HEADER_TRACE) or headers.get("traceparent", ""))
         return RequestIdentity(
             claims=claims,
-            tags=dict(_tags(headers.get(HEADER_TAGS), headers.get("baggage"))),
+            tags=dict(_tags(headers.get(HEADER_TAGS), headers.get(HEADER_AGENT), headers.get("baggage"))),
             policy=headers.get(HEADER_POLICY),
             selected=_selected(headers.get(HEADER_SELECTED)),
             trace_id=trace and trace[1],
@@ -123,9 +124,10 @@ def _bad_header(header: str, problem: str) -> RequestRefused:
 
 
 @lru_cache(maxsize=4096)
-def _tags(value: str | None, baggage: str | None) -> Tags:
-    """The tags of a request, from our own header and from W3C ``baggage``, which OpenTelemetry's propagators
-    send. All requests with these headers share the result: do not mutate it.
+def _tags(value: str | None, agent: str | None, baggage: str | None) -> Tags:
+    """The tags of a request: from W3C ``baggage``, which OpenTelemetry's propagators send; over these the
+    agent's name, which any client can send; over both our own header. All requests with these headers share
+    the result: do not mutate it.
     """
     entries = (entry.partition(";")[0].strip().partition("=") for entry in (baggage or "").split(","))
     tags = {
@@ -133,6 +135,8 @@ def _tags(value: str | None, baggage: str | None) -> Tags:
         for name, _, tag in entries
         if name.startswith(BAGGAGE_PREFIX)
     }
+    if agent and (name := unquote(agent).strip()):
+        tags["agent"] = name
     try:
         return merge_tags(tags, _tags_decoder.decode(unquote("{}" if value is None else value)))
     except msgspec.DecodeError as error:

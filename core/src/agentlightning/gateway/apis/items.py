@@ -13,6 +13,7 @@ from typing import Any
 import agentlightning.gateway.apis.checks as checks
 from agentlightning.gateway.apis.base import call_id, reasoning_of
 from agentlightning.gateway.apis.checks import malformed, text, unsupported
+from agentlightning.gateway.apis.media import contents, responses_image
 from agentlightning.gateway.errors import RequestRefused
 
 Item = Mapping[str, Any]
@@ -64,7 +65,7 @@ def _referred(item: Item, earlier: Mapping[str, Item], path: str) -> Item:
 def _message(out: list[Message], item: Item, path: str) -> None:
     if (role := _ROLES.get(str(item.get("role")))) is None:
         raise malformed(f"{path}.role", f"one of {', '.join(_ROLES)}")
-    content = checks.joined(item.get("content"), f"{path}.content", _TEXTS)
+    content = _content(item.get("content"), f"{path}.content", images=role == "user")
     last = out[-1] if out else {}
     only_reasoning = (
         last.get("content", "") is None and "tool_calls" not in last and "reasoning_content" in last
@@ -73,6 +74,20 @@ def _message(out: list[Message], item: Item, path: str) -> None:
         last["content"] = content
     else:
         out.append({"role": role, "content": content})
+
+
+def _content(content: Any, path: str, images: bool) -> str | list[dict[str, Any]]:
+    """Text, or a list of parts with images where these may be."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts: list[str | dict[str, Any]] = []
+    for index, part in enumerate(checks.listed(content, path)):
+        at = f"{path}[{index}]"
+        if images and checks.type_of(part, at) == "input_image":
+            parts.append(responses_image(part, at))
+        else:
+            parts.append(checks.text_of(part, at, _TEXTS))
+    return contents(parts)
 
 
 def _reasoning(out: list[Message], item: Item, path: str) -> None:
@@ -96,7 +111,7 @@ def _function_call(out: list[Message], item: Item, path: str) -> None:
 
 
 def _function_call_output(out: list[Message], item: Item, path: str) -> None:
-    content = checks.joined(item.get("output"), f"{path}.output", _TEXTS)
+    content = _content(item.get("output"), f"{path}.output", images=True)
     call = text(item.get("call_id"), f"{path}.call_id")
     out.append({"role": "tool", "tool_call_id": call, "content": content})
 
@@ -163,10 +178,25 @@ def items_of(message: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
         yield from answer_items(message, name)
     elif role == "tool":
         kind = {"id": f"fco_{name}", "type": "function_call_output", "status": "completed"}
-        yield {**kind, "call_id": message.get("tool_call_id"), "output": content or ""}
+        output = _input_parts(content) if isinstance(content, list) else content or ""
+        yield {**kind, "call_id": message.get("tool_call_id"), "output": output}
     else:
-        parts = [{"type": "input_text", "text": content or ""}]
+        parts = _input_parts(
+            content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        )
         yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": parts}
+
+
+def _input_parts(parts: Sequence[Any]) -> list[dict[str, Any]]:
+    """Parts of chat completions as parts of an item; of an image that is known by its hash, the hash."""
+    out: list[dict[str, Any]] = []
+    for part in parts:
+        if part["type"] == "image_url":
+            shown = {"type": "input_image", "detail": "auto", "file_id": None, **part["image_url"]}
+            out.append({**shown, "image_url": shown.pop("url", None)})
+        else:
+            out.append({"type": "input_text", "text": part.get("text", "")})
+    return out
 
 
 def _said(message: Mapping[str, Any], logprobs: Sequence[Any]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from agentlightning.gateway.apis.base import (
     tokens,
 )
 from agentlightning.gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
+from agentlightning.gateway.apis.media import contents, messages_image
 from agentlightning.gateway.apis.sse import pieces, typed_event
 from agentlightning.gateway.errors import TOO_LONG
 from agentlightning.gateway.upstream.answer import parse_error
@@ -225,21 +226,33 @@ def _user(content: Any, path: str) -> list[dict[str, Any]]:
     if content is None or isinstance(content, str):
         return [{"role": "user", "content": content or ""}]
     out: list[dict[str, Any]] = []
-    texts: list[Any] = []
+    said: list[str | dict[str, Any]] = []
     for index, block in enumerate(listed(content, path)):
         at = f"{path}[{index}]"
         if mapping(block, at).get("type") == "tool_result":
-            if texts:
-                out.append({"role": "user", "content": "\n".join(texts)})
-                texts = []
-            result = joined(block.get("content"), f"{at}.content", _TEXTS)
+            if said:
+                out.append({"role": "user", "content": contents(said)})
+                said = []
+            result = contents(_parts(block.get("content"), f"{at}.content"))
             call = text(block.get("tool_use_id"), f"{at}.tool_use_id")
             out.append({"role": "tool", "tool_call_id": call, "content": result})
         else:
-            texts.append(checks.text_of(block, at, _TEXTS))
-    if texts or not out:
-        out.append({"role": "user", "content": "\n".join(texts)})
+            said.append(_part(block, at))
+    if said or not out:
+        out.append({"role": "user", "content": contents(said)})
     return out
+
+
+def _parts(content: Any, path: str) -> list[str | dict[str, Any]]:
+    """The texts and images of a tool's result."""
+    if content is None or isinstance(content, str):
+        return [content or ""]
+    return [_part(block, f"{path}[{index}]") for index, block in enumerate(listed(content, path))]
+
+
+def _part(block: Any, path: str) -> str | dict[str, Any]:
+    is_image = checks.type_of(block, path) == "image"
+    return messages_image(block, path) if is_image else checks.text_of(block, path, _TEXTS)
 
 
 # --------------------------------------------------------------------------------------------- request: tools

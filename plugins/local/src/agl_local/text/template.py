@@ -85,7 +85,10 @@ def _plain(message: Message) -> dict[str, Any]:
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
-            raise TemplateError(f"message content part of type {kind!r} is not supported, only text")
+            raise TemplateError(
+                f"message content part of type {kind!r} is not supported: this engine reads text only. Leave "
+                "images and other media out, or serve the policy with an engine that takes them"
+            )
         texts.append(part["text"])
     return {**message, "content": "\n".join(texts)}
 
