@@ -68,7 +68,8 @@ def hooks() -> str:
             "",
             "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "The trackers listen to them: terminal, files, plot, and `events`, which writes a line for each.",
+            "The trackers listen to them: terminal, files, plot, and `events`, which writes a line for each "
+            "except progress.",
             "",
             "| hook | contract |",
             "|---|---|",

@@ -38,7 +38,7 @@ from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
 from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
-from agentlightning.types import Batch, Evaluation, Recipe, Record, StepReport
+from agentlightning.types import Batch, Evaluation, Progress, Recipe, Record, StepReport
 from agl_local.driver import LocalDriver
 from agl_local.policy.folder import load_policy
 from agl_local.training.update import Updater
@@ -90,6 +90,9 @@ class Recorded(Job):
 
     async def collect(self, step: int) -> Batch:
         return self.batch
+
+    def progress(self, progress: Progress) -> None:
+        pass
 
     async def report(self, report: StepReport) -> None:
         self.reports.append(report)

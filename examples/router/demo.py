@@ -28,7 +28,6 @@ from agentlightning.train.configured import configure  # noqa: E402
 from router.baselines import bag_of_schema, bag_of_words, by_kind, chance, oracle, rewards, score  # noqa: E402
 from router.datasets import Task  # noqa: E402
 from router.memory import PeakMemory  # noqa: E402
-from router.progress import EvaluationProgress  # noqa: E402
 
 Rewards = Mapping[str, Sequence[float]]
 """Who chose → the reward of each task."""
@@ -129,7 +128,6 @@ def main() -> int:
     with PeakMemory() as memory:
         config = read(given.config, given.set, training__seed=given.seed, training__steps=given.steps)
         trainer, agent, train, val = configure(config)
-        trainer.plugins = trainer.plugins.with_listeners([EvaluationProgress(len(val))])
         summary: dict[str, Any] = trainer.fit(agent, train, val)
     folder = config.path(config.output) / summary["run_id"]
     line = result(summary, val, evaluations(folder))

@@ -18,7 +18,7 @@ from agentlightning.credit.fingerprints.digest import canonical_order, rows_dige
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
-from agentlightning.types import Batch, StepReport
+from agentlightning.types import Batch, Progress, StepReport
 from agentlightning.types.base import ConfigError
 from calc_x.agent import solve
 from calc_x.datasets import load
@@ -45,6 +45,7 @@ class Watch:
         self.batches: list[Batch] = []
         self.reports: list[StepReport] = []
         self.calls = 0
+        self.progress: list[Progress] = []
 
     @hookimpl
     def agl_rows_built(self, batch: Batch) -> None:
@@ -53,6 +54,10 @@ class Watch:
     @hookimpl
     def agl_policy_updated(self, report: StepReport) -> None:
         self.reports.append(report)
+
+    @hookimpl
+    def agl_progress(self, progress: Progress) -> None:
+        self.progress.append(progress)
 
     @hookimpl
     def agl_call_recorded(self) -> None:
@@ -150,15 +155,23 @@ async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
 
 
 async def test_every_moment_is_heard(tmp_path: Path) -> None:
-    """The tracker ``events`` listens to all moment hooks: each must come, in order, for every rollout."""
+    """The tracker ``events`` listens to all moment hooks but that of progress: each must come, in order, for
+    every rollout.
+    """
+    watch = Watch()
     options = {**THREAD, "save_every": 1}
     data = load("generated:train", limit=8), load("generated:heldout", limit=2)
-    one = trainer(tmp_path, Watch(), steps=1, batch_size=2, options=options, trackers=["events"], run="r")
+    one = trainer(tmp_path, watch, steps=1, batch_size=2, options=options, trackers=["events"], run="r")
     await one.afit(solve, *data)
     file = tmp_path / "r" / "events.jsonl"
     events = [json.loads(line) for line in file.read_text().splitlines()]
     kinds = [event["event"] for event in events]
-    assert {f"agl_{kind}" for kind in kinds} == MOMENTS - {"agl_run_resumed"}
+    assert {f"agl_{kind}" for kind in kinds} == MOMENTS - {"agl_run_resumed", "agl_progress"}
+    awaited = {one.what: len(one.rollouts) for one in watch.progress}
+    assert awaited == {"evaluation before": 2, "evaluation before-sampled": 2, "rollouts": 8, "update": 0} | {
+        "evaluation after": 2,
+        "evaluation after-sampled": 2,
+    }
     one.resume = True
     await one.afit(solve, *data)
     assert json.loads(file.read_text().splitlines()[len(events)])["event"] == "run_resumed"

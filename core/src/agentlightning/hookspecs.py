@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentlightning import specs
-    from agentlightning.types import Attempt, Batch, Call, Evaluation, Reward, Rollout, StepReport
+    from agentlightning.types import Attempt, Batch, Call, Evaluation, Progress, Reward, Rollout, StepReport
 
 hookspec = pluggy.HookspecMarker("agentlightning")
 hookimpl = pluggy.HookimplMarker("agentlightning")
@@ -101,6 +101,11 @@ def agl_reward_emitted(rollout_id: str, attempt_id: str, reward: Reward) -> None
 @hookspec
 def agl_rollout_finished(rollout: Rollout, attempt: Attempt) -> None:
     """An attempt has ended, successful or not."""
+
+
+@hookspec
+def agl_progress(progress: Progress) -> None:
+    """Work that takes long has begun or goes on: the rollouts of a step or an evaluation, an update."""
 
 
 @hookspec

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Record, Row, StepReport, aliases
+from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Record, Row, StepReport, aliases
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
@@ -40,6 +40,11 @@ class Job(Protocol):
     async def collect(self, step: int) -> Batch:
         """The step's credited rows. Its tasks are rolled out with the present policy, or, within the recipe's
         ``max_staleness``, with an earlier one. Call it once for each step, in order.
+        """
+
+    def progress(self, progress: Progress) -> None:
+        """Tell trackers how far a long piece of work is, such as an update. Call it on the event loop, as
+        often as a person would look, or never.
         """
 
     async def report(self, report: StepReport) -> None:

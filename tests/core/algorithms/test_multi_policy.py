@@ -10,7 +10,7 @@ import pytest
 
 from agentlightning.algorithms.multi_policy import Barrier, CheckpointMismatch, MultiPolicyDriver, policy_home
 from agentlightning.recipes import GRPO
-from agentlightning.types import LLM, Batch, Evaluation, Row, StepReport
+from agentlightning.types import LLM, Batch, Evaluation, Progress, Row, StepReport
 
 
 class Job:
@@ -24,6 +24,9 @@ class Job:
         self.log.append(f"collect {step}")
         rows = [row(name) for name in ("a", "b", "a")]
         return Batch(rows=rows, metrics={"rollouts": 3.0, "rows": 3.0}, policies={"a": {"rows": 2.0}})
+
+    def progress(self, progress: Progress) -> None:
+        pass
 
     async def report(self, report: StepReport) -> None:
         self.log.append(f"report {report.policy} {sorted(report.seconds)} {report.metrics}")

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from agentlightning.trackers import TrackerHooks
+from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.trackers.plot import PlotTracker
-from agentlightning.types import Evaluation, StepReport
+from agentlightning.types import Call, Evaluation, Progress, Rollout, RolloutStatus, StepReport
 
 RUN = {"run_id": "run-1", "steps": 3, "about": {"agent": "calc"}, "note": "A tiny policy, made from nothing."}
 SUMMARY = {
@@ -101,6 +102,82 @@ def test_a_run_that_breaks_off_gives_the_terminal_back(tmp_path: Path) -> None:
     assert out.getvalue().count("\x1b[?25l") == 1
     relay.close()
     assert out.getvalue().count("\x1b[?25h") == 1
+
+
+# --------------------------------------------------------------------------------- between two steps
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ended(rollout_id: str, status: RolloutStatus = RolloutStatus.SUCCEEDED) -> Rollout:
+    return Rollout(rollout_id=rollout_id, status=status)
+
+
+def call(rollout_id: str, tokens: int) -> Call:
+    return Call(call_id="c", rollout_id=rollout_id, attempt_id="a", response_ids=[1] * tokens)
+
+
+def test_a_log_says_what_is_under_way_when_nothing_was_printed_for_long(tmp_path: Path) -> None:
+    out, clock = io.StringIO(), Clock()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=200), clock)
+    tracker.start({"run_id": "r", "steps": 3})
+    before = len(out.getvalue())
+    tracker.agl_progress(Progress(what="evaluation before", rollouts=["a", "b", "c"]))
+    tracker.agl_rollout_finished(ended("a"))
+    clock.now = 29
+    tracker.agl_call_recorded(call("b", 60))
+    assert len(out.getvalue()) == before
+    clock.now = 30
+    tracker.agl_rollout_finished(ended("b", RolloutStatus.REQUEUING))
+    tracker.agl_rollout_finished(ended("c", RolloutStatus.FAILED))
+    clock.now = 40
+    tracker.agl_call_recorded(call("b", 60))
+    assert out.getvalue()[before:] == "evaluation before 2 of 3 rollouts · 2 tokens/s · 30 s\n"
+
+
+def test_the_line_of_an_update_has_rows_memory_and_the_time_that_is_left(tmp_path: Path) -> None:
+    out, clock = io.StringIO(), Clock()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=200), clock)
+    tracker.start({"run_id": "r", "steps": 3})
+    clock.now = 100
+    tracker.step(StepReport(run_id="r", step=0, policy="p", policy_version=1, seconds={"update": 100.0}))
+    before = len(out.getvalue())
+    tracker.agl_progress(Progress(what="rollouts", step=1, rollouts=["a"]))
+    tracker.agl_rows_built(1)
+    clock.now = 140
+    memory = {"trainer": 2_100_000_000, "engine": 900_000_000}
+    at = Progress(what="update", step=1, unit="rows", done=64, total=128, tokens=8000, memory=memory)
+    tracker.agl_progress(at)
+    line = "step    2/3  update 64 of 128 rows · 200 tokens/s · 40 s · memory: trainer 2.1 GB, engine 0.9 GB"
+    assert out.getvalue()[before:] == f"{line}  ETA 160 s\n"
+
+
+def test_a_rollout_of_a_later_step_may_end_before_it_is_waited_for() -> None:
+    activity = Activity(Clock())
+    activity.progress(Progress(what="rollouts", step=0, rollouts=["a", "b"]))
+    for one in ("a", "x", "b"):
+        activity.rollout_ended(one)
+    activity.progress(Progress(what="rollouts", step=0, rollouts=["c"]))  # a batch more, of the same step
+    assert activity.line() == "rollouts 2 of 3 · 0 s"
+    activity.progress(Progress(what="rollouts", step=1, rollouts=["x", "y"]))
+    assert activity.line() == "rollouts 1 of 2 · 0 s" and activity.step == 1
+    activity.progress(Progress(what="update", step=1, policy="wolves"))
+    assert activity.line() == "update of wolves · 0 s"
+    activity.end()
+    assert activity.line() == "" and activity.step is None
+
+
+def test_a_terminal_shows_it_before_the_first_step_too(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, force_terminal=True, width=100))
+    tracker.start({"run_id": "r", "steps": 3})
+    tracker.agl_progress(Progress(what="evaluation before", rollouts=["a", "b"]))
+    tracker.agl_rollout_finished(ended("b"))
+    tracker.close()
+    assert "evaluation before 1 of 2 rollouts" in out.getvalue()
 
 
 def test_files_hold_every_step_and_valid_json(tmp_path: Path) -> None:

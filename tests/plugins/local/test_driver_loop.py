@@ -15,7 +15,17 @@ import torch
 from marks import sampled
 from plugins.local.driver_fixtures import saved_policy, tiny_tokenizer
 
-from agentlightning.types import LLM, Batch, Evaluation, Recipe, Row, Segment, StepReport, UsageError
+from agentlightning.types import (
+    LLM,
+    Batch,
+    Evaluation,
+    Progress,
+    Recipe,
+    Row,
+    Segment,
+    StepReport,
+    UsageError,
+)
 from agl_local import serving as serving_module
 from agl_local.cores import auto_threads
 from agl_local.driver import LocalDriver
@@ -53,6 +63,7 @@ class FakeJob:
         self.rewards: list[float] = []
         self.events: list[str] = []
         self.empty: set[int] = set()
+        self.progressed: list[Progress] = []
         self.checkpoints: list[tuple[str, int]] = []
 
     def state(self) -> dict[str, Any]:
@@ -89,6 +100,9 @@ class FakeJob:
             segments=[Segment(f"c-{step}-{i}", before, before + count, advantage)],
             allowed={before: [tokenizer.encode("a"), tokenizer.encode("b")]} if self.guided else {},
         )
+
+    def progress(self, progress: Progress) -> None:
+        self.progressed.append(progress)
 
     async def report(self, report: StepReport) -> None:
         self.events.append(f"report {report.step}")
@@ -154,6 +168,24 @@ async def test_learns_and_says_so(tmp_path: Path, engine: str) -> None:
     finally:
         await driver.close()
         await driver.close()
+
+
+async def test_an_update_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_local.progress.SECONDS", 0.0)
+    driver, llm = await started(saved_policy(tmp_path / "policy"), micro_batch_tokens=64, engine="process")
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=1, guided=False)
+        await driver.run(job)
+    finally:
+        await driver.close()
+    assert {(one.what, one.unit, one.step, one.total) for one in job.progressed} == {
+        ("update", "rows", 0, 16)
+    }
+    assert [one.done for one in job.progressed] == sorted({one.done for one in job.progressed})
+    last = job.progressed[-1]
+    assert last.done == 16 and last.tokens > 16 * len(PROMPT)
+    if Path("/proc/self/statm").exists():
+        assert set(last.memory) == {"trainer", "engine"} and min(last.memory.values()) > 10**7
 
 
 async def test_free_samples_of_the_engine_have_no_gap(tmp_path: Path) -> None:

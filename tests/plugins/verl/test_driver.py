@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.types import Batch, Row, StepReport
+from agentlightning.types import Batch, Progress, Row, StepReport
 from agl_verl.driver import VerlDriver, VerlFailed
 from agl_verl.process import session
 from agl_verl.process.machine import environment_info
@@ -47,6 +47,9 @@ class Steps:
         if self.special.get("broken") == step:
             raise ValueError("no reward in three steps")
         return Batch(rows=rows(flat=self.special.get("flat") == step), metrics={"reward_mean": 0.5})
+
+    def progress(self, progress: Progress) -> None:
+        pass
 
     async def report(self, report: StepReport) -> None:
         self.log.append(f"report {report.step}")

@@ -22,7 +22,16 @@ from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
-from agentlightning.types import LLM, AttemptStatus, Evaluation, Mode, Resource, Rollout, RolloutConfig
+from agentlightning.types import (
+    LLM,
+    AttemptStatus,
+    Evaluation,
+    Mode,
+    Progress,
+    Resource,
+    Rollout,
+    RolloutConfig,
+)
 
 Task = Any
 T = TypeVar("T")
@@ -151,6 +160,8 @@ class Context:
             return msgspec.convert(known["evaluation"], Evaluation)
         about = {"greedy": greedy, "evaluation": name}
         rollouts = self.rollouts(tasks, 1, name=batch, mode=mode, policy=policy, metadata=about)
+        ids = [rollout.rollout_id for rollout in rollouts]
+        self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
         evaluation, records = await self.guard(evaluate(self.store, name, rollouts))
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)

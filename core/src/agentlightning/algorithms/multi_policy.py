@@ -15,10 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.gateway import Gateway
 from agentlightning.specs import Job, PeerDriver
-from agentlightning.types import Batch, Evaluation, StepReport, UsageError
+from agentlightning.types import Batch, Evaluation, Progress, StepReport, UsageError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -219,6 +221,10 @@ class PolicyJob:
         parts = await self.shared.barrier(self.policy, f"collect {step}", lambda: self.shared.collect(step))
         await self.shared.turns[self.policy].wait()
         return parts[self.policy]
+
+    def progress(self, progress: Progress) -> None:
+        """Say how far this policy's work is."""
+        self.shared.job.progress(msgspec.structs.replace(progress, policy=self.policy))
 
     async def report(self, report: StepReport) -> None:
         """Let the next policy update; wait until all policies are updated and reported."""

@@ -27,7 +27,7 @@ from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.metrics import policy_batch
-from agentlightning.types import Batch, Evaluation, Recipe, Record, RolloutFingerprint, StepReport
+from agentlightning.types import Batch, Evaluation, Progress, Recipe, Record, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
 
 
@@ -142,7 +142,7 @@ class RLJob:
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
-        waited, records = await self._wait_for(groups)
+        waited, records = await self._wait_for(step, groups)
         batch = self._credit(records)
         own, batch_size = [group[0].input for group in groups], self.training.batch_size
         more = extra_batches(self.context.train, batch_size, self.seed, step, own)
@@ -151,7 +151,7 @@ class RLJob:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
             await self._prefetcher.add(step, extra)
-            also, new = await self._wait_for(extra)
+            also, new = await self._wait_for(step, extra)
             waited = {name: waited[name] + value for name, value in also.items()}
             groups, records = [*groups, *extra], [*records, *new]
             batch = self._credit(records)
@@ -163,11 +163,12 @@ class RLJob:
         await self._record_step(step, batch, records)
         return batch
 
-    async def _wait_for(self, groups: TaskGroups) -> tuple[dict[str, float], list[Record]]:
+    async def _wait_for(self, step: int, groups: TaskGroups) -> tuple[dict[str, float], list[Record]]:
         """Wait for queued groups; return the quorum's metrics and the records of the rollouts."""
         quorum, failure = self.training.quorum, self.training.failure
-        waited = await wait_for_groups(self.context.store, groups, quorum, failure=failure)
         ids = [rollout.rollout_id for group in groups for rollout in group]
+        self.progress(Progress(what="rollouts", step=step, rollouts=ids))
+        waited = await wait_for_groups(self.context.store, groups, quorum, failure=failure)
         return waited, await self.context.store.records(ids)
 
     def _credit(self, records: list[Record]) -> Batch:
@@ -229,6 +230,10 @@ class RLJob:
         """Cancel the rollouts that will not be trained. A run that has finished its steps has none."""
         if ended := await self._prefetcher.end():
             self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
+
+    def progress(self, progress: Progress) -> None:
+        """Notify hooks of how far a long piece of work is."""
+        self.context.plugins.notify("agl_progress", progress=progress)
 
     async def report(self, report: StepReport) -> None:
         """Store the step of a policy with its fingerprints, add it to the totals, and notify hooks and

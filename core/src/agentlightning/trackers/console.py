@@ -1,12 +1,13 @@
 """The terminal shows live progress while a run trains, then evaluations before and after, and the reward's
-curve.
+curve. Where there is no terminal, each step is a line, and work that takes longer says so every ``QUIET``
+seconds.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.panel import Panel
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
+    Progress as ProgressBar,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,16 +25,33 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.hookspecs import hookimpl
+from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
-from agentlightning.types import Evaluation, StepReport
+from agentlightning.types import Call, Evaluation, Progress, Rollout, StepReport
+
+QUIET = 30.0
+"""Seconds without a line in a log, after which another line says what is under way."""
 
 
 class ConsoleTracker(RewardHistory):
     """Writes to stderr, so that a command's result on stdout stays machine-readable."""
 
-    def __init__(self, folder: Path, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         super().__init__()
         self.folder = folder
+        self._clock = clock
+        self._activity = Activity(clock)
+        self._printed = clock()
+        """When the last line was printed."""
+        self._last: StepReport | None = None
+        self._last_step = 0.0
+        """When it was reported."""
         self.console = console or Console(stderr=True)
         self._evaluations: dict[str, Evaluation] = {}
         self._live: Live | None = None
@@ -42,7 +60,7 @@ class ConsoleTracker(RewardHistory):
         self._began = 0.0
         self._earlier_steps = 0
         """Steps of the run's earlier life."""
-        self._progress = Progress(
+        self._progress = ProgressBar(
             TextColumn("[bold]step"),
             MofNCompleteColumn(),
             BarColumn(bar_width=36),
@@ -76,22 +94,52 @@ class ConsoleTracker(RewardHistory):
 
     def step(self, report: StepReport) -> None:
         if not self._began:
-            self._began = time.perf_counter() - sum(report.seconds.values())
-        whole = self.add(report)
+            self._began = self._clock() - sum(report.seconds.values())
+        self.add(report)
+        self._activity.end()
+        self._last, self._last_step = report, self._clock()
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
-            self.console.print(self._line(report), highlight=False, soft_wrap=bool(self.policies))
+            self._print(self._line(report), soft_wrap=bool(self.policies))
             return
-        if self._live is None:
-            self._progress.add_task("", total=self._steps)
-            self._live = Live(console=self.console, refresh_per_second=8)
-            self._live.start()
+        self._show()
         self._progress.update(self._progress.task_ids[-1], completed=report.step + 1)
-        self._live.update(self._panel(report))
-        if report.step + 1 >= self._steps and whole:
-            self.close()
+
+    @hookimpl
+    def agl_progress(self, progress: Progress) -> None:
+        self._activity.progress(progress)
+        self._show()
+
+    @hookimpl
+    def agl_rollout_finished(self, rollout: Rollout) -> None:
+        if rollout.status.final:
+            self._activity.rollout_ended(rollout.rollout_id)
+            self._show()
+
+    @hookimpl
+    def agl_call_recorded(self, call: Call) -> None:
+        self._activity.called(0 if call.response_ids is None else len(call.response_ids))
+        self._show()
+
+    @hookimpl
+    def agl_rows_built(self, step: int) -> None:
+        self._activity.progress(Progress(what="update", step=step))
+
+    def _show(self) -> None:
+        """Open the display of a terminal; in a log, print a line if there was none for long."""
+        if self.console.is_terminal:
+            if self._live is None:
+                self._progress.add_task("", total=self._steps)
+                self._live = Live(console=self.console, refresh_per_second=4, get_renderable=self._panel)
+                self._live.start()
+        elif self._clock() - self._printed >= QUIET and (line := self._activity.line()):
+            step = (
+                f"step {self._activity.step + 1:4}/{self._steps}  " if self._activity.step is not None else ""
+            )
+            self._print(f"{step}{line}  {self._eta()}".rstrip())
 
     def evaluated(self, evaluation: Evaluation) -> None:
+        self._activity.end()
         self._evaluations[evaluation.name] = evaluation
         text = (
             f" {evaluation.name:15} reward {evaluation.reward:.3f}  "
@@ -141,11 +189,23 @@ class ConsoleTracker(RewardHistory):
             self._live.stop()
             self._live = None
 
-    def _print(self, text: str | Text) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+    def _print(self, text: str | Text, *, soft_wrap: bool = True) -> None:
+        self.console.print(text, highlight=False, soft_wrap=soft_wrap)
+        self._printed = self._clock()
 
     def _rate(self) -> float:
-        return self._tokens / max(1e-9, time.perf_counter() - self._began)
+        return self._tokens / max(1e-9, self._clock() - self._began)
+
+    def _eta(self) -> str:
+        """Return the seconds that the remaining steps will take, as the finished ones took; empty before
+        the first.
+        """
+        if self._last is None:
+            return ""
+        done = self._last.step + 1
+        a_step = (self._last_step - self._began) / max(1, done - self._earlier_steps)
+        left = a_step * (self._steps - done) - (self._clock() - self._last_step)
+        return f"ETA {max(0.0, left):.0f} s"
 
     def _by_policy(self, totals: Mapping[str, Mapping[str, float]]) -> Table:
         """Make the table of several policies: updates, calls, tokens, and first and last mean credit."""
@@ -164,16 +224,18 @@ class ConsoleTracker(RewardHistory):
 
     def _line(self, report: StepReport) -> str:
         done = report.step + 1
-        eta = (time.perf_counter() - self._began) / (done - self._earlier_steps) * (self._steps - done)
         who = f"{report.policy} v{report.policy_version}  " if self.policies else ""
         credit = report.metrics.get("credit_mean")
         own = f"credit {credit:.3f}  " if self.policies and credit is not None else ""
         return (
             f"step {done:4}/{self._steps}  {who}reward {_number(self.rewards[-1])}  {own}"
-            f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  ETA {eta:.0f} s"
+            f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  {self._eta()}"
         )
 
-    def _panel(self, report: StepReport) -> Panel:
+    def _panel(self) -> Panel:
+        now = Text(self._activity.line(), style="cyan")
+        if (report := self._last) is None:
+            return Panel(now, border_style="cyan", title=Text("before the first step"), title_align="left")
         m, s = report.metrics, report.seconds
         facts = Table.grid(padding=(0, 3))
         facts.add_row(
@@ -184,11 +246,11 @@ class ConsoleTracker(RewardHistory):
             f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}"
         )
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
-        for name, last in self.latest.items() if self.policies else ():
+        for name, last in list(self.latest.items()) if self.policies else ():
             text = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
             facts.add_row(Text(text + _number(last.metrics.get("credit_mean", float("nan")))))
         return Panel(
-            Group(self._progress, facts),
+            Group(self._progress, facts, now),
             border_style="cyan",
             title=Text(f"{report.policy} v{report.policy_version}"),
             title_align="left",

@@ -1,4 +1,6 @@
-"""``events.jsonl`` has a line for each notification, to follow a run or feed another tool. Off by default."""
+"""``events.jsonl`` has a line for each notification except progress, to follow a run or feed another tool.
+Off by default.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from agentlightning.types.base import (
     merge_tags as merge_tags,
     new_id as new_id,
 )
+from agentlightning.types.progress import Progress as Progress
 from agentlightning.types.recipe import (
     LossAggregation as LossAggregation,
     Recipe as Recipe,

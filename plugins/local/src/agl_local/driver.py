@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ from agl_local.policy.checkpoint import (
 )
 from agl_local.policy.export import export_policy
 from agl_local.policy.folder import Policy, fingerprint, state
+from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
 from agl_local.text.grammar import GrammarCompiler
@@ -119,7 +121,8 @@ class LocalDriver:
             began = time.perf_counter()
             batch = await job.collect(step)
             collected = time.perf_counter()
-            metrics = await self._call(self._update, updater, batch)
+            tell = teller(job.progress, step, self._processes)
+            metrics = await self._call(self._update, updater, batch, tell)
             updated = time.perf_counter()
             if metrics["optimizer_steps"]:
                 await self._call(self._publish, self._version + 1)
@@ -238,7 +241,7 @@ class LocalDriver:
             )
         return self._reference
 
-    def _update(self, updater: Updater, batch: Batch) -> dict[str, float]:
+    def _update(self, updater: Updater, batch: Batch, tell: Tell | None = None) -> dict[str, float]:
         """One update; a batch that nothing can be learned from is counted as ``skipped``, and changes
         nothing.
         """
@@ -246,7 +249,7 @@ class LocalDriver:
         if len(mine) != len(batch.rows):
             others = sorted({row.policy for row in batch.rows} - {self.name})
             raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
-        metrics = updater.update(mine, self._version)
+        metrics = updater.update(mine, self._version, tell)
         del metrics["seconds"]  # the report has the phase's own
         metrics["skipped"] = float(not metrics["tokens_trained"])
         if metrics["skipped"] and not metrics["tokens_zero_advantage"]:
@@ -256,6 +259,10 @@ class LocalDriver:
                 self._version,
             )
         return metrics
+
+    def _processes(self) -> dict[str, int]:
+        """Ids of the processes whose memory is of interest, by name."""
+        return {"trainer": os.getpid(), **(self._engines.pids() if self._engines is not None else {})}
 
     def _publish(self, version: int) -> None:
         assert self._engines is not None

@@ -13,7 +13,7 @@ from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.forecast import ProbeMeasurements, Workload, judge_forecast, predict
 from agentlightning.doctor.memory import measure
 from agentlightning.doctor.report import Check
-from agentlightning.types import Batch, Evaluation, StepReport
+from agentlightning.types import Batch, Evaluation, Progress, StepReport
 
 SLOW = 30.0
 """An update that took longer, in seconds, is not repeated."""
@@ -125,6 +125,9 @@ class Rehearsal:
 
     def _slow(self) -> bool:
         return self._spent(0).get("update", 0.0) > SLOW
+
+    def progress(self, progress: Progress) -> None:
+        """Show nothing."""
 
     async def report(self, report: StepReport) -> None:
         """Keep the measurements of the step."""

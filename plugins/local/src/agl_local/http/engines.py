@@ -17,6 +17,7 @@ from torch import Tensor
 from agentlightning.types import LLM
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.http.process import EngineProcess
 from agl_local.policy.shared import Handover, SharedWeights
 
 T = TypeVar("T")
@@ -57,6 +58,11 @@ class Engines:
             if len(set(served)) > 1:
                 raise EngineError(f"the engines of one policy serve different versions: {served}")
         return served[0]
+
+    def pids(self) -> dict[str, int]:
+        """Names and ids of the engines that are processes of their own."""
+        found = [engine.pid for engine in self.each if isinstance(engine, EngineProcess) and engine.alive()]
+        return {f"engine {i + 1}" if len(found) > 1 else "engine": pid for i, pid in enumerate(found)}
 
     def close(self) -> None:
         """End all. Idempotent."""

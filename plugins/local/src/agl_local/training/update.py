@@ -21,6 +21,7 @@ from torch import Tensor
 from agentlightning.credit.fingerprints.digest import canonical_order
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.progress import Meter, Tell
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import (
     RowError,
@@ -98,10 +99,13 @@ class Updater:
         self.skipped = 0
         """Optimizer steps left out because loss or gradient was not finite."""
         self._shuffle = torch.Generator().manual_seed(seed)
+        self._meter = Meter(0, None)
 
-    def update(self, rows: Sequence[Row], version: int | None = None) -> dict[str, float]:
+    def update(
+        self, rows: Sequence[Row], version: int | None = None, tell: Tell | None = None
+    ) -> dict[str, float]:
         """Train on ``rows``, sampled by policy ``version`` or earlier ones (None: the latest that occurs in
-        them).
+        them). ``tell`` is called after each micro-batch.
 
         Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of the rest;
         ``entropy`` is the mean of −logp unless the recipe has an entropy term). Raises RowError before
@@ -113,6 +117,8 @@ class Updater:
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
         stats = Tally(current)
+        live = sum(map(self._live, rows))
+        self._meter = Meter(len(self._to_prescore(rows)) + self.recipe.epochs * live, tell)
         proximal = self._prescore(rows, stats)
         for _ in range(self.recipe.epochs):
             for share in self._minibatches(rows):
@@ -208,14 +214,7 @@ class Updater:
         With one step the first forward of the step gives both for nothing; only rows without a gradient are
         left.
         """
-        several = self.recipe.minibatches > 1 or self.recipe.epochs > 1
-        anchored = self.recipe.importance_cap is not None and several
-        if anchored or (self.verify and self.recipe.minibatches > 1):
-            wanted = list(rows)
-        elif self.verify:
-            wanted = [row for row in rows if not self._live(row)]
-        else:
-            return {}
+        wanted = self._to_prescore(rows)
         known: dict[str, Tensor] = {}
         still = {row.row_id for row in wanted if not self._live(row)}
         for tokens in self._micro(wanted, stats):
@@ -225,7 +224,18 @@ class Updater:
             stats.add_still(logprobs[of_still.to(logprobs.device)[tokens.packed.rows]])
             counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
             known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
-        return known if anchored else {}
+        return known if self._anchored else {}
+
+    def _to_prescore(self, rows: Sequence[Row]) -> list[Row]:
+        if self._anchored or (self.verify and self.recipe.minibatches > 1):
+            return list(rows)
+        return [row for row in rows if not self._live(row)] if self.verify else []
+
+    @property
+    def _anchored(self) -> bool:
+        """The logprobs before the first step are an anchor of the later ones."""
+        several = self.recipe.minibatches > 1 or self.recipe.epochs > 1
+        return self.recipe.importance_cap is not None and several
 
     def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
@@ -233,6 +243,7 @@ class Updater:
             tokens = tokens_of(group, self.eos_ids, self.share, self.grammars)
             stats.packed(tokens.packed)
             yield tokens.to(self.model.device, compute_dtype(self.model))
+            self._meter.add(group)
 
     @torch.no_grad()
     def _reference_logprobs(self, tokens: Tokens) -> Tensor | None:
