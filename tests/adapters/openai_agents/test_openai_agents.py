@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agents import (
     InputGuardrail,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
     OpenAIResponsesModel,
     RunConfig,
     Runner,
@@ -30,6 +32,7 @@ from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.spans import NoOpSpan
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
+from contract.through_gateway import leased_attempt
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel
@@ -466,3 +469,52 @@ def test_nothing_is_left_in_the_registries() -> None:
     assert not BRIDGE.active
     assert BRIDGE not in get_trace_provider()._multi_processor._processors
     OpenAIAgentsInstrumentor().instrument()
+
+
+async def _previous(agent: Agent[Any], client: AsyncOpenAI) -> None:
+    first = await Runner.run(agent, "one")
+    await Runner.run(agent, "two", previous_response_id=first.last_response_id)
+
+
+async def _automatic(agent: Agent[Any], client: AsyncOpenAI) -> None:
+    first = await Runner.run(agent, "one", auto_previous_response_id=True)
+    more = {"previous_response_id": first.last_response_id, "auto_previous_response_id": True}
+    result = Runner.run_streamed(agent, "two", **more)
+    async for _ in result.stream_events():
+        pass
+
+
+async def _conversation(agent: Agent[Any], client: AsyncOpenAI) -> None:
+    conversation = await client.conversations.create()
+    for text in ("one", "two"):
+        await Runner.run(agent, text, conversation_id=conversation.id)
+
+
+async def _session(agent: Agent[Any], client: AsyncOpenAI) -> None:
+    session = OpenAIConversationsSession(openai_client=client)
+    for text in ("one", "two"):
+        await Runner.run(agent, text, session=session)
+    assert len(await session.get_items()) == 8 and await session.pop_item()
+    assert len(await session.get_items()) == 7
+    await session.clear_session()
+
+
+@pytest.mark.parametrize("go", [_previous, _automatic, _conversation, _session])
+async def test_what_the_server_remembers_is_exact_and_one_row(go: Any, tmp_path: Path) -> None:
+    def reply(body: dict[str, Any]) -> Any:
+        asked = body["messages"][-1]
+        call = tool_call("add", '{"a":  1, "b": 1}', f"c{len(engine.log)}")
+        return call if asked["role"] == "user" else "it is 2"
+
+    async with ScriptedModelServer(reply) as engine, leased_attempt(engine, tmp_path) as leased:
+        with leased.active():
+            async with AsyncOpenAI(base_url=leased.context.gateway, api_key=leased.context.key) as client:
+                model = OpenAIResponsesModel("policy", client)
+                await go(Agent(name="solver", model=model, tools=[function_tool(add)]), client)
+        record, verdicts = await leased.finish()
+    assert [verdict.kind for verdict in verdicts] == ["exact"] * 4
+    whole: list[int] = []
+    for call, exchange in zip(record.calls, engine.log, strict=True):
+        prompt, response = list(call.prompt_ids or ()), list(call.response_ids or ())
+        assert prompt == exchange.prompt_ids and prompt[: len(whole)] == whole
+        whole = prompt + response

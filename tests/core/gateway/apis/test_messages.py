@@ -193,7 +193,7 @@ def test_answer():
 def test_why_it_stopped(finish, more, reason):
     answer = MESSAGES.answer({}, chat({"role": "assistant", "content": ""}, finish, **more))
     assert (answer["stop_reason"], answer["stop_sequence"]) == reason
-    assert answer["content"] == [{"type": "text", "text": "", "citations": None}]
+    assert answer["content"] == [{"type": "text", "text": ""}]
 
 
 def test_errors():

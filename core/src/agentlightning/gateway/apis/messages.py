@@ -286,7 +286,7 @@ def _blocks(message: Mapping[str, Any], answer_id: str) -> list[dict[str, Any]]:
     calls = message.get("tool_calls") or ()
     content = message.get("content") or message.get("refusal")
     if content or not calls:
-        blocks.append({"type": "text", "text": content or "", "citations": None})
+        blocks.append({"type": "text", "text": content or ""})
     for index, call in enumerate(calls):
         name, arguments = call["function"]["name"], call["function"].get("arguments") or ""
         use = {"id": call_id(call, answer_id, index), "name": name, "input": tool_input(arguments)}
