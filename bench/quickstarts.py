@@ -31,6 +31,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "langgraph": ("latest", "langgraph"),
     "autogen": ("latest", "autogen-agentchat"),
     "crewai": ("crewai", "crewai"),
+    "google-adk": ("adk", "google-adk"),
     "openai-agents": ("latest", "openai-agents"),
     "agentscope": ("latest", "agentscope"),
     "agent-framework": ("latest", "agent-framework-core"),
@@ -54,7 +55,11 @@ def quickstart(name: str, python: Path, package: str) -> dict[str, Any]:
     known = set((ROOT / "runs").glob("*")) if (ROOT / "runs").exists() else set()
     script = ROOT / "examples" / f"quickstart_{name.replace('-', '_')}.py"
     begin = time.perf_counter()
-    quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
+    quiet = {
+        "CREWAI_DISABLE_TELEMETRY": "true",
+        "CREWAI_TRACING_ENABLED": "false",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
     subprocess.run([str(python), str(script)], cwd=ROOT, env=os.environ | quiet, check=True)
     seconds = time.perf_counter() - begin
     (folder,) = set((ROOT / "runs").glob("*")) - known

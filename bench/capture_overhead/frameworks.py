@@ -206,6 +206,19 @@ def pydantic_ai() -> Run:
     return lambda task: agent.run(task)
 
 
+def google_adk() -> Run:
+    """An ``Agent`` in a session of its own each run."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    from google.adk.agents import Agent
+    from google.adk.models.lite_llm import LiteLlm
+    from google.adk.runners import InMemoryRunner
+    from openai import AsyncOpenAI
+
+    model = LiteLlm("openai/policy", client=AsyncOpenAI(base_url=URL, api_key=KEY))
+    agent = Agent(name=NAME, model=model, instruction="Solve.", tools=[add])
+    return lambda task: InMemoryRunner(agent).run_debug(task, quiet=True)
+
+
 CASES = {
     "openai": Case("latest", "openai", None, bare),
     "langchain": Case("latest", "langchain", "agl_langchain:LangChainInstrumentor", langchain),
@@ -220,5 +233,6 @@ CASES = {
     "agent-framework": Case(
         "latest", "agent-framework-core", "agl_agent_framework:AgentFrameworkInstrumentor", agent_framework
     ),
+    "google-adk": Case("adk", "google-adk", "agl_google_adk:GoogleADKInstrumentor", google_adk),
     "pydantic-ai": Case("latest", "pydantic-ai-slim", "agl_pydantic_ai:PydanticAIInstrumentor", pydantic_ai),
 }

@@ -21,12 +21,17 @@ MODULE = re.compile(r'(from |import |framework="|if "|when `)tinyagents\b')
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
+def class_name(title: str) -> str:
+    """The framework's name as the beginning of a class's: ``Google ADK`` is ``GoogleADK``."""
+    return "".join(word[0].upper() + word[1:] for word in re.findall(r"[^\W_]+", title))
+
+
 def renamed(text: str, name: str, module: str, title: str) -> str:
     """``text`` with the imaginary framework's names replaced."""
     text = MODULE.sub(lambda match: match[1] + module, text)
     text = text.replace("agl_tinyagents", "agl_" + name.replace("-", "_"))
-    text = text.replace("TinyAgentsInstrumentor", re.sub(r"\W", "", title) + "Instrumentor")
-    text = text.replace("TestTinyAgents", "Test" + re.sub(r"\W", "", title))
+    text = text.replace("TinyAgentsInstrumentor", class_name(title) + "Instrumentor")
+    text = text.replace("TestTinyAgents", "Test" + class_name(title))
     return text.replace("TinyAgents", title).replace("tinyagents", name)
 
 
@@ -51,7 +56,9 @@ def main() -> int:
     )
     parser.add_argument("name", help="the adapter's name, as its framework's distribution is called")
     parser.add_argument("--module", help="the framework's import name (default: the name, with underscores)")
-    parser.add_argument("--title", help="the framework's name in prose (default: the name)")
+    parser.add_argument(
+        "--title", help="the framework's name in prose, and, joined, in class names (default: the name)"
+    )
     parser.add_argument("--into", type=Path, default=Path("."), help="the folder that gets the new folder")
     given = parser.parse_args()
     if not NAME.fullmatch(given.name):
@@ -59,11 +66,14 @@ def main() -> int:
     module = given.module or given.name.replace("-", "_")
     if not all(part.isidentifier() for part in module.split(".")):
         parser.error(f"--module {module!r} cannot be imported: give the name that stands after `import`")
+    title = given.title or given.name.replace("-", " ").title()
+    if not class_name(title).isidentifier():
+        parser.error(f"--title {title!r} begins no class name: begin it with a letter")
     folder = given.into / given.name
     if folder.exists():
         parser.error(f"{folder} exists already; remove it or give another --into")
     try:
-        written = write(folder, given.name, module, given.title or given.name.replace("-", " ").title())
+        written = write(folder, given.name, module, title)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         parser.error(f"{folder} cannot be written: {error}")

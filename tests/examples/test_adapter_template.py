@@ -97,8 +97,21 @@ def test_a_marked_agent_of_a_users_is_wrapped_where_the_adapter_says(begun: Path
 
 
 @pytest.mark.parametrize(
+    ("title", "named"),
+    [("smolagents", "Smolagents"), ("Google ADK", "GoogleADK"), ("DSPy", "DSPy"), ("x-y_z 2", "XYZ2")],
+)
+def test_a_title_makes_class_names(tmp_path: Path, title: str, named: str) -> None:
+    done = run(FOLDER / "new.py", "acme", "--title", title, "--into", tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    switch = (tmp_path / "acme" / "src" / "agl_acme" / "__init__.py").read_text()
+    assert f"class {named}Instrumentor(" in switch and title in switch
+    assert f"class Test{named}(" in (tmp_path / "acme" / "tests" / "test_contract.py").read_text()
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("acme", "--title", "3 agents"), "begins no class name"),
         (("Acme Agents",), "no name for an adapter"),
         (("acme", "--module", "a-b"), "cannot be imported"),
         (("taken",), "exists already"),

@@ -47,6 +47,11 @@ def test_every_definition_can_be_read_and_is_exactly_pinned(environment):
         assert defined.requires and all("==" in word for word in defined.requires), name
 
 
+def test_an_environments_own_pin_stands_in_place_of_the_common_one(environment):
+    made = environment.definition({"requires": ["a[x]==2", "b==1"]}, ["A==1", "ab==1"])
+    assert made.requires == ["ab==1", "a[x]==2", "b==1"]
+
+
 def test_one_that_is_alone_has_neither_the_suite_nor_what_is_common(environment, pips):
     calls, _ = pips
     beside = environment.definition({"requires": ["a==1"]}, COMMON)

@@ -78,6 +78,7 @@ PROGRAMS = [
         "agent-framework",
         tools={"get_weather": 2},
     ),
+    App("google_adk_agent.py", "google.adk", {"weather_agent": 2}, "google-adk"),
 ]
 
 
@@ -102,6 +103,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("CREWAI_TRACING_ENABLED", "false")
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "0")
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
 async def run_app(app: App, folder: Path, *before: str, **options: Any) -> Outcome:

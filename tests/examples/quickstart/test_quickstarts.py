@@ -27,12 +27,16 @@ FRAMEWORKS = [
     "agentscope",
     "autogen",
     "crewai",
+    "google_adk",
     "langchain",
     "langgraph",
     "openai",
     "openai_agents",
     "pydantic_ai",
 ]
+
+MODULES = {"google_adk": "google.adk", "langchain": "langchain_openai", "openai_agents": "agents"}
+"""What a quickstart needs, where that is not its name."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def test_the_tokenizer_is_the_one_the_code_builds(policy: Policy) -> None:
 @pytest.mark.parametrize("name", sampled(FRAMEWORKS, FRAMEWORKS.index("openai")))
 def test_a_step_is_trained(name: str, tmp_path: Path) -> None:
     if name not in ("openai", "autogen"):
-        pytest.importorskip({"openai_agents": "agents", "langchain": "langchain_openai"}.get(name, name))
+        pytest.importorskip(MODULES.get(name, name))
     script = imported(EXAMPLES / f"quickstart_{name}.py")
     trainer = agl.Trainer(
         policy=HERE / "policy",

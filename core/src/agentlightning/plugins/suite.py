@@ -7,8 +7,8 @@ suite that one needs. pip would look for a missing one elsewhere.
 from __future__ import annotations
 
 _ADAPTERS = (
-    *("agent-framework", "agentscope", "autogen", "crewai", "langchain", "langgraph", "openai-agents"),
-    "pydantic-ai",
+    *("agent-framework", "agentscope", "autogen", "crewai", "google-adk", "langchain", "langgraph"),
+    *("openai-agents", "pydantic-ai"),
 )
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {

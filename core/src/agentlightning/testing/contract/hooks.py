@@ -68,6 +68,10 @@ class AdapterHooks(ABC):
         """Return a tool call's arguments in its span: the model's text, or the framework's form of it."""
         return ARGUMENTS
 
+    def result(self, text: str) -> str:
+        """Return a tool's result in its span, where the tool returned ``text``: what the model reads."""
+        return text
+
     def excuse(self, test: pytest.Item) -> str | None:
         """Return why this test must fail because of a fault of the framework; ``None``: it must pass."""
         return None

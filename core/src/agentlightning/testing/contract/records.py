@@ -33,7 +33,7 @@ class RecordsContract(AdapterHooks):
         (tool,) = [s for s in recording.spans if s.attributes.get(semconv.OPERATION_NAME) == "execute_tool"]
         assert tool.attributes[semconv.TOOL_NAME] == TOOL
         assert tool.attributes[semconv.TOOL_CALL_ARGUMENTS] == self.arguments(stream)
-        assert tool.attributes[semconv.TOOL_CALL_RESULT] == "42"
+        assert tool.attributes[semconv.TOOL_CALL_RESULT] == self.result("42")
         assert tool.attributes[semconv.AGENT_NAME] == SOLVER
         assert tool.attempt_id == recording.context.attempt_id
         first, second = recording.calls
