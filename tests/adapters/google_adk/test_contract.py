@@ -60,7 +60,8 @@ class TestGoogleADK(AdapterContract):
         return GoogleADKInstrumentor()
 
     def client(self, url: str, key: str) -> Any:
-        return LiteLlm("openai/policy", client=AsyncOpenAI(base_url=url, api_key=key, max_retries=3))
+        client = AsyncOpenAI(base_url=url, api_key=key, max_retries=3)
+        return LiteLlm("openai/policy", client=client, max_retries=3)  # litellm sets the client's to its own
 
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
         return await said(agent_of(client, SOLVER, tools=[tool], on_tool_error_callback=told), task, stream)
