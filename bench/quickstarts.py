@@ -36,6 +36,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "agentscope": ("latest", "agentscope"),
     "agent-framework": ("latest", "agent-framework-core"),
     "pydantic-ai": ("latest", "pydantic-ai-slim"),
+    "smolagents": ("smolagents", "smolagents"),
 }
 """Framework → its environment, and the distribution whose version is told."""
 EDGE = 3

@@ -219,6 +219,24 @@ def google_adk() -> Run:
     return lambda task: InMemoryRunner(agent).run_debug(task, quiet=True)
 
 
+def smolagents() -> Run:
+    """A ``ToolCallingAgent`` for all runs, each in a thread: it blocks. Its last step asks without tools."""
+    import asyncio
+
+    from smolagents import LogLevel, OpenAIServerModel, Tool, ToolCallingAgent
+
+    class Add(Tool):
+        name, description, output_type = "add", "Add two numbers.", "integer"
+        inputs = {key: {"type": "integer", "description": "A number."} for key in ("a", "b")}
+
+        def forward(self, a: int, b: int) -> int:
+            return add(a, b)
+
+    model = OpenAIServerModel("policy", api_base=URL, api_key=KEY)
+    agent = ToolCallingAgent([Add()], model, name=NAME, max_steps=1, verbosity_level=LogLevel.OFF)
+    return lambda task: asyncio.to_thread(agent.run, task)
+
+
 CASES = {
     "openai": Case("latest", "openai", None, bare),
     "langchain": Case("latest", "langchain", "agl_langchain:LangChainInstrumentor", langchain),
@@ -235,4 +253,5 @@ CASES = {
     ),
     "google-adk": Case("adk", "google-adk", "agl_google_adk:GoogleADKInstrumentor", google_adk),
     "pydantic-ai": Case("latest", "pydantic-ai-slim", "agl_pydantic_ai:PydanticAIInstrumentor", pydantic_ai),
+    "smolagents": Case("smolagents", "smolagents", "agl_smolagents:SmolagentsInstrumentor", smolagents),
 }

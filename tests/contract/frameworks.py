@@ -24,6 +24,7 @@ FRAMEWORKS = {
     "openai_agents": ("OpenAI Agents", "openai-agents"),
     "openai_sdk": ("openai SDK", "openai"),
     "pydantic_ai": ("Pydantic AI", "pydantic-ai-slim"),
+    "smolagents": ("smolagents", "smolagents"),
 }
 """By folder: the name people use, and the distribution whose version is the row's."""
 

@@ -90,7 +90,7 @@ class TestOpenAISDK(AdapterContract):
     def client(self, url: str, key: str) -> Any:
         return Clients(url, key)
 
-    async def say(self, client: Any, messages: list[Any], stream: bool, **fields: Any) -> Any:
+    async def reply(self, client: Any, messages: list[Any], stream: bool, **fields: Any) -> Any:
         """One answer's message; the SDK puts a stream together."""
         completions = client.loop.chat.completions
         if not stream:
@@ -101,7 +101,7 @@ class TestOpenAISDK(AdapterContract):
     async def tool_agent(self, client: Any, task: str, tool: Callable[..., Any], stream: bool) -> str:
         messages = asked(SOLVER, task)
         with speaking(SOLVER):
-            while (message := await self.say(client, messages, stream, tools=[FUNCTION])).tool_calls:
+            while (message := await self.reply(client, messages, stream, tools=[FUNCTION])).tool_calls:
                 said = message.model_dump(include={"role", "content"})
                 calls = [
                     call.model_dump(include={"id": True, "type": True, "function": {"name", "arguments"}})
@@ -124,12 +124,12 @@ class TestOpenAISDK(AdapterContract):
     async def team(self, client: Any, task: str, stream: bool) -> None:
         for name in TEAM:
             with speaking(name):
-                task += str((await self.say(client, asked(name, task), stream)).content)
+                task += str((await self.reply(client, asked(name, task), stream)).content)
 
     async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
         with speaking(SOLVER):
             if stream:
-                return (await self.say(client, asked(SOLVER, task), True, response_format=schema)).parsed
+                return (await self.reply(client, asked(SOLVER, task), True, response_format=schema)).parsed
             answer = await client.loop.chat.completions.parse(
                 model="policy", messages=asked(SOLVER, task), response_format=schema
             )

@@ -33,6 +33,7 @@ FRAMEWORKS = [
     "openai",
     "openai_agents",
     "pydantic_ai",
+    "smolagents",
 ]
 
 MODULES = {"google_adk": "google.adk", "langchain": "langchain_openai", "openai_agents": "agents"}

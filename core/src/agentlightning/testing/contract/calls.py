@@ -13,7 +13,7 @@ from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature, lacking
 from agentlightning.testing.contract.hooks import AdapterHooks, add
 from agentlightning.testing.contract.recording import Recording, assert_each_exact, assert_exact
-from agentlightning.testing.contract.script import SOLVER, TEAM, say
+from agentlightning.testing.contract.script import SOLVER, TEAM
 from agentlightning.testing.contract.tally import CountedServer
 
 
@@ -54,7 +54,7 @@ class CallsContract(AdapterHooks):
 
     @feature("sync", "tools")
     def test_the_blocking_face(self) -> None:
-        with CountedServer(say, ids="always") as server:
+        with CountedServer(self.say, ids="always") as server:
             client = self.client(server.url, CONTEXT_KEY)
             recording = Recording("sync", server.url)
             with recording.active():

@@ -18,7 +18,7 @@ from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature
 from agentlightning.testing.contract.hooks import AdapterHooks, add
 from agentlightning.testing.contract.recording import Recording, assert_each_exact, assert_exact
-from agentlightning.testing.contract.script import SOLVER, TEAM, say
+from agentlightning.testing.contract.script import SOLVER, TEAM
 from agentlightning.testing.contract.tally import CountedServer
 from agentlightning.types import Span
 
@@ -94,7 +94,7 @@ class CrowdsContract(AdapterHooks):
             await self.tool_agent(client, task, add, stream)
             await self.close(client)
 
-        with CountedServer(say, ids="always") as server, ThreadPoolExecutor(8) as pool:
+        with CountedServer(self.say, ids="always") as server, ThreadPoolExecutor(8) as pool:
             recordings = [Recording(str(number), server.url) for number in range(0, 16, 2)]
             jobs = []
             for number, recording in enumerate(recordings):

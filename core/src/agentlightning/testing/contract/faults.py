@@ -15,7 +15,7 @@ from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature
 from agentlightning.testing.contract.hooks import AdapterHooks, add
 from agentlightning.testing.contract.recording import Recording, assert_exact
-from agentlightning.testing.contract.script import SOLVER, Failing, say
+from agentlightning.testing.contract.script import SOLVER, Failing
 from agentlightning.testing.contract.tally import TALLY
 
 
@@ -28,7 +28,7 @@ class FaultsContract(AdapterHooks):
     async def test_retries_are_visible(
         self, server: ScriptedModelServer, shared: Any, status: int, stream: bool
     ) -> None:
-        server.reply = Failing(status, status)
+        server.reply = Failing(self.say, status, status)
         recording = Recording("retried", server.url)
         with recording.active():
             await self.tool_agent(shared, "how much?", add, stream)
@@ -43,7 +43,7 @@ class FaultsContract(AdapterHooks):
     async def test_a_model_that_fails_for_good_is_an_error_span(
         self, server: ScriptedModelServer, shared: Any
     ) -> None:
-        server.reply = Failing(500, forever=True)
+        server.reply = Failing(self.say, 500, forever=True)
         recording = Recording("failed", server.url)
         with recording.active(), pytest.raises(Exception, match="not now"):
             await self.tool_agent(shared, "how much?", add, False)
@@ -90,7 +90,7 @@ class FaultsContract(AdapterHooks):
         async def hang(body: dict[str, Any]) -> Any:
             asked.set()
             await go.wait()
-            return "late"
+            return self.answer("late")
 
         server.reply = hang
         recording = Recording("cancelled", server.url)
@@ -109,7 +109,7 @@ class FaultsContract(AdapterHooks):
             assert_exact(recording, server.log)
         else:
             TALLY.aside(server.log)  # no client received the answer
-        server.reply, seen = say, len(server.log)
+        server.reply, seen = self.say, len(server.log)
         after = Recording("after", server.url)
         with after.active():
             await self.tool_agent(shared, "how much?", add, stream)

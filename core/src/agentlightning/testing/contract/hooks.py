@@ -11,7 +11,8 @@ import pytest
 from agentlightning.capture import COUNTS
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.testing.contract.script import ARGUMENTS, say
+from agentlightning.testing.contract import script
+from agentlightning.testing.contract.script import ARGUMENTS
 from agentlightning.testing.contract.tally import TALLY, CountedServer
 
 
@@ -72,6 +73,16 @@ class AdapterHooks(ABC):
         """Return a tool's result in its span, where the tool returned ``text``: what the model reads."""
         return text
 
+    def say(self, body: dict[str, Any]) -> Any:
+        """Answer a request as the model would: the tool's call, and once its result is there an answer. A
+        framework whose agents finish by a tool, or get results as a user's text, needs a model that does so.
+        """
+        return script.say(body)
+
+    def answer(self, text: str) -> Any:
+        """Return the reply that ends an agent's turn: the text, or the call of a tool that gives it."""
+        return text
+
     def excuse(self, test: pytest.Item) -> str | None:
         """Return why this test must fail because of a fault of the framework; ``None``: it must pass."""
         return None
@@ -114,7 +125,7 @@ class AdapterHooks(ABC):
     @pytest.fixture
     async def server(self) -> AsyncIterator[ScriptedModelServer]:
         """The scripted model server."""
-        async with CountedServer(say, ids="always") as server:
+        async with CountedServer(self.say, ids="always") as server:
             yield server
 
     @pytest.fixture

@@ -13,7 +13,7 @@ from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.contract.features import STREAM, feature
 from agentlightning.testing.contract.hooks import AdapterHooks, add
 from agentlightning.testing.contract.recording import Recording, assert_exact
-from agentlightning.testing.contract.script import SOLVER, TEAM, TOOL, say
+from agentlightning.testing.contract.script import SOLVER, TEAM, TOOL
 from agentlightning.testing.contract.tally import TALLY, CountedServer
 from agentlightning.testing.contract.through_gateway import leased_attempt
 from agentlightning.types.tokens import TokenIds
@@ -60,7 +60,7 @@ class RecordsContract(AdapterHooks):
     @STREAM
     @feature("tools", "multi-agent")
     async def test_through_the_gateway_every_call_is_exact(self, tmp_path: Path, stream: bool) -> None:
-        async with CountedServer(say) as engine, leased_attempt(engine, tmp_path) as leased:
+        async with CountedServer(self.say) as engine, leased_attempt(engine, tmp_path) as leased:
             client = self.client(leased.context.gateway or "", CONTEXT_KEY)
             with leased.active():
                 await self.tool_agent(client, "how much?", add, stream)

@@ -5,7 +5,7 @@ An answer depends on its request, so that every conversation has its own tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from typing import Any
 
@@ -37,15 +37,16 @@ def say(body: dict[str, Any]) -> Any:
 
 
 class Failing:
-    """Answers the first requests with ``statuses``, and the others as :func:`say` does. Clients may retry at
+    """Answers the first requests with ``statuses``, and the others as ``say`` does. Clients may retry at
     once. With ``forever`` the last status repeats.
     """
 
-    def __init__(self, *statuses: int, forever: bool = False) -> None:
+    def __init__(self, say: Callable[[Any], Any], *statuses: int, forever: bool = False) -> None:
+        self._say = say
         self._statuses: Iterator[int] = chain(statuses, repeat(statuses[-1] if forever else 200))
 
     def __call__(self, body: dict[str, Any]) -> Any:
         status = next(self._statuses)
         if status == 200:
-            return say(body)
+            return self._say(body)
         return Reply(status=status, message="not now", headers={"retry-after-ms": "1"})
