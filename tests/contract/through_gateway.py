@@ -5,5 +5,6 @@ from __future__ import annotations
 from agentlightning.testing.contract.through_gateway import (
     Leased as Leased,
     ModelServer as ModelServer,
+    assert_one_row as assert_one_row,
     leased_attempt as leased_attempt,
 )

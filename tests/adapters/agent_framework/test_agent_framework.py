@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, Never
 
 import pytest
@@ -22,9 +23,10 @@ from agent_framework import (
     observability,
 )
 from agent_framework.exceptions import ChatClientException
-from agent_framework.openai import OpenAIChatCompletionClient
+from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
+from contract.through_gateway import assert_one_row, leased_attempt
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel
@@ -400,3 +402,33 @@ def test_the_plugin() -> None:
 def test_the_registries_are_empty_after_uninstrument() -> None:
     AgentFrameworkInstrumentor().uninstrument()
     AgentFrameworkInstrumentor().instrument()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("how", ["session", "conversation", "unstored"])
+async def test_what_the_server_remembers_is_exact_and_one_row(how: str, stream: bool, tmp_path: Path) -> None:
+    def reply(body: dict[str, Any]) -> Any:
+        call = tool_call("add", '{"a":  1, "b": 1}', f"c{len(engine.log)}")
+        return call if body["messages"][-1]["role"] == "user" else "it is 2"
+
+    async with ScriptedModelServer(reply) as engine, leased_attempt(engine, tmp_path) as leased:
+        with leased.active():
+            url, key = leased.context.gateway, leased.context.key
+            async with AsyncOpenAI(base_url=url, api_key=key) as client:
+                options: Any = {"store": False} if how == "unstored" else None
+                responses = OpenAIChatClient(model="policy", async_client=client)
+                agent = responses.as_agent(name="solver", tools=[add], default_options=options)
+                session = agent.create_session()
+                if how == "conversation":
+                    session = agent.get_session((await client.conversations.create()).id)
+                for text in ("one", "two"):
+                    if stream:
+                        async for _ in agent.run(text, session=session, stream=True):
+                            pass
+                    else:
+                        await agent.run(text, session=session)
+        record, verdicts = await leased.finish()
+    assert [verdict.kind for verdict in verdicts] == ["exact"] * 4
+    assert_one_row(record, engine.log)
+    later = [call.edited.get("continues", "")[:5] for call in record.calls[1:]]
+    assert later == [{"session": "resp_", "conversation": "conv_", "unstored": ""}[how]] * 3

@@ -9,6 +9,7 @@ import json
 import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ pytest.importorskip("langchain")
 from contract.chat_openai import given, opened
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
+from contract.through_gateway import assert_one_row, leased_attempt
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.documents import Document
@@ -521,3 +523,28 @@ def test_the_plugin() -> None:
     assert spec.instrumentor() is LangChainInstrumentor()
     assert spec.entry_methods is not None and spec.entry_methods(int) == ()
     assert list(LangChainInstrumentor().instrumentation_dependencies()) == [spec.requires]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_the_responses_api_is_exact_and_one_row(
+    remembered: bool, streaming: bool, tmp_path: Path
+) -> None:
+    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
+        with leased.active():
+            model = ChatOpenAI(
+                model="policy",
+                base_url=leased.context.gateway,
+                api_key=leased.context.key,  # type: ignore[arg-type]
+                use_responses_api=True,
+                use_previous_response_id=remembered,
+                streaming=streaming,
+            )
+            said: list[Any] = [HumanMessage("one")]
+            for text in ("two", "three"):
+                said += [await model.ainvoke(said), HumanMessage(text)]
+            await model.ainvoke(said)
+        record, verdicts = await leased.finish()
+    assert [verdict.kind for verdict in verdicts] == ["exact"] * 3
+    assert_one_row(record, engine.log)
+    assert [call.edited.get("continues", "")[:5] for call in record.calls[1:]] == [remembered * "resp_"] * 2

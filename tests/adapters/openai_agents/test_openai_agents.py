@@ -32,7 +32,7 @@ from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.spans import NoOpSpan
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
-from contract.through_gateway import leased_attempt
+from contract.through_gateway import assert_one_row, leased_attempt
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel
@@ -513,8 +513,4 @@ async def test_what_the_server_remembers_is_exact_and_one_row(go: Any, tmp_path:
                 await go(Agent(name="solver", model=model, tools=[function_tool(add)]), client)
         record, verdicts = await leased.finish()
     assert [verdict.kind for verdict in verdicts] == ["exact"] * 4
-    whole: list[int] = []
-    for call, exchange in zip(record.calls, engine.log, strict=True):
-        prompt, response = list(call.prompt_ids or ()), list(call.response_ids or ())
-        assert prompt == exchange.prompt_ids and prompt[: len(whole)] == whole
-        whole = prompt + response
+    assert_one_row(record, engine.log)

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.through_gateway import leased_attempt
+from contract.through_gateway import assert_one_row, leased_attempt
 
 from agentlightning.testing import ScriptedModelServer, tool_call
+from agentlightning.testing.scripted import Exchange
+from agentlightning.types import Record
 
 GIVEN = os.environ.get("AGL_NODE_DIR")
 PROGRAM = Path(__file__).with_name("clients.mjs")
@@ -44,8 +46,10 @@ def answering(arguments: str) -> Any:
     return reply
 
 
-async def ran(folder: Path, name: str, arguments: str = COMPACT) -> tuple[dict[str, Any], Any, list[Any]]:
-    """Run one client. Return what it printed, the record, and the bodies that the engine got."""
+async def ran(
+    folder: Path, name: str, arguments: str = COMPACT
+) -> tuple[dict[str, Any], Record, list[Exchange]]:
+    """Run one client. Return what it printed, the record, and what the engine got."""
     if not GIVEN or not (modules := Path(GIVEN) / "node_modules").is_dir():
         pytest.skip("AGL_NODE_DIR names no folder with node_modules: see scripts/node_clients")
     (work := folder / "work").mkdir()
@@ -72,37 +76,26 @@ async def ran(folder: Path, name: str, arguments: str = COMPACT) -> tuple[dict[s
         record, verdicts = await leased.finish()
         assert {verdict.kind for verdict in verdicts} == {"gateway-only"}
         assert [call.status for call in record.calls] == ["ok"] * len(engine.log)
-        for call, exchange in zip(record.calls, engine.log, strict=True):
-            assert list(call.prompt_ids or ()) == exchange.prompt_ids
-            assert list(call.response_ids or ()) == exchange.answers[0].ids
-            assert call.tags["agent"] == "writer"
-        return json.loads(said), record, [exchange.body for exchange in engine.log]
-
-
-def in_one_row(record: Any) -> bool:
-    whole: list[int] = []
-    for call in record.calls:
-        if call.prompt_ids[: len(whole)] != whole:
-            return False
-        whole = call.prompt_ids + call.response_ids
-    return True
+        assert {call.tags["agent"] for call in record.calls} == {"writer"}
+        return json.loads(said), record, engine.log
 
 
 @pytest.mark.parametrize("name", LOOPS)
 async def test_a_loop_of_tools_is_one_row(tmp_path: Path, name: str) -> None:
-    said, record, _ = await ran(tmp_path, name)
+    said, record, log = await ran(tmp_path, name)
     assert said == {"text": "it is 42", "steps": 2}
     assert [call.edited.get("api") for call in record.calls] == [LOOPS[name]] * 2
-    assert in_one_row(record), "both turns are trained in one row"
+    assert_one_row(record, log)
 
 
 @pytest.mark.parametrize("name", ["ai_responses", "ai_chat", "ai_messages"])
 async def test_arguments_written_anew_by_the_ai_sdk(tmp_path: Path, name: str) -> None:
     """It parses arguments and writes them again. Over Messages the gateway finds the model's own text."""
-    _, record, bodies = await ran(tmp_path, name, '{"a":  41}')
-    sent = bodies[1]["messages"][-2]["tool_calls"][0]["function"]["arguments"]
+    _, record, log = await ran(tmp_path, name, '{"a":  41}')
+    sent = log[1].body["messages"][-2]["tool_calls"][0]["function"]["arguments"]
     assert sent == ('{"a":  41}' if name == "ai_messages" else COMPACT)
-    assert in_one_row(record) is (name == "ai_messages")
+    if name == "ai_messages":
+        assert_one_row(record, log)
 
 
 async def test_openai_chat(tmp_path: Path) -> None:
@@ -111,19 +104,20 @@ async def test_openai_chat(tmp_path: Path) -> None:
 
 
 async def test_openai_responses_continue(tmp_path: Path) -> None:
-    said, record, _ = await ran(tmp_path, "openai_responses")
-    assert said == {"text": "hello", "previous": True, "items": 3}
-    assert len(record.calls) == 2 and in_one_row(record)
+    said, record, log = await ran(tmp_path, "openai_responses")
+    assert said == {"text": "hello", "previous": True, "items": 3} and len(record.calls) == 2
+    assert_one_row(record, log)
 
 
 async def test_openai_conversations(tmp_path: Path) -> None:
-    said, record, _ = await ran(tmp_path, "openai_conversation")
-    assert said == {"items": 4} and in_one_row(record)
+    said, record, log = await ran(tmp_path, "openai_conversation")
+    assert said == {"items": 4}
+    assert_one_row(record, log)
 
 
 async def test_an_image_of_the_ai_sdk(tmp_path: Path) -> None:
-    _, record, bodies = await ran(tmp_path, "ai_image")
-    sent = bodies[0]["messages"][-1]["content"][1]["image_url"]["url"]
-    kept = record.calls[0].request["messages"][-1]["content"][1]["image_url"]
+    _, record, log = await ran(tmp_path, "ai_image")
+    sent = log[0].body["messages"][-1]["content"][1]["image_url"]["url"]
+    kept = (record.calls[0].request or {})["messages"][-1]["content"][1]["image_url"]
     assert sent.startswith("data:image/png;base64,") and kept["media_type"] == "image/png"
     assert record.calls[0].masked == "media"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.testing.contract.recording import Recording
+from agentlightning.testing.scripted import Exchange
 from agentlightning.types import AttemptStatus, Record
 
 
@@ -41,6 +42,19 @@ class Leased(Recording):
         (record,) = await self._store.records([context.rollout_id])
         found = verdicts(record)
         return record, [found[call.call_id] for call in record.calls]
+
+
+def assert_one_row(record: Record, log: Sequence[Exchange]) -> None:
+    """Assert that each recorded call has the engine's ids, and that each prompt begins with the prompt and
+    the answer of the call before it: all calls are trained in one row.
+    """
+    whole: list[int] = []
+    assert len(record.calls) == len(log) and log
+    for call, exchange in zip(record.calls, log, strict=True):
+        prompt, response = list(call.prompt_ids or ()), list(call.response_ids or ())
+        assert prompt == exchange.prompt_ids and response == exchange.answers[0].ids
+        assert prompt[: len(whole)] == whole, f"call {call.call_id} does not begin with the call before it"
+        whole = prompt + response
 
 
 @asynccontextmanager
