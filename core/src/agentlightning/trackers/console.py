@@ -250,7 +250,7 @@ class ConsoleTracker(RewardHistory):
             text = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
             facts.add_row(Text(text + _number(last.metrics.get("credit_mean", float("nan")))))
         return Panel(
-            Group(self._progress, facts, now),
+            Group(self._progress, facts, *([now] if now else [])),
             border_style="cyan",
             title=Text(f"{report.policy} v{report.policy_version}"),
             title_align="left",
