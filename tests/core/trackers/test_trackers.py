@@ -135,7 +135,7 @@ def test_a_log_says_what_is_under_way_when_nothing_was_printed_for_long(tmp_path
     tracker.agl_rollout_finished(ended("c", RolloutStatus.FAILED))
     clock.now = 40
     tracker.agl_call_recorded(call("b", 60))
-    assert out.getvalue()[before:] == "evaluation before 2 of 3 rollouts · 2 tokens/s · 30 s\n"
+    assert out.getvalue()[before:] == "evaluation before 2 of 3 rollouts · 2.0 tokens/s · 30 s\n"
 
 
 def test_the_line_of_an_update_has_rows_memory_and_the_time_that_is_left(tmp_path: Path) -> None:

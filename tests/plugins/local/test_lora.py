@@ -169,6 +169,8 @@ def test_the_format_of_peft(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
     assert config["target_modules"] == sorted({name.rpartition(".")[2] for name in adapted(model)})
+    modes = {path.stat().st_mode for path in (tmp_path / "adapter").iterdir()}
+    assert len(modes) == 1
     other = tiny_model()
     adapt(other, LORA, seed=9)
     load_adapters(other, tmp_path / "adapter")

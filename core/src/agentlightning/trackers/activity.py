@@ -66,7 +66,8 @@ class Activity:
         if total:
             parts[0] += f" {done} of {total}" + (f" {now.unit}" if now.unit != now.what else "")
         if tokens and seconds > 0:
-            parts.append(f"{tokens / seconds:.0f} tokens/s")
+            rate = tokens / seconds
+            parts.append(f"{rate:.{int(rate < 10)}f} tokens/s")
         parts.append(f"{seconds:.0f} s")
         if self._memory:
             sizes = (f"{name} {size / 1e9:.1f} GB" for name, size in self._memory.items())

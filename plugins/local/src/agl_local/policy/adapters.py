@@ -6,6 +6,7 @@ Invariant: what is loaded equals what was saved, bit for bit, and belongs to the
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -26,6 +27,8 @@ def save_adapters(model: LanguageModel, folder: Path) -> None:
         text = json.dumps(peft_config(layers), indent=2) + "\n"
         (folder / "adapter_config.json").write_text(text, encoding="utf-8")
         save_file({name: matrix.cpu() for name, matrix in matrices(layers).items()}, folder / _WEIGHTS)
+        # It is written for its owner alone.
+        shutil.copymode(folder / "adapter_config.json", folder / _WEIGHTS)
 
 
 def load_adapters(model: LanguageModel, folder: Path) -> None:
