@@ -535,7 +535,7 @@ async def test_the_responses_api_is_exact_and_one_row(
             model = ChatOpenAI(
                 model="policy",
                 base_url=leased.context.gateway,
-                api_key=leased.context.key,  # type: ignore[arg-type]
+                api_key=leased.context.key,
                 use_responses_api=True,
                 use_previous_response_id=remembered,
                 streaming=streaming,

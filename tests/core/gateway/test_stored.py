@@ -15,6 +15,7 @@ from agentlightning.gateway.admission import history
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
+from agentlightning.types import AttemptStatus
 
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":  1}'}}
@@ -359,3 +360,25 @@ async def test_memory_is_bounded_and_what_is_dropped_is_read_again(scene, monkey
     await client.responses.create(model="m", input="end", conversation=conversation.id)
     turns = [text for role, text in texts(scene.engine) if role == "user"]
     assert turns == [*(f"turn {n}" for n in range(12)), "end"]
+
+
+async def test_a_store_that_fails_is_said_and_may_be_asked_again(scene, monkeypatch):
+    attempt = await scene.start()
+    client = attempt.client().with_options(max_retries=0)
+
+    async def broken(*args, **kwargs):
+        raise RuntimeError("disk on fire")
+
+    for method in ("query_calls", "query_spans", "add_many_spans"):
+        with monkeypatch.context() as patch:
+            patch.setattr(scene.store, method, broken)
+            with pytest.raises(openai.InternalServerError) as refused:
+                if method == "add_many_spans":
+                    await client.conversations.create()
+                else:
+                    await client.responses.retrieve(f"resp_{attempt.attempt_id}-0")
+        assert refused.value.status_code == 503 and refused.value.code == "store-failed"
+        assert "fire" not in str(refused.value)
+    await scene.store.update_attempt(attempt.rollout_id, attempt.attempt_id, AttemptStatus.SUCCEEDED)
+    with pytest.raises(openai.ConflictError, match="ended"):
+        await client.conversations.create()

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
 from agentlightning.gateway.admission.history import History
 from agentlightning.gateway.apis.base import Earlier
+from agentlightning.gateway.apis.items import turn_of
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.responses import RESPONSES
 
@@ -55,6 +56,17 @@ def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
         {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, Earlier()
     )
     assert body["messages"][1:] == [chat["choices"][0]["message"]]
+
+
+@given(answers())
+@settings(deadline=None)
+def test_a_response_continued_is_the_conversation_sent_whole(chat):
+    answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
+    user, more = {"role": "user", "content": "hi"}, {"role": "user", "content": "more"}
+    whole = RESPONSES.chat_body({"model": "m", "input": [user, *answer["output"], more]}, Earlier())
+    before = [user, *turn_of(chat["choices"][0]["message"], answer["id"])]
+    asked = {"model": "m", "input": "more", "previous_response_id": answer["id"]}
+    assert RESPONSES.chat_body(asked, Earlier(messages=before)) == whole
 
 
 @given(answers())

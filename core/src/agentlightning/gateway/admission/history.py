@@ -36,7 +36,7 @@ _OF_ANSWER = re.compile(r"(?:msg|rs|fc)_(.+?-[0-9]+)(?:_[0-9]+)?")
 """The id of an item of an answer, and in it the name of the answer."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeptAnswer(msgspec.Struct, frozen=True):
     """One answered call."""
 
     answer_id: str
@@ -96,7 +96,7 @@ class Conversation:
         elif change.kind == "delete":
             self.exists = False
 
-    def add_answer(self, answer: Answer, sequence: int) -> None:
+    def add_answer(self, answer: KeptAnswer, sequence: int) -> None:
         """Add the input and the answer of a call."""
         self.places += answer.whole[len(self.messages) :]
         self.after = sequence
@@ -107,7 +107,7 @@ class History:
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store, self._rollout, self._attempt = store, rollout_id, attempt_id
-        self._kept: OrderedDict[str, tuple[Answer | Conversation, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[KeptAnswer | Conversation, int]] = OrderedDict()
         """By id, the least recently used first, each with its size."""
         self._bytes = 0
         self._busy: set[str] = set()
@@ -163,10 +163,10 @@ class History:
             self._keep_conversation(conversation)
 
     # ---------------------------------------------------------------------------------- answers, by their ids
-    async def answer(self, answer_id: str) -> Answer:
+    async def answer(self, answer_id: str) -> KeptAnswer:
         """The answer of an id, or :class:`RequestRefused` 404."""
         held = self._kept.get(answer_id)
-        if held is not None and isinstance(held[0], Answer):
+        if held is not None and isinstance(held[0], KeptAnswer):
             self._kept.move_to_end(answer_id)
             return held[0]
         call = await self.call(answer_id)
@@ -282,7 +282,7 @@ class History:
     def _keep_conversation(self, conversation: Conversation) -> None:
         self._keep(conversation.conversation_id, conversation, len(msgspec.json.encode(conversation.places)))
 
-    def _keep(self, name: str, value: Answer | Conversation, size: int) -> None:
+    def _keep(self, name: str, value: KeptAnswer | Conversation, size: int) -> None:
         self._drop(name)
         self._kept[name] = value, size
         self._bytes += size
@@ -305,9 +305,9 @@ def _answered(call: Call) -> bool:
     )
 
 
-def _answer_of(call: Call, request: Mapping[str, Any]) -> Answer:
+def _answer_of(call: Call, request: Mapping[str, Any]) -> KeptAnswer:
     own = 1 if call.edited.get("instructions") else 0
-    return Answer(call.response_id or "", request["messages"][own:], call.response or {})
+    return KeptAnswer(call.response_id or "", request["messages"][own:], call.response or {})
 
 
 def _rebuild(conversation: Conversation, changes: Iterable[Change], calls: Iterable[Call]) -> None:
