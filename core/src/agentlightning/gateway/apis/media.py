@@ -64,7 +64,10 @@ def contents(parts: Sequence[str | Part]) -> str | list[Part]:
 # -------------------------------------------------------------------------------------------------- recording
 def recorded(messages: Any) -> list[Message] | None:
     """The messages as they are recorded; ``None`` if they are only text, and need no change."""
-    if not isinstance(messages, list) or not any(map(_media_parts, messages)):
+    if not isinstance(messages, list):
+        return None
+    in_parts = [m for m in messages if isinstance(m, dict) and isinstance(m.get("content"), list)]
+    if not any(map(_media_parts, in_parts)):
         return None
     return [_recorded_message(message) if _media_parts(message) else message for message in messages]
 
