@@ -1,11 +1,15 @@
 """Seconds of the local driver's update phase: 64 rows of 140 tokens on the demos' tiny policy.
 
-Run ``python bench/local_update.py [--threads 1] [--rounds 7]``; prints one JSON object. The rows are those of
-calc_x in shape: 8 prompts x 8 samples, two calls of one conversation merged into a row, about a quarter of
-the tokens trained. Beside it, in the same run: transformers' own Qwen2 over the same rows in one padded
-batch, the same loss written out over all positions, AdamW and clipping. Rounds alternate; figures are
-medians. ``seconds_all_live`` is without rows of advantage 0; ``seconds`` has a quarter of the groups at equal
-reward, as the demo has. Both trainers start from the same weights and must agree on the gradient norm.
+Run ``python bench/local_update.py [--threads 1] [--rounds 7]``; prints one JSON object, in which
+``tree_training`` says what is saved by computing equal beginnings once (``tree_training.py``). With
+``--policy FOLDER`` that is all, of that policy; ``--modes trie`` leaves out what takes long.
+
+The rows are those of calc_x in shape: 8 prompts x 8 samples, two calls of one conversation merged into a row,
+about a quarter of the tokens trained. Beside it, in the same run: transformers' own Qwen2 over the same rows
+in one padded batch, the same loss written out over all positions, AdamW and clipping. Rounds alternate;
+figures are medians. ``seconds_all_live`` is without rows of advantage 0; ``seconds`` has a quarter of the
+groups at equal reward, as the demo has. Both trainers start from the same weights and must agree on the
+gradient norm.
 """
 
 from __future__ import annotations
@@ -17,12 +21,16 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+import tree_training
 from local_engine import VOCAB, tiny_policy
 
 from agentlightning.types import Recipe, Row
-from agl_local.policy.folder import save_policy
+from agl_local.network.model import LanguageModel
+from agl_local.policy.folder import load_policy, save_policy
+from agl_local.training.freeze import frozen
 from agl_local.training.update import Updater
 
 PROMPTS, SAMPLES = 8, 8
@@ -70,7 +78,9 @@ class Plain:
         width = max(len(row.token_ids) for row in rows)
 
         def padded(name: str) -> torch.Tensor:
-            return torch.tensor([getattr(row, name) + [0] * (width - len(row.token_ids)) for row in rows])
+            return torch.tensor(
+                [list(getattr(row, name)) + [0] * (width - len(row.token_ids)) for row in rows]
+            )
 
         ids, mask = padded("token_ids"), padded("mask")
         attention = torch.tensor([[int(t < len(row.token_ids)) for t in range(width)] for row in rows])
@@ -95,13 +105,38 @@ def timed(update: object, rows: list[Row]) -> tuple[float, float]:
     return seconds, result if isinstance(result, float) else result["grad_norm"]
 
 
+def tree(model: LanguageModel, args: argparse.Namespace) -> dict[str, Any]:
+    """What ``tree_training.measure`` finds for each kind of rows."""
+    options = {"threads": args.threads, "micro_tokens": args.micro_tokens}
+    return {
+        kind: tree_training.measure(
+            model,
+            tree_training.router_rows(model.config.vocab_size, header),
+            args.modes.split(","),
+            args.rounds,
+            **options,
+        )
+        for kind, header in tree_training.HEADERS.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--micro-tokens", type=int, default=4096)
+    parser.add_argument(
+        "--policy", type=Path, help="measure tree training alone, of the policy in this folder"
+    )
+    parser.add_argument("--modes", default="none,trie", help="of none, trie, trie_recomputed")
+    parser.add_argument("--freeze", action="append", default=[], help="pattern of parameters not to train")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.policy is not None:
+        model = load_policy(args.policy).model
+        with frozen(model, args.freeze):
+            print(json.dumps({"threads": args.threads, "tree_training": tree(model, args)}))
+        return
     policy = tiny_policy()
     with tempfile.TemporaryDirectory() as folder:
         plain = Plain(save_policy(policy, folder), lr=1e-4)
@@ -130,6 +165,7 @@ def main() -> None:
                 "threads": args.threads,
                 **{name: round(value, 4) for name, value in medians.items()},
                 "times_faster": round(medians["seconds_transformers"] / medians["seconds_all_live"], 2),
+                "tree_training": tree(tiny_policy().model, args),
             }
         )
     )
