@@ -8,7 +8,7 @@ could not be given. Invariant: for the weights that sampled them, this gives the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,18 +83,26 @@ def token_logprobs(
     free[guides.index] = False
     if guides.masks is not None:
         free[guides.masks.index] = False
-    places = [free.nonzero()[:, 0], guides.index]
-    parts = [_free(model, chosen[places[0]], entropy), _guided(model, chosen[places[1]], guides, entropy)]
+    places = [guides.index]
+    parts = [_guided(model, chosen[guides.index], guides, entropy)]
+    if bool(free.any()):
+        places.append(free.nonzero()[:, 0])
+        parts.append(_free(model, chosen[places[-1]], entropy))
     for masks in _parts(guides.masks, _at_once(model)):
         places.append(masks.index)
         parts.append(_masked(model, chosen[masks.index], masks.bits, entropy))
-    order = torch.cat(places).argsort()
-    joint = torch.cat([logprobs for logprobs, _ in parts])[order]
-    spreads = [spread for _, spread in parts if spread is not None]
-    return Scores(joint, torch.cat(spreads)[order] if entropy else None)
+    return Scores(*_in_order(places, parts))
 
 
 Pair = tuple[Tensor, Tensor | None]
+
+
+def _in_order(places: Sequence[Tensor], parts: Sequence[Pair]) -> Pair:
+    """``parts``, of which part i holds the results of tokens ``places[i]``, as one."""
+    order = torch.cat(list(places)).argsort()
+    spreads = [spread for _, spread in parts if spread is not None]
+    joint = torch.cat([logprobs for logprobs, _ in parts])[order]
+    return joint, torch.cat(spreads)[order] if spreads else None
 
 
 @dataclass(frozen=True)
@@ -125,23 +133,24 @@ def _free(model: LanguageModel, tokens: _Chosen, entropy: bool) -> Pair:
     at, temperature = kinds[0].long(), kinds[1].to(tokens.temperature.dtype)
     size = _at_once(model)
     if len(at) <= size:
-        return _score(model, tokens.states[at], temperature, which, tokens.targets, entropy)
+        states = tokens.states.index_select(0, at)
+        return _score(model, states, temperature, which, tokens.targets, entropy)
     parts: list[Pair] = []
     places: list[Tensor] = []
     for lo in range(0, len(at), size):
         part = slice(lo, lo + size)
         place = ((which >= lo) & (which < lo + size)).nonzero()[:, 0]
-        states, own, targets = tokens.states[at[part]], which[place] - lo, tokens.targets[place]
+        states, own, targets = (
+            tokens.states.index_select(0, at[part]),
+            which[place] - lo,
+            tokens.targets[place],
+        )
         one: Pair = checkpoint(
             _score, model, states, temperature[part], own, targets, entropy, use_reentrant=False
         )
         places.append(place)
         parts.append(one)
-    order = torch.cat(places).argsort()
-    spreads = [spread for _, spread in parts if spread is not None]
-    return torch.cat([logprobs for logprobs, _ in parts])[order], torch.cat(spreads)[
-        order
-    ] if entropy else None
+    return _in_order(places, parts)
 
 
 def _score(
@@ -157,7 +166,9 @@ def _guided(model: LanguageModel, tokens: _Chosen, guides: Guides, entropy: bool
     """Tokens sampled from the ids that ``guides`` allows: only those ids have logits."""
     asked = torch.cat((guides.ids, tokens.targets[:, None]), dim=1)
     only, columns = torch.unique(asked, return_inverse=True)
-    logits = _scaled(model.logits(tokens.states[tokens.at], only), tokens.temperature).gather(1, columns)
+    logits = _scaled(model.logits(tokens.states.index_select(0, tokens.at), only), tokens.temperature).gather(
+        1, columns
+    )
     allowed = logits[:, :-1].masked_fill(~guides.valid, float("-inf"))
     total = allowed.logsumexp(dim=-1)
     logprobs = logits[:, -1] - total
@@ -178,7 +189,7 @@ def _parts(masks: Masks | None, size: int) -> Iterator[Masks]:
 
 def _masked(model: LanguageModel, tokens: _Chosen, bits: Tensor, entropy: bool) -> Pair:
     """Tokens sampled under a grammar. Computed again in the backward pass, so that no logits are kept."""
-    states = tokens.states[tokens.at]
+    states = tokens.states.index_select(0, tokens.at)
     one: Pair = checkpoint(
         _score_masked, model, states, tokens.targets, tokens.temperature, bits, entropy, use_reentrant=False
     )
@@ -206,4 +217,5 @@ def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     """
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    return logits / temperature[:, None].to(logits.dtype)
+    # The usual temperature is 1: its division would read and write all logits twice more.
+    return logits if bool((temperature == 1).all()) else logits / temperature[:, None].to(logits.dtype)
