@@ -19,6 +19,8 @@ from agl_local.network.size import (
     saved_numbers,
 )
 from agl_local.policy.folder import init_model
+from agl_local.training.forward import hidden_states
+from agl_local.training.pack import pack
 
 SMOLLM2 = ModelConfig(
     hidden_size=576,
@@ -107,6 +109,17 @@ def test_a_layer_keeps_that_many_numbers_a_position(name: str, change: dict[str,
     assert saved_numbers(small(num_layers=7, **change)) == 7 * saved_numbers(config)
 
 
+def test_a_trie_keeps_that_much_but_for_a_number_a_head() -> None:
+    """Its attention is computed again from queries, keys and values alone."""
+
+    def kept(layers: int, length: int) -> int:
+        return _kept(small(num_layers=layers), length, trie=True)
+
+    found = (kept(2, 128) - kept(1, 128) - kept(2, 64) + kept(1, 64)) / 64
+    config = small(num_layers=1)
+    assert found == 4 * (saved_numbers(config) - config.num_heads)
+
+
 def test_checkpointing_keeps_the_layers_inputs_and_one_layer() -> None:
     config, one = small(num_layers=5), small(num_layers=1)
     assert saved_numbers(config, checkpointed=True) == 5 * config.hidden_size + saved_numbers(one)
@@ -118,7 +131,7 @@ def test_lora_counts_two_thin_matrices_a_matrix() -> None:
     assert lora_count(config, rank=3) == expected
 
 
-def _kept(config: ModelConfig, length: int) -> int:
+def _kept(config: ModelConfig, length: int, trie: bool = False) -> int:
     """Bytes of the tensors that autograd keeps of one forward pass, parameters left out."""
     model = init_model(config, 0)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -131,6 +144,10 @@ def _kept(config: ModelConfig, length: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = model.hidden(torch.zeros(1, length, dtype=torch.long))
+        if trie:
+            packed = pack([[0] * (length + 1)], [range(1, length + 1)], share=True)
+            hidden = hidden_states(model, packed.inputs)
+        else:
+            hidden = model.hidden(torch.zeros(1, length, dtype=torch.long))
     assert hidden.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
