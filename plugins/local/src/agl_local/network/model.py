@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agl_local.network.attend import attend, causal, decode
 from agl_local.network.config import ForeignConfig, ModelConfig
+from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
 
@@ -107,7 +108,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
-            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+            return rms_norm(x, self.weight, self.eps)
         # In float32 whatever the weights' type, as transformers does.
         normed = F.rms_norm(x.float(), (x.shape[-1],), None, self.eps)
         return self.weight * normed.to(x.dtype)
@@ -253,7 +254,7 @@ class MLP(nn.Module):
             gate, up = F.linear(x, self.packed).chunk(2, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
-        out: Tensor = self.down_proj(F.silu(gate) * up)
+        out: Tensor = self.down_proj(swiglu(gate, up))
         return out
 
 

@@ -6,15 +6,14 @@ intermediate size I, L layers, q query heads and k key heads of D numbers, and a
     a layer's matrices       H·D·(2q + 2k) + 3·H·I
     all parameters           L·(matrices + norms + biases) + H + V·H; an output layer of its own: V·H more
     a token in the cache     2·L·k·D                             its keys and values
-    a trained position       L·(6H + 2·(q + k)·D + 4I + q + 2)   what the backward pass reads again
+    a trained position       L·(4H + 2·(q + k)·D + 3I + q)       what the backward pass reads again
     the same, checkpointed   L·H, and one layer's share of it    Chen et al., arXiv:1604.06174
     LoRA of rank r           L·r·(inputs + outputs, summed over a layer's matrices)
                                                                  Hu et al., arXiv:2106.09685
 
-A trained position keeps in each layer: input, normalised input and its scaled form of both norms (6H, and one
-scale each), turned queries, keys and values, the attention's output with one number a head, and four vectors
-of the MLP (gate, its SiLU, up, their product). Probabilities of attention are not kept: they are computed
-again.
+A trained position keeps in each layer: input and output of both norms (4H), turned queries, keys and values,
+the attention's output with one number a head, and three vectors of the MLP (gate, up, the product). What is
+cheap is not kept but computed again: probabilities of attention, the scales of norms, the gate's SiLU.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def saved_numbers(config: ModelConfig, checkpointed: bool = False) -> int:
     ``checkpointed``: only the layers' inputs are kept, and one layer at a time is computed again.
     """
     heads, width = config.num_heads, config.head_dim
-    norms, attention = 6 * config.hidden_size + 2, 2 * (heads + config.num_kv_heads) * width + heads
-    layer = norms + attention + 4 * config.intermediate_size
+    norms, attention = 4 * config.hidden_size, 2 * (heads + config.num_kv_heads) * width + heads
+    layer = norms + attention + 3 * config.intermediate_size
     if checkpointed:
         return config.num_layers * config.hidden_size + layer
     return config.num_layers * layer
