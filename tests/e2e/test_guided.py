@@ -152,3 +152,40 @@ async def test_tokenize_says_what_the_chat_would_be(line: SimpleNamespace) -> No
 async def test_other_structured_outputs_are_refused(line: SimpleNamespace, outputs: Any) -> None:
     _, key = await line.attempt(0)
     assert (await line.ask(key, structured_outputs=outputs)).status == 400
+
+
+async def test_answers_that_are_continued_are_one_row_and_images_are_refused(line: SimpleNamespace) -> None:
+    openai = pytest.importorskip("openai")
+    rollouts = []
+    for sample in range(2):
+        lease, key = await line.attempt(sample)
+        async with openai.AsyncOpenAI(base_url=line.gateway.url, api_key=key) as client:
+            before = None
+            for turn in range(3):
+                answer = await client.responses.create(
+                    model="policy",
+                    input=f"第{turn}夜 请投票",
+                    instructions="狼人杀",
+                    previous_response_id=before,
+                    max_output_tokens=24,
+                    extra_body={"guided_choice": VOTES},
+                )
+                assert answer.output_text in VOTES
+                before = answer.id
+            image = [{"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}]
+            with pytest.raises(openai.BadRequestError, match="reads text only"):
+                await client.responses.create(model="policy", input=[{"role": "user", "content": image}])
+        rollout_id, attempt_id = lease.rollout.rollout_id, lease.attempt.attempt_id
+        await line.store.update_attempt(rollout_id, attempt_id, AttemptStatus.SUCCEEDED)
+        rollouts.append(rollout_id)
+    records = await line.store.records(rollouts)
+    for i, record in enumerate(records):
+        record.rollout.status, record.rollout.group_id = RolloutStatus.SUCCEEDED, "g"
+        record.rewards = [Reward(value=float(i))]
+    batch = assign(records, GRPO(temperature=1.0), version=0)
+    assert [(ledger.trained, ledger.left_out) for ledger in batch.ledgers] == [(3, {"error": 1})] * 2
+    assert [sum(segment.trained for segment in row.segments) for row in batch.rows] == [3, 3]
+    eos = line.policy.tokenizer.eos_ids
+    metrics = Updater(line.policy.model, GRPO(), eos_ids=eos).update(batch.rows, version=0)
+    assert metrics["logprob_gap_tokens"] == metrics["tokens_trained"] > 0
+    assert metrics["logprob_gap_max"] <= 1e-4

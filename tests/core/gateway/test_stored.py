@@ -1,5 +1,6 @@
 """Requests that refer to earlier answers, and these as objects, as the openai SDK asks for them."""
 
+import json
 from types import SimpleNamespace
 
 import aiohttp
@@ -10,15 +11,23 @@ import openai
 from core.gateway.conftest import SECRET
 from openai import AsyncOpenAI
 
+from agentlightning import semconv
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.gateway.admission import history
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.types import AttemptStatus
+from agentlightning.types import AttemptStatus, Span
 
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":  1}'}}
+FORGED = [
+    {"kind": "append", "messages": [{"content": "no role"}]},
+    {"kind": "append", "messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
+    {"kind": "append", "messages": [{"role": "assistant", "tool_calls": 3}]},
+    {"kind": "replace", "index": -1},
+    {"kind": "replace", "index": 99},
+]
 
 
 @pytest.fixture
@@ -360,6 +369,24 @@ async def test_memory_is_bounded_and_what_is_dropped_is_read_again(scene, monkey
     await client.responses.create(model="m", input="end", conversation=conversation.id)
     turns = [text for role, text in texts(scene.engine) if role == "user"]
     assert turns == [*(f"turn {n}" for n in range(12)), "end"]
+
+
+async def test_a_span_of_the_agents_own_is_no_change(scene, caplog):
+    attempt = await scene.start()
+    client = attempt.client()
+    conversation = await client.conversations.create(items=[{"role": "user", "content": "one"}])
+    for change in ("{}", "no json", *FORGED):
+        given = change if isinstance(change, str) else json.dumps({**change, "of": conversation.id})
+        span = Span(
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            name=semconv.CONVERSATION_SPAN,
+            attributes={semconv.CONVERSATION_CHANGE: given},
+        )
+        await scene.store.add_many_spans([span])
+    await scene.restart()
+    items = (await attempt.client().conversations.items.list(conversation.id)).data
+    assert [item.content[0].text for item in items] == ["one"] and "is not ours" in caplog.text
 
 
 async def test_a_store_that_fails_is_said_and_may_be_asked_again(scene, monkeypatch):

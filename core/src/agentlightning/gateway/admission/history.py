@@ -15,13 +15,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.gateway.apis.base import Earlier, Message, References, ToolArguments
-from agentlightning.gateway.apis.items import ANSWER, CONVERSATION, answer_items, turn_of
+from agentlightning.gateway.apis.base import WRONG_SHAPE, Earlier, Message, References, ToolArguments
+from agentlightning.gateway.apis.items import ANSWER, CONVERSATION, answer_items, items_of, turn_of
 from agentlightning.gateway.apis.media import is_recorded_only, recorded
 from agentlightning.gateway.apis.responses import RESPONSES, not_found
 from agentlightning.gateway.errors import RequestRefused, store_failed
@@ -59,7 +59,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """The conversation or answer."""
     messages: list[Message] = []
     """Those that are added, or put in the place of message ``index``."""
-    index: int = 0
+    index: Annotated[int, msgspec.Meta(ge=0)] = 0
     metadata: dict[str, Any] = {}
     after: int = -1
     """Sequence of the last call of the conversation before the change."""
@@ -91,7 +91,7 @@ class Conversation:
             self.metadata = change.metadata
         if change.kind in ("create", "append"):
             self.places += change.messages
-        elif change.kind == "replace":
+        elif change.kind == "replace" and change.index < len(self.places):
             self.places[change.index] = next(iter(change.messages), None)
         elif change.kind == "delete":
             self.exists = False
@@ -322,8 +322,12 @@ def _rebuild(conversation: Conversation, changes: Iterable[Change], calls: Itera
 
 
 def _change_of(span: Span) -> Change | None:
+    """The change of a span; ``None`` if it is not ours: an agent may export spans of any name."""
     try:
-        return msgspec.json.decode(str(span.attributes.get(semconv.CONVERSATION_CHANGE)), type=Change)
-    except msgspec.DecodeError as error:  # an agent may export spans of any name
-        log.warning("a span %s of attempt %s is not ours: %s", span.name, span.attempt_id, error)
+        change = msgspec.json.decode(str(span.attributes.get(semconv.CONVERSATION_CHANGE)), type=Change)
+        for index, message in enumerate(change.messages):
+            list(items_of(message, str(index)))
+    except (msgspec.DecodeError, *WRONG_SHAPE) as error:
+        log.warning("a span %s of attempt %s is not ours: %r", span.name, span.attempt_id, error)
         return None
+    return change
