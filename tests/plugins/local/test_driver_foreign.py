@@ -56,3 +56,8 @@ def test_trains_saves_and_exports(policy: Policy, tmp_path: Path) -> None:
     ids = torch.tensor([[5, 9, 7, 20]])
     with torch.no_grad():
         assert torch.equal(other(ids).logits, model(ids))
+
+
+def test_layers_that_cannot_be_computed_again_are_refused(policy: Policy) -> None:
+    with pytest.raises(ValueError, match="TransformersLM cannot compute its layers again"):
+        Updater(policy.model, Recipe(name="r"), recompute=True)
