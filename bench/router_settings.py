@@ -1,7 +1,7 @@
 """Settings of the demo with a pretrained model, compared on training databases that are held out for it.
 
     python bench/record.py router_settings -- python bench/router_settings.py
-    python bench/router_settings.py [LR:STEPS ...] [--seed N]
+    python bench/router_settings.py [LR:STEPS:TEMPERATURE ...] [--seed N]
 
 Each run trains on the questions about 70 training databases and is evaluated on the 451 questions about the
 other 12; the development questions are never touched. The last line is one JSON object: the reward after each
@@ -19,31 +19,37 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SETS = ("environment.train.args.spec=tuning:train", "environment.val.args.spec=tuning:heldout")
-DEFAULT = ("3e-5:22", "5e-5:16", "1e-4:12")
-"""Learning rate and steps."""
+DEFAULT = ("3e-5:22:1", "3e-5:22:2", "3e-5:22:3")
+"""Learning rate, steps, and the temperature of training."""
 KEPT = ("reward_before", "reward_after", "ci_after", "baseline_same_words", "train_seconds", "eval_tasks")
 
 
 def train(setting: str, seed: int) -> dict[str, Any]:
-    """Return the figures of one run. ``setting``: learning rate and steps, as ``3e-5:22``."""
-    lr, _, steps = setting.partition(":")
-    sets = [*SETS, f"backend.options.lr={float(lr):f}", f"training.steps={int(steps)}"]
+    """Return the figures of one run. ``setting``: learning rate, steps and temperature, as ``3e-5:22:1``."""
+    lr, steps, temperature = setting.split(":")
+    sets = [
+        *SETS,
+        f"backend.options.lr={float(lr):f}",
+        f"training.steps={int(steps)}",
+        f"training.recipe.temperature={float(temperature)}",
+    ]
     given = [part for one in sets for part in ("--set", one)]
     command = [sys.executable, "examples/router/demo.py", "--seed", str(seed), *given]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     line = json.loads(done.stdout.strip().splitlines()[-1])
-    return {"lr": float(lr), "steps": int(steps), "seed": seed, **{key: line[key] for key in KEPT}}
+    chosen = {"lr": float(lr), "steps": int(steps), "temperature": float(temperature)}
+    return {**chosen, "seed": seed, **{key: line[key] for key in KEPT}}
 
 
 def main() -> None:
     """Run every setting, print."""
     parser = argparse.ArgumentParser(description="Settings of the demo on held-out databases.")
-    parser.add_argument("settings", nargs="*", default=list(DEFAULT), metavar="LR:STEPS")
+    parser.add_argument("settings", nargs="*", default=list(DEFAULT), metavar="LR:STEPS:TEMPERATURE")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     runs = [train(setting, given.seed) for setting in given.settings]
     best = max(runs, key=lambda one: one["reward_after"])
-    print(json.dumps({"runs": runs, "best": {"lr": best["lr"], "steps": best["steps"]}}))
+    print(json.dumps({"runs": runs, "best": {key: best[key] for key in ("lr", "steps", "temperature")}}))
 
 
 if __name__ == "__main__":
