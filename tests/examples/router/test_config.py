@@ -24,7 +24,7 @@ def test_a_profile(name: str, show: str, kinds: set[str], llama: Path) -> None:
     config = read(EXAMPLE / f"{name}.yaml", [])
     assert config.backend.policy == "smollm2" and config.agent.select == ["route"]
     trainer, _, train, val = configure(read(EXAMPLE / f"{name}.yaml", [f"backend.policy={llama}"]))
-    assert trainer.recipe.group_size == 8 and trainer.recipe.temperature == 1.0
+    assert trainer.recipe.group_size == 8 and trainer.recipe.temperature == 3.0
     assert (len(train), len(val)) == (3398, 532)
     assert {task["kind"] for task in train} == {task["kind"] for task in val} == kinds
     assert {task["show"] for task in val} == {show}
