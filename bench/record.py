@@ -2,7 +2,8 @@
 
     python bench/record.py gateway -- python bench/gateway.py --seconds 8
 
-The command's last line of stdout must be one JSON object.
+The command's last line of stdout must be one JSON object. What a command prints that then fails (a figure
+that misses its bar) is kept too, with its exit status, which is also that of this program.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ def main() -> int:
         return 2
     before = machine()
     run = [sys.executable, *command[1:]] if command[0] == "python" else command
-    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=True)
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    done = subprocess.run(run, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        raise SystemExit(f"{shlex.join(command)} ended with {done.returncode} and printed nothing")
+    result = json.loads(lines[-1])
     RESULTS.mkdir(exist_ok=True)
-    kept = {"command": shlex.join(command), "machine": before, "result": result}
+    failed = {"exit_status": done.returncode} if done.returncode else {}
+    kept = {"command": shlex.join(command), **failed, "machine": before, "result": result}
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(result))
-    return 0
+    return done.returncode
 
 
 if __name__ == "__main__":

@@ -240,9 +240,9 @@ def test_the_terminal_shows_each_policy(tmp_path: Path, terminal: bool) -> None:
             tracker.step(report)
     assert tracker.rewards == [0.5] * 3  # the rollouts are the policies' together
     assert tracker.policies == {"town": [-1.0, -2.0, -3.0], "wolves": [1.0, 2.0, 3.0]}
-    assert tracker._live is None  # given back after the last policy's last step
     totals = {"optimizer_steps": 3.0, "skipped": 0.0, "calls": 12.0, "tokens_trained": 99.0}
     tracker.finish({"policies": {"wolves": totals, "town": totals}, "totals": {}})
+    assert tracker._live is None  # the terminal is given back
     assert "1.00 → 3.00" in out.getvalue() and "-1.00 → -3.00" in out.getvalue()
     again = ConsoleTracker(tmp_path, Console(file=out, width=120))
     again.resumed({"run_id": "r", "steps": 3, "trained": ["town", "wolves"]}, [*reports(0), *reports(1)], [])

@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 
 import pytest
 from e2e.agents_for_face import ask, elsewhere
+from marks import sampled
 from openai import AsyncOpenAI, OpenAI
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
@@ -615,7 +616,8 @@ def test_dev_is_a_quick_run(strategy: Any, tmp_path: Path, server: ScriptedModel
 
 
 @pytest.mark.parametrize(
-    "strategy", ["cs", {"type": "cs", "n_runners": 1}, agl.ClientServerExecutionStrategy(n_runners=1)]
+    "strategy",
+    sampled(["cs", {"type": "cs", "n_runners": 1}, agl.ClientServerExecutionStrategy(n_runners=1)], 1),
 )
 def test_client_server_runs_agents_in_processes(strategy: Any, tmp_path: Path) -> None:
     found = trainer(tmp_path, strategy=strategy, concurrency=1).dev(elsewhere, [os.getpid()])["baseline"]

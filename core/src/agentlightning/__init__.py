@@ -102,9 +102,9 @@ _PUBLIC = {
     "train.trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation Grammar
-        JsonResource LLM Ledger Link LossAggregation Mode Model Normalise PromptTemplate ProxyLLM Recipe
-        Record Resource Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row Seal
-        Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
+        JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate ProxyLLM
+        Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row
+        Seal Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
 }
 

@@ -243,6 +243,7 @@ def is_running(pid: int) -> bool:
         0,
     ),
 )
+@pytest.mark.slow
 def test_an_interrupted_run_closes_everything(
     tmp_path: Path, number: signal.Signals, ctrl_c: str, status: int
 ) -> None:

@@ -143,6 +143,7 @@ def as_in_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1], 1))
+@pytest.mark.slow
 def test_signals_are_passed_on(tmp_path: Path, server: ScriptedModelServer, number: signal.Signals) -> None:
     code = f"""
         import signal, sys

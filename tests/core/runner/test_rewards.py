@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marks import sampled
 
 from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
@@ -56,7 +57,7 @@ async def ran(
     return record
 
 
-@pytest.mark.parametrize("isolation", ["inline", "process"])
+@pytest.mark.parametrize("isolation", sampled(["inline", "process"], 0))
 async def test_the_returned_reward_counts(store: Store, isolation: Isolation) -> None:
     record = await ran(store, emits_and_returns, isolation)
     assert resolve(record).final == 1.0

@@ -112,6 +112,7 @@ def test_a_recipe_that_credit_and_a_critic_would_both_make_is_refused() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")
+@pytest.mark.slow
 async def test_first_steps_can_be_the_critics_alone(policy: Path, python: str, tmp_path: Path):  # noqa: F811
     options = {"python": python, "save_every": 1, "critic_warmup": 2}
     job = Steps(tmp_path, steps=3)

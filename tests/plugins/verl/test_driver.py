@@ -123,12 +123,14 @@ async def test_every_step_is_reported_saved_and_evaluated_in_order(policy: Path,
     assert (out / "model.safetensors").read_text() == "weights of 3"
 
 
+@pytest.mark.slow
 async def test_a_step_without_a_gradient_counts_no_optimizer_step(policy: Path, python: str, tmp_path: Path):
     job = Steps(tmp_path, steps=2, flat=1)
     await life(driver(policy, python), job)
     assert [r.metrics["optimizer_steps"] for r in job.reports] == [1.0, 0.0]
 
 
+@pytest.mark.slow
 async def test_a_gradient_that_is_not_finite_is_no_step(
     policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -152,6 +154,7 @@ async def test_calls_are_held_while_engines_give_them_up_and_pass_when_the_new_v
     )]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_engines_that_wake_without_a_word_are_awake_when_the_next_rows_are_asked_for(
     policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -164,6 +167,7 @@ async def test_engines_that_wake_without_a_word_are_awake_when_the_next_rows_are
     assert sorted(doors[4:]) == ["collect 1", "hold", "release 2", "report 1"]
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_engines_that_died_asleep(
     policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -174,6 +178,7 @@ async def test_nobody_waits_for_engines_that_died_asleep(
     assert job.log == ["collect 0", "hold", "release"]
 
 
+@pytest.mark.slow
 async def test_stale_tokens_are_counted(policy: Path, python: str, tmp_path: Path):
     """The rows are of version 0, and the second step trains version 1."""
     job = Steps(tmp_path, steps=2)
@@ -186,6 +191,7 @@ async def test_stale_tokens_are_counted(policy: Path, python: str, tmp_path: Pat
     ("fail", "RuntimeError: CUDA out of memory, say"),
     ("lose", "engine at http://127.0.0.1:1 has died"),
 ])  # fmt: skip
+@pytest.mark.slow
 async def test_what_dies_ends_the_run_and_resume_goes_on(
     what: str, said: str, policy: Path, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -254,6 +260,7 @@ def test_the_doctor_hears_what_the_interpreter_has(tmp_path: Path):
 @pytest.mark.parametrize(
     ("special", "asks_for_a_key"), [({}, False), ({"engine": "vllm", "device": "cuda", "ranks": 2}, True)]
 )
+@pytest.mark.slow
 async def test_every_address_that_is_announced_is_the_gateways(
     special: dict[str, Any], asks_for_a_key: bool, policy: Path, python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ plugins are registered. So what is attached there is the tool's context and ends
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from opentelemetry import context as otel
 
 from agentlightning.capture.identity import caller_context
 from agentlightning.capture.spans.agent_span import AgentSpan
-from agl_google_adk.turns import OPEN_TOOLS
+from agl_google_adk.turns import OPEN_TOOLS, as_text
 
 Wrapped = Callable[..., Any]
 
@@ -36,8 +35,3 @@ async def failed(wrapped: Wrapped, manager: Any, args: tuple[Any, ...], kwargs: 
     if span := (OPEN_TOOLS.get() or {}).get(str(kwargs["tool_context"].function_call_id)):
         span.set_result(str(kwargs["error"]), failed=True)
     return await wrapped(*args, **kwargs)
-
-
-def as_text(value: Any) -> str:
-    """Return arguments or a response as the framework's models send them: it keeps them parsed."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

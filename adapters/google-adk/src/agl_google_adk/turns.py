@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -33,8 +34,6 @@ class Turn(AgentSpan):
 
     def read(self, event: Any) -> None:
         """End the tool calls that this event answers."""
-        from agl_google_adk.tools import as_text
-
         for response in event.get_function_responses():
             if tool := self.tools.pop(str(response.id), None):
                 tool.set_result(as_text(response.response))
@@ -46,6 +45,11 @@ class Turn(AgentSpan):
             tool.end()
         self.tools.clear()
         super().end()
+
+
+def as_text(value: Any) -> str:
+    """Return arguments or a response as the framework's models send them: it keeps them parsed."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def run(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

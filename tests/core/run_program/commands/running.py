@@ -70,7 +70,7 @@ class Bench:
         agent = command if isinstance(command, CommandAgent) else CommandAgent(command, **options)
         return Runner(agent, self.store, attempt_keys=self.gateway, timeout_seconds=timeout)
 
-    async def run(self, command: Any, task: Any = None, timeout: float | None = 20.0, **options: Any) -> Ran:
+    async def run(self, command: Any, task: Any = None, timeout: float | None = 120.0, **options: Any) -> Ran:
         rollout = await self.runner(command, timeout, **options).step(task, self.resources_id)
         (record,) = await self.store.records([rollout.rollout_id])
         (attempt,) = await self.store.query_attempts(rollout.rollout_id)

@@ -60,7 +60,7 @@ async def test_the_program_runs_in_a_container(log: Path) -> None:
 
 async def test_a_container_whose_time_is_up_is_killed_by_name(log: Path) -> None:
     async with bench() as here:
-        ran = await here.run(["sleep", "60"], container={"image": "x"}, timeout=1.5)
+        ran = await here.run(["sleep", "60"], container={"image": "x"}, timeout=4.0)
         assert ran.attempt.status == "timeout"
         await until(lambda: f'["kill", "agl-{ran.attempt.attempt_id}"]' in log.read_text())
 
