@@ -86,7 +86,7 @@ quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (so
 	@$(PY) bench/quickstarts.py $(FRAMEWORKS)
 
 test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl"); the last line is JSON
-	@$(PY) bench/commands.py $(PROGRAMS)
+	@$(PY) bench/trained_commands.py $(PROGRAMS)
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

@@ -1,6 +1,6 @@
 """Programs that import nothing of ours, trained as they are: Python with an SDK, Python over HTTP, and Perl.
 
-    python bench/commands.py [PROGRAM …] [--write]        (or: make test-command)
+    python bench/trained_commands.py [PROGRAM …] [--write]        (or: make test-command)
 
 Each is trained on CPU by its file in ``examples/commands``, from the quickstarts' policy. The last line is
 one JSON object: per program its held-out reward before and after (greedy) with their 95 % intervals, and the
@@ -75,7 +75,7 @@ def main() -> int:
     unsound = [name for name, one in results.items() if not sound(one)]
     told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound}
     if given.write and asked == list(PROGRAMS) and not failed:
-        kept = {"command": "python bench/commands.py --write", **told, "machine": machine()}
+        kept = {"command": "python bench/trained_commands.py --write", **told, "machine": machine()}
         (RESULTS / "commands.json").write_text(json.dumps(kept, indent=2) + "\n")
     print(json.dumps(told))
     return 1 if failed or unsound else 0
