@@ -101,4 +101,5 @@ def test_the_demo_with_a_tiny_policy(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     line = json.loads(done.stdout.splitlines()[-1])
     assert {"base", "sft", "sft_rl", "ci", "n", "gsm8k_one_step", "seconds"} <= set(line)
-    assert line["n"] == 4 and line["calls"] == line["calls_exact"] == 3 * 2 * 4 + 2 * (105 + 2)
+    # Three evaluations of two sets, and one step of two groups of two.
+    assert line["n"] == 4 and line["calls"] == line["calls_exact"] == 3 * 2 * 4 + 2 * 2
