@@ -214,7 +214,7 @@ POINTS = [
     (SQLiteStore, "add_step", "before", 2),
     (SQLiteStore, "add_step", "after", 3),
     (FilesTracker, "step", "before", 3),
-    (agl_local.policy.checkpoint, "save_policy", "after", 2),
+    (agl_local.policy.checkpoint, "save_shared", "after", 2),
     (agl_local.policy.checkpoint, "write_folder", "after", 1),
     (rl.RLJob, "evaluate", "after", 2),
     (context, "evaluate", "after", 4),
