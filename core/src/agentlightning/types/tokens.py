@@ -17,6 +17,22 @@ WIDTH = 4
 """Bytes of one packed id."""
 
 
+def common_prefix(a: bytes, b: bytes, low: int = 0, limit: int | None = None) -> int:
+    """Return how many leading token ids two packed lists share: at most ``limit``, and known to be at least
+    ``low``. It bisects over comparisons of bytes.
+    """
+    high = min(len(a), len(b)) // WIDTH
+    if limit is not None:
+        high = min(high, limit)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low * WIDTH : middle * WIDTH] == b[low * WIDTH : middle * WIDTH]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def little_endian(values: array[Any]) -> array[Any]:
     """Swap native and little-endian order; on a little-endian machine the array stays as it is."""
     if sys.byteorder == "big":

@@ -18,8 +18,7 @@ from agentlightning.credit.eligibility.verdicts import (
     unrecorded,
     verdicts,
 )
-from agentlightning.credit.merging.merge_failures import common_prefix
-from agentlightning.types.tokens import pack
+from agentlightning.types.tokens import common_prefix, pack
 
 IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=12)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agentlightning.credit.merging import messages as chat
 from agentlightning.credit.merging.messages import Message
 from agentlightning.types import Call
-from agentlightning.types.tokens import WIDTH, pack
+from agentlightning.types.tokens import common_prefix, pack
 
 OPENING_TOKENS = 4
 """Tokens around the start of an answer that belong to its opening (``<think>\\n`` given by the template)."""
@@ -113,19 +113,6 @@ def classify(earlier: Call, later: Call, dropped: bool) -> str:
     if sent is not None and chat.without_reasoning(sent) != chat.without_reasoning(quoted):
         return "edited"
     return "template" if shared == len(prompt) + len(answer) else "retokenised"
-
-
-def common_prefix(a: bytes, b: bytes) -> int:
-    """Number of leading token ids that two packed lists share, by bisection over byte comparisons."""
-    low, high = 0, min(len(a), len(b)) // WIDTH
-    while low < high:
-        middle = (low + high + 1) // 2
-        start, end = low * WIDTH, middle * WIDTH
-        if a[start:end] == b[start:end]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _prefix_hashes(sent: Iterable[Message]) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentlightning.types.tokens import pack
+from agentlightning.types.tokens import common_prefix, pack
 from agl_local.generation.request import Sample
 from agl_local.network.model import SlotCache
 
@@ -114,15 +114,3 @@ class SlotTable:
     def _touch(self, slot: Slot) -> None:
         self._clock += 1
         slot.used = self._clock
-
-
-def common_prefix(a: bytes, b: bytes, low: int, limit: int) -> int:
-    """Tokens that ``a`` and ``b`` have in common, known to be at least ``low``, at most ``limit``."""
-    high = min(limit, len(a) // 4, len(b) // 4)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low * 4 : middle * 4] == b[low * 4 : middle * 4]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

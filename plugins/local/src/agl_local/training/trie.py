@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agentlightning.types.tokens import WIDTH, TokenIds
-from agl_local.generation.slots import common_prefix
+from agentlightning.types.tokens import WIDTH, TokenIds, common_prefix
 
 BLOCK = 128
 """Queries that attend together: more waste scores between branches, fewer cost calls."""
@@ -76,7 +75,7 @@ def depth_first(sequences: Sequence[bytes]) -> tuple[list[int], list[int]]:
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
     before, shared = b"", []
     for i in order:
-        shared.append(common_prefix(before, sequences[i], 0, len(before) // WIDTH))
+        shared.append(common_prefix(before, sequences[i]))
         before = sequences[i]
     return order, shared
 
