@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from each import each
 from record import RESULTS, machine
 from rich.console import Console
 from rich.table import Table
@@ -112,16 +113,12 @@ def main() -> int:
     if unknown := sorted(set(asked) - set(FRAMEWORKS)):
         parser.error(f"unknown: {', '.join(unknown)}; the frameworks are {', '.join(FRAMEWORKS)}")
     interpreters = {name: environment(name) for name in sorted({FRAMEWORKS[f][0] for f in asked})}
-    results: dict[str, dict[str, Any]] = {}
-    failed: list[str] = []
-    for name in asked:
+
+    def train(name: str) -> dict[str, Any]:
         place, package = FRAMEWORKS[name]
-        print(f"\n── {name} ──", file=sys.stderr, flush=True)
-        try:
-            results[name] = quickstart(name, interpreters[place], package)
-        except subprocess.CalledProcessError as error:
-            print(f"{name}: exit status {error.returncode}", file=sys.stderr)
-            failed.append(name)
+        return quickstart(name, interpreters[place], package)
+
+    results, failed = each(asked, train)
     Console(stderr=True, width=110).print(shown(results))
     worse = [n for n, r in results.items() if r["calls_exact"] != r["calls"] or r["after"] <= r["before"]]
     told = {"frameworks": results, "failed": failed, "not_better_or_not_exact": worse}

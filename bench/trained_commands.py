@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from each import each
 from record import RESULTS, machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,15 +64,7 @@ def main() -> int:
     asked = given.programs or list(PROGRAMS)
     if unknown := sorted(set(asked) - set(PROGRAMS)):
         parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
-    results: dict[str, dict[str, Any]] = {}
-    failed: list[str] = []
-    for name in asked:
-        print(f"\n── {name} ──", file=sys.stderr, flush=True)
-        try:
-            results[name] = train(name)
-        except subprocess.CalledProcessError as error:
-            print(f"{name}: exit status {error.returncode}", file=sys.stderr)
-            failed.append(name)
+    results, failed = each(asked, train)
     unsound = [name for name, one in results.items() if not sound(one)]
     told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound}
     if given.write and asked == list(PROGRAMS) and not failed:
