@@ -26,7 +26,7 @@ from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.algorithm import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
-LIMIT = 25.0
+LIMIT = 120.0
 """Seconds after which a test has hung."""
 T = TypeVar("T")
 
