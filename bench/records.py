@@ -209,27 +209,30 @@ def say(value: dict[str, Any]) -> None:
 
 # -------------------------------------------------------------------------------------- from records to rows
 async def credit(folder: str) -> None:
-    """Read the records of all rollouts and turn them into rows, as a training step does."""
-    from agentlightning.credit import assign
+    """Read the records of all rollouts and turn them into rows and fingerprints, as a training step does."""
+    from agentlightning.algorithms.crediting import StepCrediting
+    from agentlightning.credit.assign import StepCredit
     from agentlightning.recipes import GRPO
     from agentlightning.store import SQLiteStore
+    from agentlightning.types import RolloutStatus
 
     store = SQLiteStore(Path(folder) / "store.sqlite")
-    rollouts = await store.query_rollouts(limit=100_000)
+    groups: dict[str | None, list[Any]] = {}
+    for rollout in await store.query_rollouts(limit=100_000, status=[RolloutStatus.SUCCEEDED]):
+        groups.setdefault(rollout.group_id, []).append(rollout)
     before, began, used = peak_mb(), time.perf_counter(), time.process_time()
-    records = await store.records([r.rollout_id for r in rollouts if r.status == "succeeded"])
-    read = time.perf_counter() - began
-    batch = assign(records, GRPO(group_size=GROUP))
+    credit = StepCrediting(store, lambda: StepCredit(GRPO(group_size=GROUP)), run_id="bench", step=0)
+    batch = await credit.add(list(groups.values()))
     seconds, used = time.perf_counter() - began, time.process_time() - used
     tokens = sum(len(row.token_ids) for row in batch.rows)
-    assert len(batch.rows) == len(records), f"{len(batch.rows)} rows of {len(records)} rollouts"
+    rollouts = sum(map(len, groups.values()))
+    assert len(batch.rows) == rollouts, f"{len(batch.rows)} rows of {rollouts} rollouts"
     await store.close()
     say(
         {
             "rows": len(batch.rows),
             "tokens": tokens,
             "seconds": round(seconds, 3),
-            "read_seconds": round(read, 3),
             "cpu_seconds": round(used, 3),
             "peak_mb": round(peak_mb(), 1),
             "before_mb": round(before, 1),

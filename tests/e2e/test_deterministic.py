@@ -207,7 +207,7 @@ async def whole(folder: Path) -> dict[str, Any]:
 POINTS = [
     (prefetch, "enqueue", "after", 2),
     (rl, "wait_for_groups", "after", 1),
-    (rl, "fingerprint_rollouts", "after", 3),
+    (rl, "add_rows", "after", 3),
     (LocalDriver, "_update", "before", 3),
     (LocalDriver, "_update", "after", 3),
     (LocalDriver, "_publish", "after", 2),

@@ -15,8 +15,10 @@ from marks import examples
 
 from agentlightning import semconv
 from agentlightning.credit import assign, rows_digest, trace_token
+from agentlightning.credit.advantage.baselines import Advantage
+from agentlightning.credit.assign import StepCredit
 from agentlightning.recipes import GRPO
-from agentlightning.types import Attempt, Ledger, Recipe, Reward, RolloutStatus, Row
+from agentlightning.types import Attempt, Ledger, Recipe, Record, Reward, RolloutStatus, Row
 from agentlightning.types.arrays import to_bytes
 
 PLAIN = Recipe(name="t")
@@ -376,3 +378,69 @@ def test_two_hundred_calls_of_ten_thousand_tokens():
 def test_the_same_world_gives_the_same_digest(seed):
     digests = {rows_digest(assign(world(Random(seed)), GRPO()).rows) for _ in range(2)}
     assert len(digests) == 1
+
+
+def in_groups(records: list[Record]) -> list[list[Record]]:
+    """The records by group, as a run adds them."""
+    groups: dict[str | None, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.rollout.group_id or record.rollout.task_id, []).append(record)
+    return list(groups.values())
+
+
+@PATIENT
+@given(worlds(), RECIPES, st.randoms())
+def test_credit_group_by_group_is_that_of_the_whole_step(records, recipe, chance):
+    policies = {call.policy for record in records for call in record.calls}
+    version = {"policy": 2, **dict.fromkeys(sorted(policies), 2)} if len(policies) > 1 else 2
+    credit = StepCredit(recipe, version=version)
+    groups = in_groups(records)
+    chance.shuffle(groups)
+    if credit.spans_batch:
+        for group in groups:
+            credit.survey(group)
+    for group in groups:
+        credit.add(group)
+    out: dict[str, str] = {}
+    explained: dict[str, Advantage] = {}
+    assert credit.batch() == assign(records, recipe, version=version, out=out, explained=explained)
+    assert (credit.out, credit.advantages.calls) == (out, explained)
+
+
+def test_a_batch_of_the_groups_so_far_is_that_of_their_records():
+    first, second = (
+        [make_record(f"{g}{i}", [one_call(f"{g}{i}")], i, group=g, sample=i) for i in (0, 1)] for g in "ab"
+    )
+    credit = StepCredit(PLAIN)
+    credit.add(first)
+    assert credit.batch() == assign(first, PLAIN)
+    credit.add(second)
+    assert credit.batch() == assign([*first, *second], PLAIN)
+
+
+def test_what_spans_the_batch_is_surveyed_before_it_is_added():
+    recipe = Recipe(name="t", baseline="batch")
+    credit = StepCredit(recipe)
+    credit.survey([make_record("a", [one_call("a")], 1.0), make_record("b", [one_call("b")], 0.0)])
+    with pytest.raises(ValueError, match="'a' was surveyed and never added"):
+        credit.batch()
+    credit.add([make_record("a", [one_call("a")], 1.0)])
+    with pytest.raises(ValueError, match="survey all records"):
+        credit.add([make_record("e", [one_call("e")], 1.0)])
+    with pytest.raises(ValueError, match="rollout 'a' occurs twice"):
+        credit.add([make_record("a", [one_call("a")], 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "spans"),
+    [
+        (Recipe(name="t"), False),
+        (Recipe(name="t", baseline="rloo", group_by=["group", "side", "turn"]), False),
+        (Recipe(name="t", baseline="batch"), True),
+        (Recipe(name="t", group_by=["task"]), True),
+        (Recipe(name="t", group_by=["batch", "side"]), True),
+    ],
+)
+def test_which_recipes_compare_rollouts_of_different_groups(recipe, spans):
+    assert StepCredit(recipe).spans_batch is spans
+    assert StepCredit(recipe, baselines={recipe.baseline: lambda groups, _: groups}).spans_batch

@@ -39,7 +39,7 @@ def credited(rollouts: Sequence[Sequence[float]], groups: Sequence[str] | None =
     for i, rewards in enumerate(rollouts):
         record = rewarded(f"r{i}", rewards, groups[i] if groups else "g")
         out += [
-            CreditedCall(record.rollout, call, reward, turn)
+            CreditedCall.of(record.rollout, call, reward, turn)
             for turn, (call, reward) in enumerate(zip(record.calls, rewards, strict=True), start=1)
         ]
     return out
@@ -147,11 +147,9 @@ def as_before(items: Sequence[CreditedCall], recipe: Recipe) -> dict[str, float]
         base = {"none": 0.0, "rloo": (total - one.credit) / max(n - 1, 1)}.get(recipe.baseline, mean(known))
         same = n < 2 or max(known) - min(known) <= 1e-12 * max(map(abs, known))
         if same and (recipe.baseline != "none" or recipe.scale == "std"):
-            out[one.call.call_id] = 0.0
+            out[one.call_id] = 0.0
         else:
-            out[one.call.call_id] = (one.credit - base) / (
-                std(known) + EPSILON if recipe.scale == "std" else 1.0
-            )
+            out[one.call_id] = (one.credit - base) / (std(known) + EPSILON if recipe.scale == "std" else 1.0)
     return out
 
 

@@ -68,12 +68,17 @@ class NoSignalGuard:
         self.zero_variance_steps = state.get("flat", 0)
         self.idle_policies.update(state.get("silent", {}))
 
+    @staticmethod
+    def learnable(batch: Batch) -> bool:
+        """Whether a call is trained, or calls are left out only because their groups have no spread."""
+        return bool(batch.metrics.get("calls_trained")) or _only_zero_variance(batch)
+
     def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
         """Count a step; print the reasons at the first step without a reward. Raise :class:`.NothingRewarded`
-        or :class:`NothingTrained` at the third step in a row.
+        or :class:`NothingTrained` at the third step in a row. ``records``: of the step's rollouts; they are
+        not read if the step is :meth:`learnable`.
         """
-        learnable = batch.metrics.get("calls_trained") or _only_zero_variance(batch)
-        self.no_signal_steps = 0 if learnable else self.no_signal_steps + 1
+        self.no_signal_steps = 0 if self.learnable(batch) else self.no_signal_steps + 1
         if self.no_signal_steps >= NO_SIGNAL_STEPS:
             raise _ending_error(step, batch, records, self._rule)
         if self.no_signal_steps == 1 and not batch.metrics.get("reward_count"):

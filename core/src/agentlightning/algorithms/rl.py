@@ -11,10 +11,12 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
@@ -23,11 +25,11 @@ from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
 from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.algorithms.totals import Totals
-from agentlightning.credit.assign import assign
+from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.eligibility.trainable import Versions, version_of
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
+from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest
 from agentlightning.credit.metrics import policy_batch
-from agentlightning.types import Batch, Evaluation, Progress, Recipe, Record, RolloutFingerprint, StepReport
+from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
 
 
@@ -142,8 +144,9 @@ class RLJob:
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
-        waited, records = await self._wait_for(step, groups)
-        batch = self._credit(records)
+        waited = await self._wait_for(step, groups)
+        credit = self._crediting(step)
+        batch = await credit.add(groups)
         own, batch_size = [group[0].input for group in groups], self.training.batch_size
         more = extra_batches(self.context.train, batch_size, self.seed, step, own)
         for number in range(1, self.training.dynamic_sampling + 1):
@@ -151,36 +154,36 @@ class RLJob:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
             await self._prefetcher.add(step, extra)
-            also, new = await self._wait_for(step, extra)
+            also = await self._wait_for(step, extra)
             waited = {name: waited[name] + value for name, value in also.items()}
-            groups, records = [*groups, *extra], [*records, *new]
-            batch = self._credit(records)
+            groups = [*groups, *extra]
+            batch = await credit.add(extra)
         self._prefetcher.finish(step)
         found |= waited
         if self.training.dynamic_sampling:
             found |= self._refill_metrics(batch, groups)
         batch.metrics.update(found)
-        await self._record_step(step, batch, records)
+        await self._record_step(step, batch, credit.fingerprints)
         return batch
 
-    async def _wait_for(self, step: int, groups: TaskGroups) -> tuple[dict[str, float], list[Record]]:
-        """Wait for queued groups; return the quorum's metrics and the records of the rollouts."""
+    async def _wait_for(self, step: int, groups: TaskGroups) -> dict[str, float]:
+        """Wait for queued groups; return the quorum's metrics."""
         quorum, failure = self.training.quorum, self.training.failure
         ids = [rollout.rollout_id for group in groups for rollout in group]
         self.progress(Progress(what="rollouts", step=step, rollouts=ids))
-        waited = await wait_for_groups(self.context.store, groups, quorum, failure=failure)
-        return waited, await self.context.store.records(ids)
+        return await wait_for_groups(self.context.store, groups, quorum, failure=failure)
 
-    def _credit(self, records: list[Record]) -> Batch:
-        """Return the rows of a step's records, for the versions served now."""
+    def _crediting(self, step: int) -> StepCrediting:
+        """Return what credits a step's rollouts, for the versions served now."""
         self._versions = self.context.versions
-        return assign(
-            records,
+        make = partial(
+            StepCredit,
             self.recipe,
             version=self._versions,
             **self.context.plugins.credit_functions,
             failure=self.training.failure,
         )
+        return StepCrediting(self.context.store, make, run_id=self.run_id, step=step)
 
     def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
         """Return the metrics of dynamic sampling. ``groups``: the rollouts of each task."""
@@ -192,22 +195,22 @@ class RLJob:
             "dynamic_sampling/short": float(max(0, size - spread)),
         }
 
-    async def _record_step(self, step: int, batch: Batch, records: list[Record]) -> None:
-        """Count a collected step, fingerprint it, and notify hooks."""
+    async def _record_step(
+        self, step: int, batch: Batch, fingerprints: Mapping[str, RolloutFingerprint]
+    ) -> None:
+        """Count a collected step, fingerprint its rows, and notify hooks. ``fingerprints``: rollout id → its
+        fingerprint without rows.
+        """
         self.totals.collected(batch.metrics)
         for name, version, mine in self._by_policy(batch):  # in a thread: it hashes every token of the step
             self._fingerprints[name] = await asyncio.to_thread(
-                fingerprint_rollouts,
-                mine,
-                records,
-                run_id=self.run_id,
-                step=step,
-                policy=name,
-                version=version,
+                add_rows, fingerprints.values(), mine, policy=name, version=version
             )
         batch.metrics = StepMetrics(batch.metrics)
         self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
-        self._no_signal.step(step, batch, records)
+        # Only a step without a signal is described by its records, which are read again for that.
+        silent = [] if self._no_signal.learnable(batch) else list(fingerprints)
+        self._no_signal.step(step, batch, await self.context.store.records(silent))
 
     def _groups_of_step(self, step: int) -> TaskGroups:
         """Return the groups of a step: those of the next batch of tasks."""

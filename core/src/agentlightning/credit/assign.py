@@ -2,6 +2,9 @@
 
 ``records → ledgers → rewards → rule → baseline → forest → rows → weights → metrics``
 
+:class:`StepCredit` takes the records of a step group by group and keeps rows and numbers of them;
+:func:`assign` does all at once, with the same batch.
+
 Pure and deterministic: the same records in any order give the same batch. Every call that is left out has a
 reason in a ledger, and a missing reward never becomes a number: a rollout that failed or has no reward is
 part of no baseline.
@@ -27,8 +30,9 @@ from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.merging.rows import build_row
 from agentlightning.credit.merging.weights import set_weights
 from agentlightning.credit.metrics import batch_metrics, policy_metrics
+from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.credit.scoring.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
-from agentlightning.types import Batch, Call, LossAggregation, Recipe, Record, Reward, Row
+from agentlightning.types import Batch, Call, LossAggregation, Recipe, Record, Reward, Rollout, Row
 from agentlightning.types.failure import FailureTable
 
 
@@ -53,27 +57,125 @@ def assign(
     advantage of the call came about. ``ValueError`` for a recipe that credit cannot carry out, and for
     records that occur twice.
     """
-    check_recipe(recipe, rules, baselines)
-    rule = {**RULES, **(rules or {})}[recipe.credit]
-    accounts = [_start(record, recipe, version, failure or {}) for record in _sorted_unique(records)]
-    for account in accounts:
-        _apply_rule(account, recipe, rule)
-    credited = [one for account in accounts for one in account.credited]
-    groups = advantages(credited, recipe, {**BASELINES, **(baselines or {})})
-    rows = [row for account in accounts for row in _rows(account, groups, recipe, version)]
-    set_weights(rows, recipe)
+    credit = StepCredit(recipe, version=version, rules=rules, baselines=baselines, failure=failure)
+    credit.survey(records)
+    credit.add(records)
     if out is not None:
-        for account in accounts:
-            out.update(account.out)
+        out.update(credit.out)
     if explained is not None:
-        explained.update(groups.calls)
-    policies = version if isinstance(version, Mapping) else ()
-    return Batch(
-        rows=rows,
-        ledgers=[account.ledger for account in accounts],
-        metrics=batch_metrics(accounts, groups, rows, recipe),
-        policies={name: policy_metrics(name, accounts, groups, rows, recipe) for name in policies},
-    )
+        explained.update(credit.advantages.calls)
+    return credit.batch()
+
+
+class StepCredit:
+    """The credit of one step, in parts: :meth:`add` the records of whole groups, then make the :meth:`batch`.
+
+    Of a record only its rows, its ledger and one number a call are kept. If advantages compare rollouts of
+    different groups (:attr:`spans_batch`), every record is surveyed before the first is added. Arguments and
+    errors: as for :func:`assign`, whose batch it makes.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        version: Versions = None,
+        rules: Mapping[str, CreditRule] | None = None,
+        baselines: Mapping[str, Baseline] | None = None,
+        failure: FailureTable | None = None,
+    ) -> None:
+        check_recipe(recipe, rules, baselines)
+        self.recipe = recipe
+        self.version = version
+        self.failure = failure or {}
+        self.advantages = Advantages()
+        self._rule = {**RULES, **(rules or {})}[recipe.credit]
+        self._baselines = {**BASELINES, **(baselines or {})}
+        self._calls: set[str] = set()
+        self._accounts: dict[str, RolloutAccount] = {}
+        """Rollout id → account, of all that were surveyed."""
+        self._uncompared: list[RolloutAccount] = []
+        """Accounts whose calls have no advantage yet."""
+        self._rows: dict[str, list[Row]] = {}
+        """Rollout id → rows, of all that were added."""
+
+    @property
+    def spans_batch(self) -> bool:
+        """Whether rollouts of different groups are compared: by the recipe, by a baseline of a plugin, which
+        may look at all groups, or because the policies of a run with several have groups of their own.
+        """
+        recipe, version = self.recipe, self.version
+        return (
+            recipe.baseline == "batch"
+            or "group" not in recipe.group_by
+            or self._baselines[recipe.baseline] is not BASELINES.get(recipe.baseline)
+            or (isinstance(version, Mapping) and len(version) > 1)
+        )
+
+    def survey(self, records: Sequence[Record]) -> None:
+        """Open the ledgers of records and apply the rule, without making rows."""
+        for record in sorted(records, key=lambda record: _order(record.rollout)):
+            self._check_unique(record)
+            account = _start(record, self.recipe, self.version, self.failure, self._rule)
+            self._accounts[record.rollout.rollout_id] = account
+            self._uncompared.append(account)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Compare the surveyed rollouts and make the rows of ``records``; those that were not surveyed are
+        surveyed now. ``ValueError`` if that comes too late for what spans the batch.
+        """
+        self.survey(
+            [
+                record
+                for record in records
+                if record.rollout.rollout_id not in self._accounts or record.rollout.rollout_id in self._rows
+            ]
+        )
+        if self._uncompared:
+            if self._rows and self.spans_batch:
+                raise ValueError(
+                    "the recipe compares rollouts across groups: survey all records of the step first"
+                )
+            accounts = sorted(self._uncompared, key=lambda account: _order(account.rollout))
+            credited = [one for account in accounts for one in account.credited]
+            self.advantages.update(advantages(credited, self.recipe, self._baselines))
+            self._uncompared = []
+        for record in records:
+            account = self._accounts[record.rollout.rollout_id]
+            self._rows[record.rollout.rollout_id] = _rows(
+                account, record, self.advantages, self.recipe, self.version
+            )
+
+    def batch(self) -> Batch:
+        """Return the batch of all records that were added, with the weights of its rows."""
+        accounts = sorted(self._accounts.values(), key=lambda account: _order(account.rollout))
+        if missing := [
+            one.rollout.rollout_id for one in accounts if one.rollout.rollout_id not in self._rows
+        ]:
+            raise ValueError(f"rollout {missing[0]!r} was surveyed and never added to the step's credit")
+        rows = [row for account in accounts for row in self._rows[account.rollout.rollout_id]]
+        set_weights(rows, self.recipe)
+        policies = self.version if isinstance(self.version, Mapping) else ()
+        terms = accounts, self.advantages, rows, self.recipe
+        return Batch(
+            rows=rows,
+            ledgers=[account.ledger for account in accounts],
+            metrics=batch_metrics(*terms),
+            policies={name: policy_metrics(name, *terms) for name in policies},
+        )
+
+    @property
+    def out(self) -> dict[str, str]:
+        """Call id → why the call is not trained."""
+        return {call: why for account in self._accounts.values() for call, why in account.out.items()}
+
+    def _check_unique(self, record: Record) -> None:
+        rollout_id, calls = record.rollout.rollout_id, Counter(call.call_id for call in record.calls)
+        twice = [f"rollout {rollout_id!r}"] if rollout_id in self._accounts else []
+        twice += [f"call {call!r}" for call, n in calls.items() if n > 1 or call in self._calls]
+        if twice:
+            raise ValueError(f"{twice[0]} occurs twice in the records of a step; ids must be unique")
+        self._calls.update(calls)
 
 
 def check_recipe(
@@ -115,48 +217,42 @@ def check_recipe(
     check_critic(recipe)
 
 
-def _sorted_unique(records: Sequence[Record]) -> list[Record]:
-    """Sort by group, sample, rollout id; ``ValueError`` if a rollout or a call occurs twice."""
-    named = [("rollout", record.rollout.rollout_id) for record in records]
-    named += [("call", call.call_id) for record in records for call in record.calls]
-    for (kind, one), n in Counter(named).items():
-        if n > 1:
-            raise ValueError(f"{kind} {one!r} occurs twice in the records of a step; ids must be unique")
-    return sorted(records, key=_order)
-
-
-def _order(record: Record) -> tuple[str, int, str]:
-    rollout = record.rollout
+def _order(rollout: Rollout) -> tuple[str, int, str]:
+    """Sort key of the rollouts of a batch: group, sample, rollout id."""
     return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
 
 
-def _start(record: Record, recipe: Recipe, version: Versions, failure: FailureTable) -> RolloutAccount:
+def _start(
+    record: Record, recipe: Recipe, version: Versions, failure: FailureTable, rule: CreditRule
+) -> RolloutAccount:
     """Open the ledger and leave out the calls that cannot be trained whatever their reward; of a failed
-    rollout, all calls."""
+    rollout, all calls. Apply the rule to the rest."""
     judged = verdicts(record)
     kind = failure_of(record)
-    account = RolloutAccount(record, open_ledger(record, judged), kind)
+    account = RolloutAccount(record.rollout, open_ledger(record, judged), kind, earlier=record.earlier)
+    account.policies = {call.call_id: call.policy for call in record.calls}
     action = failure.get(kind) if kind is not None else None
     value = action.reward if action is not None else None
-    if kind is not None and value is None:
-        account.has_reward = False
-        if kind != "no-call":  # whose calls, if any, have reasons of their own
-            reason = "no-reward" if kind == "no-reward" else "failed-rollout"
-            account.out = dict.fromkeys((call.call_id for call in record.calls), reason)
-            return account
     if value is not None:
-        account.record = msgspec.structs.replace(record, rewards=[Reward(value=value)])
+        record = msgspec.structs.replace(record, rewards=[Reward(value=value)])
+    if kind is None or value is not None:
+        account.rewards = resolve(record)
+    elif kind != "no-call":  # whose calls, if any, have reasons of their own
+        reason = "no-reward" if kind == "no-reward" else "failed-rollout"
+        account.out = dict.fromkeys(account.policies, reason)
+        return account
     account.out = untrainable_reasons(record, judged, max_staleness=recipe.max_staleness, version=version)
+    _apply_rule(account, record, recipe, rule)
     return account
 
 
-def _apply_rule(account: RolloutAccount, recipe: Recipe, rule: CreditRule) -> None:
+def _apply_rule(account: RolloutAccount, record: Record, recipe: Recipe, rule: CreditRule) -> None:
     """Apply the rule. A call without a number is left out: ``no-reward``, ``not-<rule>`` if the rule
     skipped it, or ``credit-error`` if the rule gave no usable answer for the rollout.
     """
-    if len(account.out) == len(account.record.calls):
+    if len(account.out) == len(record.calls):
         return
-    seen = live_record(account.record, account.out)
+    seen = live_record(record, account.out)
     credits = apply_rule(rule, seen, recipe_for_rule(recipe))
     at = turns(seen.calls)
     for call in seen.calls:
@@ -168,22 +264,24 @@ def _apply_rule(account: RolloutAccount, recipe: Recipe, rule: CreditRule) -> No
         elif credit is None:
             account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
         else:
-            found = CreditedCall(account.record.rollout, call, credit, at[call.call_id])
-            account.credited.append(found)
+            account.credited.append(CreditedCall.of(record.rollout, call, credit, at[call.call_id]))
 
 
-def _rows(account: RolloutAccount, groups: Advantages, recipe: Recipe, version: Versions) -> list[Row]:
+def _rows(
+    account: RolloutAccount, record: Record, groups: Advantages, recipe: Recipe, version: Versions
+) -> list[Row]:
     """Build the forest over the remaining calls, make its rows and close the ledger."""
+    calls = {call.call_id: call for call in record.calls}
     trained: list[Call] = []
-    for call in (one.call for one in account.credited):
-        zero_reason = groups.calls[call.call_id].zero_reason
+    for one in account.credited:
+        zero_reason = groups.calls[one.call_id].zero_reason
         if zero_reason and recipe.filter_zero_std_groups:
-            account.out[call.call_id] = zero_reason
+            account.out[one.call_id] = zero_reason
         else:
-            trained.append(call)
+            trained.append(calls[one.call_id])
     forest = build_forest(trained, merge=recipe.merge, temperature=recipe.temperature)
     close_ledger(account, forest)
-    rows = [build_row(path, account.record.rollout, groups.calls, recipe, version) for path in forest.paths]
+    rows = [build_row(path, record.rollout, groups.calls, recipe, version) for path in forest.paths]
     # Numbered by content: neither the attempt's id nor the arrival order of parallel calls is part of a row's
     # identity.
     rows.sort(key=lambda row: (row.policy, row.token_ids, row.logprobs))

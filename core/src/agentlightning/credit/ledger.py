@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from agentlightning.credit.advantage.groups import CreditedCall
 from agentlightning.credit.eligibility.verdicts import Verdict, refusal_of, refused, unrecorded
 from agentlightning.credit.merging.forest import Forest
-from agentlightning.types import Ledger, Record
+from agentlightning.credit.scoring.rewards import Rewards
+from agentlightning.types import EarlierAttempt, Ledger, Record, Rollout
 
 REFUSED = "refused-"
 """Beginning of the reason of a call that the gateway refused; the code of its answer follows."""
@@ -21,14 +22,17 @@ REFUSED = "refused-"
 
 @dataclass(slots=True)
 class RolloutAccount:
-    """One rollout during credit assignment."""
+    """One rollout during credit assignment: numbers and names, without the tokens of its record."""
 
-    record: Record
+    rollout: Rollout
     ledger: Ledger
     failure: str | None
     """Kind of its failure."""
-    has_reward: bool = True
-    """It has a reward: it succeeded, or the failure table gives its failure one."""
+    rewards: Rewards | None = None
+    """Its rewards, or the one that the failure table gives its failure; ``None``: it failed without one."""
+    earlier: list[EarlierAttempt] = field(default_factory=list)
+    policies: dict[str, str] = field(default_factory=dict)
+    """Call id → policy, of all its calls."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why the call is not trained."""
     credited: list[CreditedCall] = field(default_factory=list)

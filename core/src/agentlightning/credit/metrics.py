@@ -14,7 +14,7 @@ from agentlightning.credit.advantage.baselines import Advantages
 from agentlightning.credit.advantage.groups import grouped
 from agentlightning.credit.advantage.spread import mean, std
 from agentlightning.credit.ledger import RolloutAccount
-from agentlightning.credit.scoring.rewards import Rewards, resolve
+from agentlightning.credit.scoring.rewards import Rewards
 from agentlightning.types import AttemptStatus, Batch, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import failure_kind_of_end
 
@@ -29,7 +29,7 @@ def batch_metrics(
     rewards. ``retried/<kind>`` counts attempts that were followed by another one.
     """
     failures = Counter(account.failure for account in accounts if account.failure is not None)
-    retried = Counter(_failure_kind(attempt) for account in accounts for attempt in account.record.earlier)
+    retried = Counter(_failure_kind(attempt) for account in accounts for attempt in account.earlier)
     return {
         "rollouts": len(accounts),
         "rollouts_failed": failures.total() - failures["no-reward"],
@@ -37,7 +37,7 @@ def batch_metrics(
         **_counts_under("failed", failures),
         **_counts_under("retried", retried),
         **groups.counts(),
-        **_rewards([resolve(account.record) for account in accounts if account.has_reward]),
+        **_rewards([account.rewards for account in accounts if account.rewards is not None]),
         **_calls([account.ledger for account in accounts]),
         **row_metrics(rows, recipe),
     }
@@ -55,17 +55,16 @@ def policy_metrics(
     ``credit_mean``: mean over rollouts of the mean credit of the policy's calls, which its baseline
     compares; absent if no call was credited. ``credit_count``: number of these rollouts.
     """
-    calls = [(call, a.out.get(call.call_id)) for a in accounts for call in a.record.calls]
-    reasons = [reason for call, reason in calls if call.policy == policy]
+    reasons = [a.out.get(call) for a in accounts for call, name in a.policies.items() if name == policy]
     mine = [row for row in rows if row.policy == policy]
     trained = sum(segment.trained for row in mine for segment in row.segments)
-    credited = [one for a in accounts for one in a.credited if one.call.policy == policy]
+    credited = [one for a in accounts for one in a.credited if one.policy == policy]
     rollouts = grouped(credited, lambda one: one.rollout_id).values()
     found: dict[str, float] = {
         "calls": len(reasons),
         "calls_trained": trained,
         "merged": trained - len(mine),
-        **groups.counts(one.call.call_id for one in credited),
+        **groups.counts(one.call_id for one in credited),
         "credit_count": len(rollouts),
         **_counts_under("left_out", Counter(filter(None, reasons))),
         **row_metrics(mine, recipe),

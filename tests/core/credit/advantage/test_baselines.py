@@ -19,7 +19,7 @@ RECORDS = {name: make_record(name, group=group) for name, (group, _) in REWARDS.
 
 def credited():
     return [
-        CreditedCall(RECORDS[name].rollout, RECORDS[name].calls[0], value)
+        CreditedCall.of(RECORDS[name].rollout, RECORDS[name].calls[0], value)
         for name, (_, value) in REWARDS.items()
     ]
 
@@ -79,8 +79,8 @@ def test_a_baseline_sees_one_value_per_rollout_not_one_per_call():
     # Rollout a made three calls with credit 0, b one with credit 3: the baseline is 1.5, not 0.75.
     a = make_record("a", [one_call("a", sequence=i) for i in range(3)])
     b = make_record("b")
-    items = [CreditedCall(a.rollout, call, 0.0) for call in a.calls] + [
-        CreditedCall(b.rollout, b.calls[0], 3.0)
+    items = [CreditedCall.of(a.rollout, call, 0.0) for call in a.calls] + [
+        CreditedCall.of(b.rollout, b.calls[0], 3.0)
     ]
     got = advantages(items, Recipe(name="t"))
     assert [v.value for v in got.calls.values()] == [-1.5, -1.5, -1.5, 1.5]
@@ -88,8 +88,8 @@ def test_a_baseline_sees_one_value_per_rollout_not_one_per_call():
 
 def test_the_value_of_a_rollout_is_the_mean_credit_of_its_calls():
     a, b = make_record("a", [one_call("a", sequence=i) for i in range(2)]), make_record("b")
-    items = [CreditedCall(a.rollout, a.calls[0], 0.0), CreditedCall(a.rollout, a.calls[1], 4.0)]
-    items.append(CreditedCall(b.rollout, b.calls[0], 6.0))
+    items = [CreditedCall.of(a.rollout, a.calls[0], 0.0), CreditedCall.of(a.rollout, a.calls[1], 4.0)]
+    items.append(CreditedCall.of(b.rollout, b.calls[0], 6.0))
     # values: a = 2, b = 6. group: 4 for both; rloo: 6 for a's calls, 2 for b's
     group = advantages(items, Recipe(name="t")).calls.values()
     rloo = advantages(items, Recipe(name="t", baseline="rloo")).calls.values()
@@ -101,7 +101,7 @@ def test_means_of_equal_credits_have_no_spread_whatever_the_rounding():
     items = []
     for n in range(1, 40):
         record = make_record(f"r{n}", [one_call(f"r{n}", sequence=i) for i in range(n)])
-        items += [CreditedCall(record.rollout, call, 0.1) for call in record.calls]
+        items += [CreditedCall.of(record.rollout, call, 0.1) for call in record.calls]
     got = advantages(items, Recipe(name="t", scale="std"))
     assert got.counts()["groups_zero_std"] == 1
     assert {v.value for v in got.calls.values()} == {0.0}
@@ -120,7 +120,10 @@ def test_group_by_tags_makes_a_baseline_of_its_own_for_each_side():
     for name, wolf, town in [("a", 1.0, 0.0), ("b", 0.0, 4.0)]:
         sides = [one_call(name, sequence=i, tags={"side": s}) for i, s in enumerate(("wolf", "town"))]
         record = make_record(name, sides)
-        items += [CreditedCall(record.rollout, sides[0], wolf), CreditedCall(record.rollout, sides[1], town)]
+        items += [
+            CreditedCall.of(record.rollout, sides[0], wolf),
+            CreditedCall.of(record.rollout, sides[1], town),
+        ]
     got = advantages(items, Recipe(name="t", group_by=["group", "side"]))
     assert [v.value for v in got.calls.values()] == [0.5, -2.0, -0.5, 2.0]
     assert got.counts()["groups"] == 2
@@ -130,7 +133,7 @@ def test_group_keys():
     call = one_call(tags={"side": "wolf"}, policy="p")
     rollout = Rollout(rollout_id="r", group_id="g", task_id="t")
     names = ["group", "task", "batch", "policy", "side", "role"]
-    assert group_key(rollout, call, names) == (
+    assert group_key(CreditedCall.of(rollout, call, 0.0), names) == (
         "group=g",
         "task=t",
         "batch",
@@ -138,8 +141,10 @@ def test_group_keys():
         "side=wolf",
         "no role",
     )
-    assert group_key(Rollout(rollout_id="r", task_id="t"), call, ["group"]) == ("task=t",)
-    assert group_key(Rollout(rollout_id="r"), call, ["group"]) == ("rollout=r",)
+    assert group_key(CreditedCall.of(Rollout(rollout_id="r", task_id="t"), call, 0.0), ["group"]) == (
+        "task=t",
+    )
+    assert group_key(CreditedCall.of(Rollout(rollout_id="r"), call, 0.0), ["group"]) == ("rollout=r",)
 
 
 def test_scaling_does_not_depend_on_the_unit_of_reward():

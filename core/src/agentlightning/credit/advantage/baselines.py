@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentlightning.credit.advantage.groups import (
@@ -70,10 +70,15 @@ class Advantage(NamedTuple):
 class Advantages:
     """The advantages of a batch."""
 
-    calls: dict[str, Advantage]
+    calls: dict[str, Advantage] = field(default_factory=dict)
     """Call id → its advantage."""
-    zero_reasons: dict[GroupKey, str]
+    zero_reasons: dict[GroupKey, str] = field(default_factory=dict)
     """Group → why it has nothing to compare: ``group-of-one``, ``zero-std``, or empty."""
+
+    def update(self, other: Advantages) -> None:
+        """Add the advantages of other groups."""
+        self.calls.update(other.calls)
+        self.zero_reasons.update(other.zero_reasons)
 
     def counts(self, calls: Iterable[str] | None = None) -> dict[str, int]:
         """Count the groups of ``calls`` (default: of all calls) under the names of their metrics.
@@ -126,17 +131,17 @@ def advantages(
     With calls of several policies, each policy is compared with itself, whatever ``group_by`` says.
     """
     group_by = _group_by(credited, recipe)
-    pools = {one.call.call_id: group_key(one.rollout, one.call, group_by) for one in credited}
-    members = grouped(credited, lambda one: pools[one.call.call_id])
+    pools = {one.call_id: group_key(one, group_by) for one in credited}
+    members = grouped(credited, lambda one: pools[one.call_id])
     at: dict[str, GroupKey] = {}
     for pool, of in members.items():
         at.update(_locations(pool, of, by_turn=TURN in group_by))
-    values = {key: _values(of) for key, of in grouped(credited, lambda one: at[one.call.call_id]).items()}
+    values = {key: _values(of) for key, of in grouped(credited, lambda one: at[one.call_id]).items()}
     bases = baselines[recipe.baseline](values, recipe)
     spreads = {pool: _spread(of, at, values) for pool, of in members.items()}
     found = Advantages({}, {pool: zero_reason for pool, (_, zero_reason) in spreads.items()})
     for one in credited:
-        key, pool = at[one.call.call_id], pools[one.call.call_id]
+        key, pool = at[one.call_id], pools[one.call_id]
         spread, zero_reason = spreads[pool]
         why = _why_zero(zero_reason, values[key], recipe)
         base = _base(bases, key, one.rollout_id, recipe)
@@ -147,7 +152,7 @@ def advantages(
                 f"rollout {one.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
                 f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
             )
-        found.calls[one.call.call_id] = Advantage(value, one.credit, base, scale, key, why, pool, spread)
+        found.calls[one.call_id] = Advantage(value, one.credit, base, scale, key, why, pool, spread)
     return found
 
 
@@ -155,7 +160,7 @@ def _group_by(credited: Sequence[CreditedCall], recipe: Recipe) -> list[str]:
     found = list(recipe.group_by)
     if recipe.baseline == "batch":
         found = ["batch", *([TURN] if TURN in found else [])]
-    if "policy" not in found and len({c.call.policy for c in credited}) > 1:
+    if "policy" not in found and len({c.policy for c in credited}) > 1:
         found = ["policy", *found]
     return found
 
@@ -164,14 +169,14 @@ def _locations(pool: GroupKey, of: Sequence[CreditedCall], *, by_turn: bool) -> 
     """Call id → its location in its group. With ``by_turn`` a group is divided only as far as credits differ
     within its rollouts: it is one location, else each agent is one, else each turn.
     """
-    at: dict[str, GroupKey] = {one.call.call_id: pool for one in of}
+    at: dict[str, GroupKey] = {one.call_id: pool for one in of}
     for name in (agent_key, turn_key) if by_turn else ():
         credits = defaultdict(list)
         for one in of:
-            credits[one.rollout_id, at[one.call.call_id]].append(one.credit)
+            credits[one.rollout_id, at[one.call_id]].append(one.credit)
         if all(map(nearly_equal, credits.values())):
             break
-        at = {one.call.call_id: (*pool, name(one)) for one in of}
+        at = {one.call_id: (*pool, name(one)) for one in of}
     return at
 
 
@@ -183,10 +188,10 @@ def _values(at: Sequence[CreditedCall]) -> dict[str, float]:
 
 def _spread(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], values: Groups) -> tuple[float, str]:
     """Return the spread of a group, and why the group gives nothing to learn, if so."""
-    centres = {key: mean(list(values[key].values())) for key in {at[one.call.call_id] for one in of}}
+    centres = {key: mean(list(values[key].values())) for key in {at[one.call_id] for one in of}}
     residuals: dict[str, list[Residual]] = {}
     for one in of:
-        key = at[one.call.call_id]
+        key = at[one.call_id]
         if len(values[key]) > 1:
             residual = one.credit - centres[key], len(values[key])
             residuals.setdefault(one.rollout_id, []).append(residual)
@@ -199,7 +204,7 @@ def _rollouts_agree(of: Sequence[CreditedCall], at: Mapping[str, GroupKey], valu
     """Whether the rollouts of a group earned the same: equal credits at every location, or the same turns
     with equal credits call for call.
     """
-    compared = grouped(of, lambda one: at[one.call.call_id]).items()
+    compared = grouped(of, lambda one: at[one.call_id]).items()
     if all(nearly_equal([one.credit for one in own]) for key, own in compared if len(values[key]) > 1):
         return True
     rollouts = len({one.rollout_id for one in of})

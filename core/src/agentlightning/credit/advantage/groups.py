@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from agentlightning.types import Call, Rollout
+from agentlightning.types import Call, Rollout, Tags
 
 GroupKey = tuple[str, ...]
 K = TypeVar("K", bound=Hashable)
@@ -20,13 +20,20 @@ TURN = "turn"
 
 
 class CreditedCall(NamedTuple):
-    """A call that will be trained, with its credit."""
+    """A call that will be trained, with its credit: what advantages read of it, without its tokens."""
 
     rollout: Rollout
-    call: Call
+    call_id: str
+    policy: str
+    tags: Tags
     credit: float
     turn: int = 1
     """The number of its request among those of its agent in the rollout, from 1 (:func:`turns`)."""
+
+    @classmethod
+    def of(cls, rollout: Rollout, call: Call, credit: float, turn: int = 1) -> CreditedCall:
+        """Return ``call`` with its credit."""
+        return cls(rollout, call.call_id, call.policy, call.tags, credit, turn)
 
     @property
     def rollout_id(self) -> str:
@@ -48,28 +55,29 @@ def turns(calls: Iterable[Call]) -> dict[str, int]:
     return out
 
 
-def group_key(rollout: Rollout, call: Call, group_by: Sequence[str]) -> GroupKey:
+def group_key(one: CreditedCall, group_by: Sequence[str]) -> GroupKey:
     """Return the group of a call, e.g. ``("group=7", "side=wolf")``.
 
     ``group``: rollouts sampled together, else those of one task, else the rollout alone; ``task``;
     ``policy``; ``batch``: everything; any other word is a tag, and calls without it form a group of their
     own. ``turn`` divides no group: it is a location within one (:func:`turn_key`).
     """
+    rollout = one.rollout
     task = f"rollout={rollout.rollout_id}" if rollout.task_id is None else f"task={rollout.task_id}"
     group = task if rollout.group_id is None else f"group={rollout.group_id}"
-    keys = {"batch": "batch", "policy": f"policy={call.policy}", "task": task, "group": group}
-    tags = {name: f"{name}={call.tags[name]}" if name in call.tags else f"no {name}" for name in group_by}
+    keys = {"batch": "batch", "policy": f"policy={one.policy}", "task": task, "group": group}
+    tags = {name: f"{name}={one.tags[name]}" if name in one.tags else f"no {name}" for name in group_by}
     return tuple({**tags, **keys}[name] for name in group_by if name != TURN)
 
 
 def turn_key(one: CreditedCall) -> str:
     """Return the turn of a call, e.g. ``turn=wolf 3``: the third call of the agent ``wolf``."""
-    return f"{TURN}={' '.join(filter(None, (agent_of(one.call), str(one.turn))))}"
+    return f"{TURN}={' '.join(filter(None, (agent_of(one), str(one.turn))))}"
 
 
 def agent_key(one: CreditedCall) -> str:
     """Return the agent of a call as a key, e.g. ``agent=wolf``."""
-    return f"agent={agent_of(one.call)}" if agent_of(one.call) else "no agent"
+    return f"agent={agent_of(one)}" if agent_of(one) else "no agent"
 
 
 def grouped(
@@ -82,6 +90,6 @@ def grouped(
     return out
 
 
-def agent_of(call: Call) -> str:
+def agent_of(call: Call | CreditedCall) -> str:
     """Return the agent that made a call (tag ``agent``); empty if it has no name."""
     return call.tags.get("agent", "")

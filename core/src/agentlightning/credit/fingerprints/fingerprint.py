@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.fingerprints.call_digests import LAYOUT, CallDigests
 from agentlightning.credit.fingerprints.chain import plain
@@ -43,24 +45,38 @@ def fingerprint_rollouts(
     """Return one fingerprint for each record of the step, with rows or without, in the order of the records.
     ``layout``: of the digests of calls (:mod:`.call_digests`).
     """
+    made = [
+        fingerprint_record(record, run_id=run_id, step=step, policy=policy, version=version, layout=layout)
+        for record in records
+    ]
+    return add_rows(made, batch, policy=policy, version=version)
+
+
+def add_rows(
+    fingerprints: Iterable[RolloutFingerprint], batch: Batch, *, policy: str, version: int | None
+) -> list[RolloutFingerprint]:
+    """Return the fingerprints of rollouts with the digests of their rows of ``policy``, which were built for
+    ``version``.
+    """
     rows: dict[str, list[Row]] = {}
     for row in canonical_order(batch.rows):
         rows.setdefault(row.rollout_id, []).append(row)
     ledgers = {ledger.rollout_id: ledger for ledger in batch.ledgers}
     out: list[RolloutFingerprint] = []
-    for record in records:
-        mine = rows.get(record.rollout.rollout_id, [])
-        ledger = ledgers[record.rollout.rollout_id]
-        one = fingerprint_record(
-            record, run_id=run_id, step=step, policy=policy, version=version, layout=layout
-        )
-        one.rows = len(mine)
-        one.tokens_digest = digest_of(part for row in mine for part in _tokens(row))
-        one.advantages_digest = digest_of(real_bytes(row.advantages) for row in mine)
-        one.weights_digest = digest_of(real_bytes(row.weights) for row in mine)
+    for one in fingerprints:
+        mine, ledger = rows.get(one.rollout_id, []), ledgers[one.rollout_id]
         left_out = {stored_name(reason, LEFT_OUT): n for reason, n in ledger.left_out.items()}
-        one.ledger = {"made": ledger.made, "trained": ledger.trained, **left_out}
-        out.append(one)
+        whole = msgspec.structs.replace(
+            one,
+            policy=policy,
+            version=version,
+            rows=len(mine),
+            tokens_digest=digest_of(part for row in mine for part in _tokens(row)),
+            advantages_digest=digest_of(real_bytes(row.advantages) for row in mine),
+            weights_digest=digest_of(real_bytes(row.weights) for row in mine),
+            ledger={"made": ledger.made, "trained": ledger.trained, **left_out},
+        )
+        out.append(whole)
     return out
 
 

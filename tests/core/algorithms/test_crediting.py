@@ -1,0 +1,85 @@
+"""Credit of a step whose records are read in pages: the same as of all records at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+from core.audit.rich import RECIPE, RUN, TABLE, make_rich
+
+from agentlightning.algorithms import crediting
+from agentlightning.algorithms.crediting import StepCrediting, group_pages
+from agentlightning.algorithms.rollouts.prefetch import TaskGroups
+from agentlightning.credit import assign, fingerprint_rollouts
+from agentlightning.credit.assign import StepCredit
+from agentlightning.credit.fingerprints.fingerprint import add_rows
+from agentlightning.store import SQLiteStore
+from agentlightning.types import Recipe, Rollout
+from agentlightning.types.failure import read_failure_table
+
+FAILURE = read_failure_table(TABLE)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    folder = await make_rich(tmp_path, steps=1)
+    store = SQLiteStore(folder / "store.sqlite", read_only=True)
+    yield store
+    await store.close()
+
+
+async def groups_of(store: SQLiteStore) -> TaskGroups:
+    """The two groups of the run's step."""
+    found: dict[str | None, list[Rollout]] = {}
+    for rollout in await store.query_rollouts(run_id=RUN):
+        found.setdefault(rollout.group_id, []).append(rollout)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("baseline", ["group", "batch"])
+async def test_batch_and_fingerprints_are_those_of_all_records_at_once(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, baseline: str
+) -> None:
+    monkeypatch.setattr(crediting, "RECORD_PAGE", 1)  # a page holds one group
+    recipe: Recipe = msgspec.structs.replace(RECIPE, baseline=baseline)
+    groups = await groups_of(store)
+    assert len(groups) == 2
+    make = partial(StepCredit, recipe, version=0, failure=FAILURE)
+    credit = StepCrediting(store, make, run_id=RUN, step=0)
+    for group in groups:  # as with dynamic sampling: the second group is rolled out later
+        batch = await credit.add([group])
+    records = await store.records([rollout.rollout_id for group in groups for rollout in group])
+    whole = assign(records, recipe, version=0, failure=FAILURE)
+    assert whole.rows and batch == whole
+    made = add_rows(credit.fingerprints.values(), batch, policy="policy", version=0)
+    assert made == fingerprint_rollouts(whole, records, run_id=RUN, step=0, policy="policy", version=0)
+
+
+async def test_a_record_is_read_once_unless_the_batch_is_surveyed(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    records = store.records
+
+    async def counted(rollout_ids: list[str]) -> list[object]:
+        read.extend(rollout_ids)
+        return await records(rollout_ids)  # type: ignore[return-value]
+
+    monkeypatch.setattr(store, "records", counted)
+    groups = await groups_of(store)
+    for group_by, times in ((["group"], 1), (["task"], 2)):
+        recipe = msgspec.structs.replace(RECIPE, group_by=group_by)
+        await StepCrediting(store, partial(StepCredit, recipe), run_id=RUN, step=0).add(groups)
+        assert sorted(read) == sorted([r.rollout_id for group in groups for r in group] * times)
+        read.clear()
+
+
+def test_pages_hold_whole_groups() -> None:
+    groups = [[Rollout(rollout_id=f"{g}-{n}", input=None) for n in range(10)] for g in range(5)]
+    pages = list(group_pages(groups))
+    assert [len(page) for page in pages] == [20, 20, 10]
+    assert [one for page in pages for one in page] == [r.rollout_id for group in groups for r in group]
+    assert list(group_pages([])) == []
