@@ -93,6 +93,7 @@ class Widths:
 def test_only_what_is_wanted_is_computed_and_it_is_the_same(monkeypatch):
     asked = {"max_tokens": 6, "guided_choice": CHOICES, "top_logprobs": 3}
     with Engine(POLICY, slots=8, max_len=64) as engine:
+        monkeypatch.setattr(engine._passes, "choices", None)  # they are decided in one pass otherwise
         widths = Widths(engine, monkeypatch)
         few = ask(engine, [1, 2, 3, 4], n=6, seed=3, **asked)
         assert widths.seen and max(widths.seen) <= 5

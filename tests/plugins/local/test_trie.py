@@ -10,13 +10,13 @@ from hypothesis import given, settings, strategies as st
 from plugins.local.driver_fixtures import gradients, relative, tiny_config, tiny_model
 
 import agl_local.network.model
-import agl_local.training.trie
+import agl_local.trie.nodes
 from agentlightning.types.tokens import pack as packed_ids
 from agl_local.network.model import CausalLM
 from agl_local.policy.folder import init_model
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.pack import inputs_needed, micro_batches, pack
-from agl_local.training.trie import Trie, batches
+from agl_local.trie.nodes import Trie, batches
 
 Forest = list[tuple[list[int], list[int]]]
 """Sequences, and the positions of each that are trained."""
@@ -24,7 +24,7 @@ Forest = list[tuple[list[int], list[int]]]
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agl_local.training.trie, "BLOCK", 5)
+    monkeypatch.setattr(agl_local.trie.nodes, "BLOCK", 5)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agl_local.generation.choices import AT_ONCE
 from agl_local.generation.confined import Logits
 from agl_local.generation.orders import Order, PauseMode, pause_mode
 from agl_local.generation.passes import Batched, Passes
@@ -285,8 +286,10 @@ class Engine:
         admitting: list[Sample] = []
         try:
             if not self._orders and self._paused is None:
-                admitting = self._take_waiting()
-                for samples, logits in self._passes.prefill(admitting):
+                chosen, slotted = self._take_waiting()
+                admitting = [*chosen, *slotted]
+                self._choose(chosen)
+                for samples, logits in self._passes.prefill(slotted):
                     self._running.extend(samples)
                     if logits is not None:
                         self._emit(samples, logits)
@@ -302,11 +305,31 @@ class Engine:
             if any(s.group.over for s in self._waiting):
                 self._waiting = deque(s for s in self._waiting if not s.group.over)
 
-    def _take_waiting(self) -> list[Sample]:
-        room = self._table.idle
+    def _choose(self, samples: list[Sample]) -> None:
+        """Give ``samples``, which need no slot, all of their tokens."""
+        self._running.extend(samples)
+        while samples:
+            assert self._passes.choices is not None
+            self._emit(samples, self._passes.choices.logits(samples))
+            running = {*self._running}
+            samples = [s for s in samples if s in running and not s.group.over]
+
+    def _take_waiting(self) -> tuple[list[Sample], list[Sample]]:
+        """Take samples that one pass decides, and as many others as there is room for."""
+        choices, room = self._passes.choices, self._table.idle
+        chosen: list[Sample] = []
+        slotted: list[Sample] = []
+        left: deque[Sample] = deque()
         with self._wake:
-            count = min(room, len(self._waiting))
-            return [self._waiting.popleft() for _ in range(count)]
+            for sample in self._waiting:
+                if choices is not None and len(chosen) < AT_ONCE and choices.serves(sample):
+                    chosen.append(sample)
+                elif len(slotted) < room:
+                    slotted.append(sample)
+                else:
+                    left.append(sample)
+            self._waiting = left
+        return chosen, slotted
 
     def _decode(self) -> None:
         # What was cancelled or has failed since the sweep may have no token to feed.
@@ -374,7 +397,8 @@ class Engine:
 
     def _drop(self, sample: Sample, valid: bool = True) -> None:
         self._running.remove(sample)
-        self._table.release(sample, valid)
+        if sample.slot >= 0:
+            self._table.release(sample, valid)
 
     def _fail(self, sample: Sample, error: Exception) -> None:
         """Fail the whole request of ``sample``; its other samples are swept before the next step."""
@@ -410,6 +434,8 @@ class Engine:
             raise ValueError(f"version {version} is below the present version {self.version}")
         self._take(tensors)
         self._table.forget()
+        if self._passes.choices is not None:
+            self._passes.choices.forget()
         # What still runs (hold) starts again from a prefill of its tokens, ahead of the waiting ones.
         for sample in sorted(self._running, key=lambda s: s.slot, reverse=True):
             self._table.release(sample)

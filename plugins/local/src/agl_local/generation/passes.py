@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from agl_local.generation.choices import ChoiceTables
 from agl_local.generation.confined import Logits, confined_to
 from agl_local.generation.prefill import prefill
 from agl_local.generation.request import Sample
@@ -19,12 +20,15 @@ from agl_local.generation.sampler import Drawn, sample_batch
 from agl_local.generation.slots import SlotTable
 from agl_local.generation.stats import Stats
 from agl_local.network.model import LanguageModel
+from agl_local.trie.forward import can_share
 
 
 class Passes(Protocol):
     """What the engine's thread asks for; ``table`` says which sample has which slot."""
 
     table: SlotTable
+    choices: ChoiceTables | None
+    """What decides guided choices in one pass, if this way has it."""
 
     def check(self) -> None:
         """Called once, in the engine's thread, before anything is served. Raises EngineError."""
@@ -54,6 +58,7 @@ class Batched:
         self.eos_ids = eos_ids
         self.table = SlotTable(slots, model.new_cache(slots, max_len))
         self.stats = stats
+        self.choices = ChoiceTables(model, self.table, stats, eos_ids) if can_share(model) else None
 
     def check(self) -> None:
         """Nothing is promised that could fail."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from agl_local.generation.choices import ChoiceTables
 from agl_local.generation.confined import Logits
 from agl_local.generation.invariance import check, network_of
 from agl_local.generation.passes import last_token
@@ -39,6 +40,8 @@ class Tiled:
         self.tiles = Tiles(network_of(model), slots, max_len)
         self.table = SlotTable(slots, self.tiles.cache)
         self.stats = stats
+        self.choices: ChoiceTables | None = None
+        """A trie is no tile: choices are decoded."""
 
     def check(self) -> None:
         check(self.tiles.model)

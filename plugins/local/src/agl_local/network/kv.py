@@ -93,6 +93,12 @@ class KVCache:
         if self._known is not None and self._known[2] is not None and min(firsts) < self._known[2].cut:
             self._known = None
 
+    def begin(self, slot: int, length: int) -> Tensor:
+        """Where ``write`` puts the first ``length`` tokens of a conversation that begins anew in ``slot``."""
+        self._note_writes([slot], [0])
+        at = torch.tensor([[slot]], device=self.data.device)
+        return self.places(at, torch.arange(length, device=self.data.device)[None])
+
     def places(self, slots: Tensor, positions: Tensor) -> Tensor:
         """Where ``write`` puts tokens at ``positions`` [B, Q] of ``slots`` [B, 1]; see ``StepPlan``."""
         columns = torch.where(positions < 0, self.max_len, positions)

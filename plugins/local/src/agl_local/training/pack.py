@@ -2,7 +2,7 @@
 
 Three savings change no number: a sequence is cut before its last trained token (nothing after it is ever
 read), logits are asked for at trained positions only, and equal beginnings of sequences are computed once
-(``trie``); networks that know no trie get padded sequences. Invariant: the sum over micro-batches of a
+(``trie.nodes``); networks that know no trie get padded sequences. Invariant: the sum over micro-batches of a
 per-token sum is the sum over the batch, so neither padding, sharing nor the size of a micro-batch changes a
 gradient (beyond the rounding of float addition).
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from agentlightning.types.tokens import pack as packed_ids
-from agl_local.training import trie
-from agl_local.training.trie import Trie, ids_tensor, plant
+from agl_local.trie import nodes
+from agl_local.trie.nodes import Trie, ids_tensor, plant
 
 Ids = Sequence[int]
 
@@ -110,7 +110,7 @@ def micro_batches(
     if max_tokens < 1:
         raise ValueError(f"micro_tokens must be at least 1, got {max_tokens}")
     if share:
-        return trie.batches(_inputs(sequences, trained), max_tokens)
+        return nodes.batches(_inputs(sequences, trained), max_tokens)
     lengths = [inputs_needed(positions) for positions in trained]
     batches: list[list[int]] = []
     longest = 0

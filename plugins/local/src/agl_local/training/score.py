@@ -17,7 +17,7 @@ from agentlightning.types import Row
 from agl_local.network.model import LanguageModel
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import Tokens, check_row, micro_rows, tokens_of
-from agl_local.training.forward import can_share
+from agl_local.trie.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 
 

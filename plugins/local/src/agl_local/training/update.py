@@ -31,7 +31,7 @@ from agl_local.training.batch import (
     micro_rows,
     tokens_of,
 )
-from agl_local.training.forward import can_share
+from agl_local.trie.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.loss import Terms, policy_loss
 from agl_local.training.optim import clip_and_step, make_adamw, set_lr, warmup

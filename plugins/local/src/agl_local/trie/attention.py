@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from agl_local.training.trie import Block
+from agl_local.trie.nodes import Block
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> Tensor:

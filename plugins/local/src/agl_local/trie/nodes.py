@@ -111,6 +111,12 @@ def plant(sequences: Sequence[bytes], wanted: Sequence[Tensor]) -> tuple[Trie, T
     """Return the trie of packed ``sequences``, of which the states at positions ``wanted[i]`` are read, and
     where among the trie's M states each of them is, in the order of ``sequences``.
     """
+    trie, at, _ = plant_paths(sequences, wanted)
+    return trie, at
+
+
+def plant_paths(sequences: Sequence[bytes], wanted: Sequence[Tensor]) -> tuple[Trie, Tensor, list[Tensor]]:
+    """``plant``, and the nodes of each sequence from its first token on."""
     order, shared = depth_first(sequences)
     lengths = [len(sequences[i]) // WIDTH for i in order]
     growth = _Growth(lengths, shared)
@@ -126,7 +132,7 @@ def plant(sequences: Sequence[bytes], wanted: Sequence[Tensor]) -> tuple[Trie, T
         blocks=growth.blocks(torch.arange(growth.size)),
         last=growth.blocks(read),
     )
-    return trie, at
+    return trie, at, [paths[i] for i in range(len(sequences))]
 
 
 _NONE = torch.empty(0, dtype=torch.long)
