@@ -148,13 +148,16 @@ def test_a_network_of_transformers_decodes():
         assert engine._passes.choices is None
 
 
+def broken(*_: object) -> None:
+    raise RuntimeError("broken")
+
+
 def test_a_pass_that_fails_fails_what_was_in_it_alone(monkeypatch):
     with engine_of() as engine:
-        known = choices.read_states
-        monkeypatch.setattr(choices, "read_states", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
-        with pytest.raises(EngineError, match="broken"):
-            ask(engine, PROMPT, max_tokens=8, guided_choice=CHOICES)
-        monkeypatch.setattr(choices, "read_states", known)
+        with monkeypatch.context() as patch:
+            patch.setattr("agl_local.generation.choices.read_states", broken)
+            with pytest.raises(EngineError, match="broken"):
+                ask(engine, PROMPT, max_tokens=8, guided_choice=CHOICES)
         assert ask(engine, PROMPT, max_tokens=8, guided_choice=CHOICES)[0].reused == 0
 
 

@@ -359,6 +359,34 @@ def test_long_vocabularies_are_scored_in_chunks(
     assert relative(gradient(model, rows, caught, recipe), whole) < 1e-6
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_tokens_without_alternative_are_not_computed(
+    share: bool, caught: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that their first token decides: the rest has probability 1, and costs no position."""
+    model = tiny_model()
+    answers = [[5, 6, 7, 8, 0], [9, 10], [9, 11, 12, 0]]
+    rows = [
+        make_row(
+            model, [1, 2, 3, *answer], [(3, 3 + len(answer))], [advantage], name=name, allowed={3: answers}
+        )
+        for name, answer, advantage in zip("abc", answers, (1.0, -0.5, 0.25), strict=True)
+    ]
+    forced = make_row(model, [1, 4, 7, 8], [(2, 4)], [1.0], name="forced", allowed={2: [[7, 8]]})
+    updater = Updater(model, RECIPE, share=share)
+    metrics = updater.update([*rows, forced], version=0)
+    found = caught.pop()
+    assert metrics["logprob_gap_max"] < 1e-5
+    assert metrics["logprob_gap_tokens"] == sum(row.trained_tokens for row in [*rows, forced])
+    # [1, 2, 3] and then 9 decide; of the forced row [1, 4] is read, and nothing after it.
+    assert metrics["tokens_computed"] == (5 if share else 4 * 4)
+    every = "agl_local.training.batch.read_lengths"
+    monkeypatch.setattr(every, lambda row, _: [t for t, on in enumerate(row.mask) if on])
+    whole = Updater(model, RECIPE, share=share).update([*rows, forced], version=0)
+    assert relative(found, caught[0]) < 1e-6 and float(found.norm()) > 1e-3
+    assert whole["tokens_computed"] > metrics["tokens_computed"]
+
+
 def test_packing() -> None:
     packed = pack([[5, 6, 7, 8], [9, 1]], [[1, 2], [1]])
     assert isinstance(packed.inputs, Padded)

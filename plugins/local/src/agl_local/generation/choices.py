@@ -1,9 +1,9 @@
-"""Guided choices that one pass decides: the logits of every token that any of the allowed answers can need.
+"""Guided choices that one pass decides: the logits of every token that any allowed answer can need.
 
-Token by token, an answer of k tokens takes k passes of one row each, and a network is slowest at few rows. Here a
-prompt and the beginnings of its answers are a trie that is computed once, for all samples that are asked the
-same. Such samples need no slot; the prompt's keys and values go to an idle one, for the conversation's next turn.
-Invariant: probabilities and draws are those of decoding, to float32's rounding.
+Token by token, an answer of k tokens takes k passes of one row each, and a network is slowest at few rows.
+Here a prompt and the beginnings of its answers are a trie that is computed once, for all samples that are
+asked the same. Such samples need no slot; the prompt's keys and values go to an idle one, for the next turn
+of the conversation. Invariant: probabilities and draws are those of decoding, to float32's rounding.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ChoiceTables:
         self._known: OrderedDict[Key, Table] = OrderedDict()
 
     def serves(self, sample: Sample) -> bool:
-        """Whether ``logits`` decides ``sample``: a fresh choice whose prompt is not for the most part cached."""
+        """Whether ``logits`` decides ``sample``: a fresh choice, most of whose prompt is not cached."""
         s = sample.sampling
         if s.guided_choice is None or s.penalised or s.logit_bias or sample.tokens:
             return False
@@ -111,7 +111,7 @@ class ChoiceTables:
     def _pass(
         self, sequences: list[bytes], rows: list[dict[int, float]], keeping: list[Sample | None]
     ) -> None:
-        """Put the logits after each of ``sequences`` into its row, and the prompts of ``keeping`` into slots."""
+        """Put the logits after each of ``sequences`` into its row, the prompts of ``keeping`` into slots."""
         lasts = [torch.tensor([len(s) // WIDTH - 1]) for s in sequences]
         trie, at, paths = plant_paths(sequences, lasts)
         device = self._model.device

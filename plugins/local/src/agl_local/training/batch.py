@@ -72,7 +72,8 @@ def tokens_of(
     masks of rows that were sampled under grammars.
     """
     trained = [trained_positions(row) for row in rows]
-    packed = pack([row.token_ids for row in rows], trained, share)
+    read = [read_lengths(row, eos_ids) for row in rows]
+    packed = pack([row.token_ids for row in rows], trained, share, read)
     on = [_tensor(row.mask, torch.int8).bool() for row in rows]
 
     def trained_of(name: str, kind: torch.dtype) -> Tensor:
@@ -98,12 +99,27 @@ def trained_positions(row: Row) -> list[int]:
     return found
 
 
-def micro_rows(rows: Sequence[Row], max_tokens: int, share: bool = False) -> Iterator[list[Row]]:
+def read_lengths(row: Row, eos_ids: Sequence[int]) -> list[int]:
+    """From how many tokens of ``row`` each trained one is predicted: all before it.
+
+    A guided token that had no alternative has probability 1, and no gradient, whatever it is predicted from.
+    It is predicted from what the token before it was, so that a pass ends where the last decision is made.
+    """
+    certain = {t for t, allowed in _allowed(row, eos_ids) if len(allowed) == 1}
+    read: list[int] = []
+    for t in trained_positions(row):
+        read.append(read[-1] if t in certain and read else t)
+    return read
+
+
+def micro_rows(
+    rows: Sequence[Row], max_tokens: int, share: bool = False, eos_ids: Sequence[int] = ()
+) -> Iterator[list[Row]]:
     """``rows`` in micro-batches of at most ``max_tokens`` computed positions. ``share``: they will be packed
     with ``share=True``.
     """
-    trained = [trained_positions(row) for row in rows]
-    for group in micro_batches([row.token_ids for row in rows], trained, max_tokens, share):
+    read = [read_lengths(row, eos_ids) for row in rows]
+    for group in micro_batches([row.token_ids for row in rows], read, max_tokens, share):
         yield [rows[i] for i in group]
 
 

@@ -1,4 +1,4 @@
-"""The hidden states that a loss reads: of padded sequences, or of a trie in which equal beginnings are one."""
+"""The hidden states that a loss reads, of padded sequences or of a trie of them."""
 
 from __future__ import annotations
 

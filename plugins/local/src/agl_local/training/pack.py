@@ -1,8 +1,8 @@
 """Token sequences as the inputs of a forward pass, in micro-batches that hold only what the loss needs.
 
-Three savings change no number: a sequence is cut before its last trained token (nothing after it is ever
-read), logits are asked for at trained positions only, and equal beginnings of sequences are computed once
-(``trie.nodes``); networks that know no trie get padded sequences. Invariant: the sum over micro-batches of a
+Three savings change no number: a sequence is cut after the last state that is read, logits are asked for at
+trained positions only, and equal beginnings of sequences are computed once (``trie.nodes``); networks that
+know no trie get padded sequences. Invariant: the sum over micro-batches of a
 per-token sum is the sum over the batch, so neither padding, sharing nor the size of a micro-batch changes a
 gradient (beyond the rounding of float addition).
 """
@@ -68,9 +68,15 @@ class Packed:
         )
 
 
-def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) -> Packed:
+def pack(
+    sequences: Sequence[Ids],
+    trained: Sequence[Ids],
+    share: bool = False,
+    read: Sequence[Ids] | None = None,
+) -> Packed:
     """Pack ``sequences`` of token ids; ``trained[i]`` are the positions (>= 1, ascending) of sequence i to
-    predict. ``share``: equal beginnings are packed once.
+    predict. ``share``: equal beginnings are packed once. ``read[i]``: from how many tokens each of them is
+    predicted, ascending; by default from all before it.
 
     Raises ValueError for a position that has no token before it or lies outside its sequence.
     """
@@ -80,38 +86,41 @@ def pack(sequences: Sequence[Ids], trained: Sequence[Ids], share: bool = False) 
                 f"sequence {i} of {len(sequence)} tokens cannot train positions "
                 f"{positions[0]}..{positions[-1]}: the first token has nothing before it to be predicted from"
             )
-    cut = [inputs_needed(positions) for positions in trained]
+    read = trained if read is None else read
+    cut = [inputs_needed(lengths) for lengths in read]
     ids, places = [ids_tensor(s) for s in sequences], [_longs(positions) for positions in trained]
     rows = _longs(range(len(trained))).repeat_interleave(_longs(map(len, trained)))
     spots = _joined(places)
+    states = [_longs(lengths) - 1 for lengths in read]
     inputs: Padded | Trie
     if share:
-        inputs, at = plant(_inputs(sequences, trained), [place - 1 for place in places])
+        inputs, at = plant(_inputs(sequences, cut), states)
     else:
         inputs = Padded(_padded([s[:n] for s, n in zip(ids, cut, strict=True)]), _longs(cut))
-        at = rows * inputs.ids.shape[1] + spots - 1
+        at = rows * inputs.ids.shape[1] + _joined(states)
     targets = _joined([s[place] for s, place in zip(ids, places, strict=True)])
     return Packed(inputs, sum(cut), rows, spots, at, targets)
 
 
-def inputs_needed(positions: Ids) -> int:
-    """How many tokens a forward pass must read to predict the tokens at ``positions`` (ascending)."""
-    return positions[-1] if positions else 0
+def inputs_needed(read: Ids) -> int:
+    """How many tokens a forward pass must read to predict from the first ``read`` (ascending) of them."""
+    return read[-1] if read else 0
 
 
 def micro_batches(
-    sequences: Sequence[Ids], trained: Sequence[Ids], max_tokens: int, share: bool = False
+    sequences: Sequence[Ids], read: Sequence[Ids], max_tokens: int, share: bool = False
 ) -> list[list[int]]:
-    """Indices of sequences grouped so that ``pack`` makes at most ``max_tokens`` positions of each group.
+    """Indices of sequences grouped so that ``pack`` makes at most ``max_tokens`` positions of each group;
+    ``read`` as there.
 
     A sequence that is longer gets a micro-batch of its own. Sequences of equal beginnings stay together if
     they are shared; else those of similar length, longest first: if memory runs out, it does at once.
     """
     if max_tokens < 1:
         raise ValueError(f"micro_tokens must be at least 1, got {max_tokens}")
+    lengths = list(map(inputs_needed, read))
     if share:
-        return nodes.batches(_inputs(sequences, trained), max_tokens)
-    lengths = [inputs_needed(positions) for positions in trained]
+        return nodes.batches(_inputs(sequences, lengths), max_tokens)
     batches: list[list[int]] = []
     longest = 0
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -123,8 +132,8 @@ def micro_batches(
     return batches
 
 
-def _inputs(sequences: Sequence[Ids], trained: Sequence[Ids]) -> list[bytes]:
-    return [packed_ids(s[: inputs_needed(p)]) for s, p in zip(sequences, trained, strict=True)]
+def _inputs(sequences: Sequence[Ids], lengths: Sequence[int]) -> list[bytes]:
+    return [packed_ids(s[:n]) for s, n in zip(sequences, lengths, strict=True)]
 
 
 def _padded(sequences: Sequence[Tensor]) -> Tensor:

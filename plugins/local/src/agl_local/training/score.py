@@ -17,8 +17,8 @@ from agentlightning.types import Row
 from agl_local.network.model import LanguageModel
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.training.batch import Tokens, check_row, micro_rows, tokens_of
-from agl_local.trie.forward import can_share
 from agl_local.training.logprobs import token_logprobs
+from agl_local.trie.forward import can_share
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def logprob_gap(
     for row in rows:
         check_row(row, model.config.vocab_size, eos_ids=eos_ids, grammars=grammars)
     share = can_share(model)
-    for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens, share):
+    for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens, share, eos_ids):
         tokens = tokens_of(group, eos_ids, share, grammars).to(model.device, compute_dtype(model))
         gaps.add(tokens, score_tokens(model, tokens))
     return gaps.result()

@@ -17,9 +17,9 @@ import torch
 from agl_local.network.model import LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.fit import Progress, fit, shuffled
-from agl_local.trie.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.pack import Packed, micro_batches, pack
+from agl_local.trie.forward import can_share
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]

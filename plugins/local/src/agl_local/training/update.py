@@ -31,12 +31,12 @@ from agl_local.training.batch import (
     micro_rows,
     tokens_of,
 )
-from agl_local.trie.forward import can_share
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.loss import Terms, policy_loss
 from agl_local.training.optim import clip_and_step, make_adamw, set_lr, warmup
 from agl_local.training.score import compute_dtype, score_tokens
 from agl_local.training.tally import Tally
+from agl_local.trie.forward import can_share
 
 
 class Updater:
@@ -239,7 +239,7 @@ class Updater:
 
     def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
-        for group in micro_rows(rows, self.micro_tokens, self.share):
+        for group in micro_rows(rows, self.micro_tokens, self.share, self.eos_ids):
             tokens = tokens_of(group, self.eos_ids, self.share, self.grammars)
             stats.packed(tokens.packed)
             yield tokens.to(self.model.device, compute_dtype(self.model))

@@ -1,4 +1,4 @@
-"""The network over the nodes of a trie: all matrix products run on the nodes as they are, without padding; only
+"""The network over the nodes of a trie: matrix products run on the nodes as they are, without padding; only
 attention knows the trie's shape.
 
 In the last layer only nodes that are read have queries. Invariant: hidden states and gradients are those of
