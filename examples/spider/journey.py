@@ -123,9 +123,9 @@ async def _chosen(run: OpenRun, rollout_id: str | None) -> Rollout:
             raise NoJourney(f"run {run.run_id} has no rollout {rollout_id}")
         return known[rollout_id]
     found: list[tuple[float, int, Rollout]] = []
-    steps = sorted({seal.step for seal in await run.seals()})
+    steps = sorted({one.step for one in await run.fingerprints()})
     for step in steps[:FIRST]:
-        records = await run.store.records([seal.rollout_id for seal in await run.seals(step)])
+        records = await run.store.records([one.rollout_id for one in await run.fingerprints(step)])
         for record in records:
             if _corrected(record):
                 group = [resolve(r).final for r in records if r.rollout.group_id == record.rollout.group_id]

@@ -127,36 +127,38 @@ class PagingContract:
         with pytest.raises(ValueError, match="sort_by"):
             await found(sort_by="size")
 
-    async def test_runs_steps_seals_workers_and_resources_are_paged(self, store: Store, clock: Clock) -> None:
+    async def test_runs_steps_fingerprints_workers_and_resources_are_paged(
+        self, store: Store, clock: Clock
+    ) -> None:
         for i in range(5):
             await store.add_run(f"r{i}", {"i": i})
             clock.now += i % 2
             report = StepReport(run_id="r0", step=i // 2, policy=f"p/{i % 2}", policy_version=i)
-            seals = [
+            fingerprints = [
                 RolloutFingerprint(run_id="r0", step=report.step, policy=report.policy, rollout_id=f"ro-{n}")
                 for n in range(3)
             ]
-            await store.add_step(report, seals)
+            await store.add_step(report, fingerprints)
             await store.add_link(AuditLink(run_id="r0", number=i, kind="step", name=f"{i}"))
             await store.update_worker(f"w{i}", "idle" if i else "busy")
             last = await store.add_resources({"n": str(i)})
         for method, args in (
             (store.query_runs, ()),
             (store.query_steps, ("r0",)),
-            (store.query_seals, ("r0",)),
+            (store.query_fingerprints, ("r0",)),
             (store.query_links, ("r0",)),
             (store.query_workers, ()),
             (store.query_resources, ()),
         ):
             everything = await method(*args)
-            assert len(everything) == (15 if method == store.query_seals else 5)
+            assert len(everything) == (15 if method == store.query_fingerprints else 5)
             assert await flat(pages(method, *args, size=2)) == everything
             assert await flat(pages(method, *args, size=5)) == everything
             if method != store.query_workers:  # whose cursor is a place in the alphabet
                 with pytest.raises((NotFound, ValueError), match="after"):
                     await method(*args, after="no/such/place")
         with pytest.raises(NotFound, match="after"):
-            await store.query_seals("r0", after="1/p/0/ro-x")
+            await store.query_fingerprints("r0", after="1/p/0/ro-x")
         assert [w.worker_id for w in await store.query_workers(status="busy")] == ["w0"]
         with pytest.raises(ValueError, match="status"):
             await store.query_workers(status="asleep")
@@ -255,9 +257,13 @@ class PagingContract:
             await store.add_span(reward(lease, 1.0))
             await store.count("dropped", "stale", rollout_id=lease.rollout.rollout_id)
             await finish(store, lease)
-        seal = RolloutFingerprint(run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id)
+        fingerprint = RolloutFingerprint(
+            run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id
+        )
         report = StepReport(run_id=run_id, step=0, policy="p", policy_version=1)
-        await store.add_step(report, [seal], link=AuditLink(run_id=run_id, number=0, kind="step", name="0/p"))
+        await store.add_step(
+            report, [fingerprint], link=AuditLink(run_id=run_id, number=0, kind="step", name="0/p")
+        )
 
     async def test_a_run_is_deleted_with_all_it_made(self, store: Store) -> None:
         shared, own = await store.add_resources({"p": "shared"}), await store.add_resources({"p": "own"})
@@ -273,13 +279,13 @@ class PagingContract:
             == deleted[1]
             == {
                 **{"rollouts": 32, "attempts": 31, "calls": 30, "spans": 30, "counts": 30},
-                **{"seals": 1, "steps": 1, "links": 1, "runs": 1, "resources": 1},
+                **{"fingerprints": 1, "steps": 1, "links": 1, "runs": 1, "resources": 1},
             }
         )
         after = await store.statistics()
         for name in ("rollouts", "attempts", "calls", "spans", "runs"):
             assert after[name] == before[name], name
-        assert after["resources"] == 2 and len(await store.query_seals("keep")) == 1
+        assert after["resources"] == 2 and len(await store.query_fingerprints("keep")) == 1
         assert await store.counts() == {"dropped": {"stale": 2}}
         with pytest.raises(NotFound):
             await store.get_rollout_by_id(queued.rollout_id)
@@ -327,5 +333,16 @@ class PagingContract:
         assert {r.run_id for r in await store.query_rollouts()} == {"waits"}
 
 
-GONE = ("rollouts", "attempts", "calls", "spans", "counts", "seals", "steps", "links", "runs", "resources")
+GONE = (
+    "rollouts",
+    "attempts",
+    "calls",
+    "spans",
+    "counts",
+    "fingerprints",
+    "steps",
+    "links",
+    "runs",
+    "resources",
+)
 ONE_RUN = dict.fromkeys(GONE[:-1], 1)

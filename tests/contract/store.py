@@ -475,8 +475,8 @@ class StoreContract(
             await store.add_step(report)
         assert await store.query_steps("r") == [report]
 
-    async def test_a_step_run_again_replaces_its_seals(self, store: Store) -> None:
-        def seal(step: int, rollout: int, policy: str = "p", **fields: Any) -> RolloutFingerprint:
+    async def test_a_step_run_again_replaces_its_fingerprints(self, store: Store) -> None:
+        def fingerprint(step: int, rollout: int, policy: str = "p", **fields: Any) -> RolloutFingerprint:
             return RolloutFingerprint(
                 run_id="r", step=step, rollout_id=f"ro-{rollout}", policy=policy, **fields
             )
@@ -484,26 +484,28 @@ class StoreContract(
         def report(step: int, policy: str = "p") -> StepReport:
             return StepReport(run_id="r", step=step, policy=policy, policy_version=step)
 
-        await store.add_step(report(1), [seal(1, 5), seal(1, 4)])
-        await store.add_step(report(0), [seal(0, 9), seal(0, 2, reward=0.5)])
-        await store.add_step(report(0, "q"), [seal(0, 9, "q")])
+        await store.add_step(report(1), [fingerprint(1, 5), fingerprint(1, 4)])
+        await store.add_step(report(0), [fingerprint(0, 9), fingerprint(0, 2, reward=0.5)])
+        await store.add_step(report(0, "q"), [fingerprint(0, 9, "q")])
         for _ in range(2):
-            await store.add_step(report(0), [seal(0, 1), seal(0, 2, reward=1.0)], request_id="again")
-        found = [(s.step, s.policy, s.rollout_id) for s in await store.query_seals("r")]
+            await store.add_step(
+                report(0), [fingerprint(0, 1), fingerprint(0, 2, reward=1.0)], request_id="again"
+            )
+        found = [(s.step, s.policy, s.rollout_id) for s in await store.query_fingerprints("r")]
         assert found == [
             *((0, "q", "ro-9"), (0, "p", "ro-1"), (0, "p", "ro-2")),
             *((1, "p", "ro-5"), (1, "p", "ro-4")),
         ]
-        assert await store.query_seals("r", 0, "ro-2") == [seal(0, 2, reward=1.0)]
-        assert await store.query_seals("r", rollout_id="ro-9") == [seal(0, 9, "q")]
-        assert await store.query_seals("other") == [] == await store.query_seals("r", 7)
+        assert await store.query_fingerprints("r", 0, "ro-2") == [fingerprint(0, 2, reward=1.0)]
+        assert await store.query_fingerprints("r", rollout_id="ro-9") == [fingerprint(0, 9, "q")]
+        assert await store.query_fingerprints("other") == [] == await store.query_fingerprints("r", 7)
         await store.add_step(report(1))
-        assert await store.query_seals("r", 1) == []
-        with pytest.raises(ValueError, match="seal of ro-1 is of run r, step 0"):
-            await store.add_step(report(1), [seal(0, 1)])
+        assert await store.query_fingerprints("r", 1) == []
+        with pytest.raises(ValueError, match="fingerprint of ro-1 is of run r, step 0"):
+            await store.add_step(report(1), [fingerprint(0, 1)])
         with pytest.raises(ValueError, match="twice"):
-            await store.add_step(report(1), [seal(1, 1), seal(1, 1)])
-        assert await store.query_seals("r", 1) == []
+            await store.add_step(report(1), [fingerprint(1, 1), fingerprint(1, 1)])
+        assert await store.query_fingerprints("r", 1) == []
 
     async def test_links_are_only_ever_added(self, store: Store) -> None:
         def link(number: int, **fields: Any) -> AuditLink:
@@ -513,7 +515,8 @@ class StoreContract(
         await store.add_link(link(0, body=body, head="a"))
         for _ in range(2):
             await store.add_link(
-                link(1, seals=[RolloutFingerprint(run_id="r", step=-1, rollout_id="ro-1")]), request_id="x"
+                link(1, fingerprints=[RolloutFingerprint(run_id="r", step=-1, rollout_id="ro-1")]),
+                request_id="x",
             )
         report = StepReport(run_id="r", step=0, policy="p", policy_version=1)
         for number in (0, 1, 3):  # there already, and one that leaves a gap
@@ -527,7 +530,7 @@ class StoreContract(
             await store.add_step(msgspec.structs.replace(report, run_id="other"), link=link(3))
         found = await store.query_links("r")
         assert [one.number for one in found] == [0, 1, 2] and found[0].body == body
-        assert found[1].seals[0].rollout_id == "ro-1" and await store.query_links("other") == []
+        assert found[1].fingerprints[0].rollout_id == "ro-1" and await store.query_links("other") == []
 
     async def test_counts_add_up(self, store: Store) -> None:
         await store.count("dropped", "stale", rollout_id="ro-1", n=2)

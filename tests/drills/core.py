@@ -267,9 +267,9 @@ async def account(scene: Scene, witness: Witness) -> dict[str, Any]:
     store = SQLiteStore(scene.place)
     try:
         lost, doubled = await witness.audit(store)
-        seals = await store.query_seals(RUN, limit=100_000)
-        doubled += sum(n > 1 for n in Counter(seal.rollout_id for seal in seals).values())
-        lost += sum(seal.ledger.get("not-recorded", 0) for seal in seals)
+        fingerprints = await store.query_fingerprints(RUN, limit=100_000)
+        doubled += sum(n > 1 for n in Counter(one.rollout_id for one in fingerprints).values())
+        lost += sum(one.ledger.get("not-recorded", 0) for one in fingerprints)
         run = next(r for r in await store.query_runs() if r["run_id"] == RUN)
         lives = [0, *(life["first_step"] for life in run.get("resumed", []))]
         doubled += sum(later < earlier for earlier, later in pairwise(lives))  # a finished step, once more
@@ -282,21 +282,21 @@ async def account(scene: Scene, witness: Witness) -> dict[str, Any]:
             "hit": sorted(scene.kills),
             "lives": len(lives),
             "midway": sum(first_step > 0 for first_step in lives),
-            "idle": idle(scene, await store.query_steps(RUN), checked.rollouts, len(seals)),
-            "calls": sum(seal.calls for seal in seals),
+            "idle": idle(scene, await store.query_steps(RUN), checked.rollouts, len(fingerprints)),
+            "calls": sum(one.calls for one in fingerprints),
             "acknowledged": sum(map(len, witness.acknowledged.values())),
         }
     finally:
         await store.close()
 
 
-def idle(scene: Scene, reports: list[StepReport], verified: int, sealed: int) -> list[str]:
+def idle(scene: Scene, reports: list[StepReport], verified: int, fingerprinted: int) -> list[str]:
     """What would make equal hashes worthless: steps that trained nothing, rollouts that nobody compared."""
     found = [f"step {r.step} had no row to train" for r in reports if not r.metrics.get("tokens_trained")]
     if len({report.params_digest for report in reports}) < 2:
         found.append("the parameters never changed")
-    if not 0 < sealed == verified:
-        found.append(f"{verified} of {sealed} sealed rollouts were verified")
+    if not 0 < fingerprinted == verified:
+        found.append(f"{verified} of {fingerprinted} fingerprinted rollouts were verified")
     if [report.step for report in reports] != list(range(scene.steps)):
         found.append(f"{len(reports)} of {scene.steps} steps are on record")
     return [f"{scene.name}: {what}" for what in found]

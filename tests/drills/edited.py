@@ -63,7 +63,7 @@ async def _verified(folder: Path, key: str | None, head: str | None) -> Verifica
 
 def attempt(run: Path, seed: int, name: str) -> dict[str, Any]:
     """One edit on a copy of the run, and what verify says of it."""
-    os.environ.pop("AGL_SEAL_KEY", None)
+    os.environ.pop("AGL_SIGNING_KEY", None)
     with tempfile.TemporaryDirectory(prefix="agl-edited-") as base:
         copy = Path(shutil.copytree(run, Path(base) / run.name))
         try:

@@ -105,12 +105,12 @@ def store(db: sqlite3.Connection, call: Call) -> None:
 
 
 # --------------------------------------------------------------------------------------- rollouts of a step
-TRAINED = "rollout_id IN (SELECT rollout_id FROM seals)"
+TRAINED = "rollout_id IN (SELECT rollout_id FROM fingerprints)"
 LATEST = (
     f"{TRAINED} AND attempt_id IN (SELECT a.attempt_id FROM attempts a JOIN rollouts r "
     "ON r.rollout_id = a.rollout_id AND r.attempts = a.sequence_id)"
 )
-"""What was trained: of an earlier attempt, only the number of its calls is sealed."""
+"""What was trained: of an earlier attempt, only the number of its calls is fingerprinted."""
 EVALUATED = "rollout_id IN (SELECT rollout_id FROM rollouts WHERE group_id LIKE '%/eval/after/1/%')"
 
 
@@ -264,7 +264,7 @@ def _copy(db: sqlite3.Connection, table: str, where: str, values: tuple[Any, ...
         db.execute(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", [found[n] for n in names])
 
 
-# ------------------------------------------------------------------------------------------- steps and seals
+# ------------------------------------------------------------------------------------ steps and fingerprints
 def _step(db: sqlite3.Connection, random: Random) -> tuple[int, int]:
     """Any step but the first and the last, and the last."""
     steps = sorted({step for (step,) in db.execute("SELECT step FROM steps")})
@@ -300,8 +300,8 @@ def step_removed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         step, _ = _step(db, random)
         db.execute("DELETE FROM steps WHERE step = ?", (step,))
-        db.execute("DELETE FROM seals WHERE step = ?", (step,))
-    return Expected(("step", "seals"), step=step)
+        db.execute("DELETE FROM fingerprints WHERE step = ?", (step,))
+    return Expected(("step", "fingerprints"), step=step)
 
 
 @edit("the last step removed")
@@ -309,8 +309,8 @@ def last_step_removed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         _, last = _step(db, random)
         db.execute("DELETE FROM steps WHERE step = ?", (last,))
-        db.execute("DELETE FROM seals WHERE step = ?", (last,))
-    return Expected(("step", "seals"), step=last)
+        db.execute("DELETE FROM fingerprints WHERE step = ?", (last,))
+    return Expected(("step", "fingerprints"), step=last)
 
 
 @edit("a step added")
@@ -334,11 +334,11 @@ def step_copied(folder: Path, random: Random) -> Expected:
         db.execute(
             "INSERT INTO steps VALUES (?, ?, ?, 0, ?)", (report.run_id, last + 1, policy, pack(report))
         )
-        for (blob,) in db.execute("SELECT seal FROM seals WHERE step = ?", (step,)).fetchall():
-            seal = msgspec.structs.replace(unpack(blob, RolloutFingerprint), step=last + 1)
-            values = (seal.run_id, last + 1, policy, seal.rollout_id, pack(seal))
-            columns = "run_id, step, policy, rollout_id, seal"
-            db.execute(f"INSERT INTO seals ({columns}) VALUES (?, ?, ?, ?, ?)", values)
+        for (blob,) in db.execute("SELECT fingerprint FROM fingerprints WHERE step = ?", (step,)).fetchall():
+            fingerprint = msgspec.structs.replace(unpack(blob, RolloutFingerprint), step=last + 1)
+            values = (fingerprint.run_id, last + 1, policy, fingerprint.rollout_id, pack(fingerprint))
+            columns = "run_id, step, policy, rollout_id, fingerprint"
+            db.execute(f"INSERT INTO fingerprints ({columns}) VALUES (?, ?, ?, ?, ?)", values)
     return Expected(("step",), step=last + 1, text=f"copy of step {step}")
 
 
@@ -361,22 +361,22 @@ def steps_exchanged(folder: Path, random: Random) -> Expected:
     return Expected(("step",), step=step, text="exchanged")
 
 
-@edit("a seal")
-def seal_edited(folder: Path, random: Random) -> Expected:
+@edit("a fingerprint")
+def fingerprint_edited(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
-        seq, blob = one(db, random, "SELECT seq, seal FROM seals")
-        seal = unpack(blob, RolloutFingerprint)
-        seal.reward = 1.0 - (seal.reward or 0.0)
-        db.execute("UPDATE seals SET seal = ? WHERE seq = ?", (pack(seal), seq))
-    return Expected(("seal",), rollout=seal.rollout_id, step=seal.step, text="reward")
+        seq, blob = one(db, random, "SELECT seq, fingerprint FROM fingerprints")
+        fingerprint = unpack(blob, RolloutFingerprint)
+        fingerprint.reward = 1.0 - (fingerprint.reward or 0.0)
+        db.execute("UPDATE fingerprints SET fingerprint = ? WHERE seq = ?", (pack(fingerprint), seq))
+    return Expected(("fingerprint",), rollout=fingerprint.rollout_id, step=fingerprint.step, text="reward")
 
 
-@edit("a seal removed")
-def seal_removed(folder: Path, random: Random) -> Expected:
+@edit("a fingerprint removed")
+def fingerprint_removed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
-        seq, rollout, step = one(db, random, "SELECT seq, rollout_id, step FROM seals")
-        db.execute("DELETE FROM seals WHERE seq = ?", (seq,))
-    return Expected(("seal",), rollout=rollout, step=step)
+        seq, rollout, step = one(db, random, "SELECT seq, rollout_id, step FROM fingerprints")
+        db.execute("DELETE FROM fingerprints WHERE seq = ?", (seq,))
+    return Expected(("fingerprint",), rollout=rollout, step=step)
 
 
 # ------------------------------------------------------------------------------- what the run says of itself
@@ -593,7 +593,7 @@ def _anew(db: sqlite3.Connection) -> str:
     for link in chain:
         if link.kind == "begin":
             link.body["info"]["note"] = "another note"
-        link.previous, link.mac = before, None
+        link.previous, link.signature = before, None
         link.head = before = compute_head(link)
         _store(db, link)
     return then
@@ -610,7 +610,7 @@ def anew(folder: Path, random: Random) -> Expected:
 def anew_signed(folder: Path, random: Random) -> Expected:
     with database(folder) as db:
         for link in _links(db):
-            link.mac = sign(link.head, KEY)
+            link.signature = sign(link.head, KEY)
             _store(db, link)
         _anew(db)
     return Expected(("signature",), keyed=True, also=("run", "summary"))

@@ -91,7 +91,9 @@ def test_equal_hashes_of_nothing_are_worth_nothing(tmp_path: Path):
     assert idle(scene, [report(0, "a"), report(1, "b")], 8, 8) == []
     assert idle(scene, [report(0, "a"), report(1, "b", 0.0)], 8, 8) == ["s: step 1 had no row to train"]
     assert idle(scene, [report(0, "a"), report(1, "a")], 8, 8) == ["s: the parameters never changed"]
-    assert idle(scene, [report(0, "a"), report(1, "b")], 7, 8) == ["s: 7 of 8 sealed rollouts were verified"]
+    assert idle(scene, [report(0, "a"), report(1, "b")], 7, 8) == [
+        "s: 7 of 8 fingerprinted rollouts were verified"
+    ]
     assert "s: 0 of 2 steps are on record" in idle(scene, [], 0, 0)
 
 

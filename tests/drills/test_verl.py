@@ -41,26 +41,26 @@ def test_children_are_found_and_a_wait_that_is_in_vain_ends() -> None:
     assert wait("all", lambda: True, 0.0) < 60
 
 
-@pytest.mark.parametrize(("steps", "begun", "sealed", "wanted"), [
+@pytest.mark.parametrize(("steps", "begun", "fingerprinted", "wanted"), [
     ([0, 1, 2], [1], ["a", "b"], {}),
     ([0, 2], [1], ["a", "b"], {"lost": 1}),
     ([0, 1, 2], [0], ["a", "b"], {"begun_elsewhere": 1}),
     ([0, 1, 2], [1], ["a", "a"], {"doubled": 1}),
 ])  # fmt: skip
 async def test_what_is_wrong_is_counted(
-    steps: list[int], begun: list[int], sealed: list[str], wanted: dict[str, int], tmp_path: Path
+    steps: list[int], begun: list[int], fingerprinted: list[str], wanted: dict[str, int], tmp_path: Path
 ) -> None:
     store = SQLiteStore(tmp_path / "store.sqlite")
     await store.add_run(RUN, {"resumed": [{"first_step": n} for n in begun]})
     await store.enqueue_many_rollouts([Rollout(rollout_id=name, run_id=RUN, input=1) for name in "ab"])
     for number, step in enumerate(steps):
         report = StepReport(run_id=RUN, step=step, policy="policy", policy_version=step + 1)
-        seal = (
-            [RolloutFingerprint(run_id=RUN, step=step, rollout_id=sealed[number])]
-            if number < len(sealed)
+        fingerprint = (
+            [RolloutFingerprint(run_id=RUN, step=step, rollout_id=fingerprinted[number])]
+            if number < len(fingerprinted)
             else []
         )
-        await store.add_step(report, seal)
+        await store.add_step(report, fingerprint)
     told = await counts(store, [1], steps=3)
     await store.close()
     assert told.pop("lives") == 2

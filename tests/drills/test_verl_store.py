@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def seals(**changed: dict[str, Any]) -> list[RolloutFingerprint]:
+def fingerprints(**changed: dict[str, Any]) -> list[RolloutFingerprint]:
     told: dict[str, dict[str, Any]] = {
         "a": {"reward": 1.0, "rows": 1, "failure": ""},
         "b": {"failure": "straggler"},
@@ -52,7 +52,7 @@ def report(mean: float = 0.5, count: float = 2.0) -> StepReport:
 def test_what_is_wrong_with_broken_rollouts_is_counted(
     given: StepReport, changed: dict[str, Any], wrong: dict[str, int]
 ) -> None:
-    told = broken([given], seals(**changed), WAY)
+    told = broken([given], fingerprints(**changed), WAY)
     assert told["broken"] == 3
     names = ("broken_trained", "failed_otherwise", "rewards_with_zeros")
     assert {name: told[name] for name in names if told[name]} == wrong

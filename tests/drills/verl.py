@@ -3,7 +3,7 @@
 `make drill-verl`. `agl train` runs calc_x with verl; when a step or two are on file, this script kills one
 process with SIGKILL, waits for what follows (the run has to end by itself, with nothing of Ray left behind)
 and types the same command again, with ``--resume``. Afterwards every step must be on record once, no life may
-have begun before a checkpoint that was there, each step's seals must verify against the store, and the
+have begun before a checkpoint that was there, each step's fingerprints must verify against the store, and the
 exported policy must load in transformers with the logits that the local engine's network computes.
 
 With ``--nodes 2`` the run joins a Ray cluster, which has to stand after each kill with nothing of the run in
@@ -204,11 +204,11 @@ async def counts(store: SQLiteStore, checkpoints: list[int], steps: int) -> dict
     """Of a run of ``steps`` steps, whose lives left whole ``checkpoints`` when they were ended."""
     reports = [report.step for report in await store.query_steps(RUN)]
     (run,) = await store.query_runs()
-    seals = Counter(seal.rollout_id for seal in await store.query_seals(RUN, limit=100_000))
+    fingerprints = Counter(one.rollout_id for one in await store.query_fingerprints(RUN, limit=100_000))
     begun = [life["first_step"] for life in run.get("resumed", [])]
     return {
         "lost": len(set(range(steps)) - set(reports)),
-        "doubled": len(reports) - len(set(reports)) + sum(n > 1 for n in seals.values()),
+        "doubled": len(reports) - len(set(reports)) + sum(n > 1 for n in fingerprints.values()),
         # a life begins where the last whole checkpoint of the one before ended: nothing finished runs again
         "begun_elsewhere": sum(a != b for a, b in zip(begun, checkpoints, strict=True)),
         "backwards": sum(later < earlier for earlier, later in pairwise([0, *begun])),

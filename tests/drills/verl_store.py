@@ -4,8 +4,8 @@ Part of `make drill-verl`; by itself: `python tests/drills/verl_store.py [--kill
 trainer are the commands that a person would type, each in a process of its own (as in ``core.py``). While
 rollouts are under way, and while verl updates, in turn, the store is killed with SIGKILL and started anew.
 Steps must end by their quorum. Afterwards each is on record once, what the store had acknowledged to a
-*witness* is there once, every seal verifies, no broken rollout has trained a token, and no step's reward
-counts one as a zero.
+*witness* is there once, every fingerprint verifies, no broken rollout has trained a token, and no step's
+reward counts one as a zero.
 
 The last line is one JSON object; exit status 1 where one of these is not so.
 """
@@ -101,7 +101,7 @@ async def account(scene: VerlScene, witness: Witness) -> dict[str, Any]:
     try:
         lost, doubled = await witness.audit(store)
         reports = await store.query_steps(RUN)
-        seals = await store.query_seals(RUN, limit=100_000)
+        fingerprints = await store.query_fingerprints(RUN, limit=100_000)
         rollouts = {
             r.rollout_id: r for r in await store.query_rollouts(run_id=RUN, mode="train", limit=100_000)
         }
@@ -110,9 +110,13 @@ async def account(scene: VerlScene, witness: Witness) -> dict[str, Any]:
     finally:
         await store.close()
     steps = [report.step for report in reports]
-    lost += len(set(range(scene.steps)) - set(steps)) + sum(s.ledger.get("not-recorded", 0) for s in seals)
+    lost += len(set(range(scene.steps)) - set(steps)) + sum(
+        s.ledger.get("not-recorded", 0) for s in fingerprints
+    )
     doubled += (
-        len(steps) - len(set(steps)) + sum(n > 1 for n in Counter(s.rollout_id for s in seals).values())
+        len(steps)
+        - len(set(steps))
+        + sum(n > 1 for n in Counter(s.rollout_id for s in fingerprints).values())
     )
     return {
         "lost": lost,
@@ -120,31 +124,33 @@ async def account(scene: VerlScene, witness: Witness) -> dict[str, Any]:
         "unverified": len(checked.differences),
         "acknowledged": sum(map(len, witness.acknowledged.values())),
         "rollouts": len(rollouts),
-        **broken(reports, seals, ways),
+        **broken(reports, fingerprints, ways),
     }
 
 
 def broken(
-    reports: list[StepReport], seals: list[RolloutFingerprint], ways: dict[str, str | None]
+    reports: list[StepReport], fingerprints: list[RolloutFingerprint], ways: dict[str, str | None]
 ) -> dict[str, Any]:
     """What became of the rollouts that break, and whether a step's reward knows only those that do not."""
-    failed = Counter(seal.failure for seal in seals if seal.failure)
-    wrong = [s for s in seals if (way := ways[s.rollout_id]) and s.failure not in WAYS[way]]
+    failed = Counter(one.failure for one in fingerprints if one.failure)
+    wrong = [s for s in fingerprints if (way := ways[s.rollout_id]) and s.failure not in WAYS[way]]
     by_step = {report.step: report.metrics for report in reports}
     zeros = 0
     for step, metrics in by_step.items():
-        of_step = [s for s in seals if s.step == step]
+        of_step = [s for s in fingerprints if s.step == step]
         rewards = [s.reward for s in of_step if not s.failure and s.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else math.nan
         zeros += not math.isclose(metrics["reward_mean"], mean, rel_tol=1e-9)
         zeros += metrics["reward_count"] != len(rewards)
     return {
-        "broken": sum(1 for s in seals if ways[s.rollout_id]),
-        "broken_trained": sum(bool(s.rows or s.ledger.get("trained")) for s in seals if ways[s.rollout_id]),
+        "broken": sum(1 for s in fingerprints if ways[s.rollout_id]),
+        "broken_trained": sum(
+            bool(s.rows or s.ledger.get("trained")) for s in fingerprints if ways[s.rollout_id]
+        ),
         "failed_otherwise": len(wrong),
         "rewards_with_zeros": zeros,
         "failures": dict(sorted(failed.items())),
-        "trained_rollouts": sum(bool(s.rows) for s in seals),
+        "trained_rollouts": sum(bool(s.rows) for s in fingerprints),
         "seconds_a_step": [round(sum(report.seconds.values()), 1) for report in reports],
     }
 

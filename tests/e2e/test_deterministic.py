@@ -186,7 +186,7 @@ async def whole(folder: Path) -> dict[str, Any]:
     }
     store = SQLiteStore(run / "store.sqlite")
     steps = await store.query_steps("r")
-    seals = [await store.query_seals("r", step) for step in range(3)]
+    fingerprints = [await store.query_fingerprints("r", step) for step in range(3)]
     checked = await verify(await run_in(store, RunLocation(str(run / "store.sqlite"), run, "r")))
     (info,) = await store.query_runs()
     await store.close()
@@ -195,7 +195,9 @@ async def whole(folder: Path) -> dict[str, Any]:
     return {
         "digests": [(s.step, s.rows_digest, s.params_digest) for s in steps],
         "lines": [(one["step"], one["rows_digest"], one["params_digest"]) for one in lines["metrics"]],
-        "seals": [sorted((s.rollout_id, s.tokens_digest, s.weights_digest) for s in of) for of in seals],
+        "fingerprints": [
+            sorted((s.rollout_id, s.tokens_digest, s.weights_digest) for s in of) for of in fingerprints
+        ],
         "evaluations": sorted((one["name"], one["rewards"]) for one in lines["evaluations"]),
         "totals": {
             k: v for k, v in info["summary"]["totals"].items() if k not in ("calls", "calls_left_behind")

@@ -91,14 +91,14 @@ async def test_the_broken_step_runs_again_as_new_attempts(tmp_path: Path) -> Non
     await broken(tmp_path)
     await life(tmp_path, Watch(), resume=True)
     store = SQLiteStore(tmp_path / "r" / "store.sqlite")
-    made = {step: {s.rollout_id for s in await store.query_seals("r", step)} for step in range(4)}
+    made = {step: {s.rollout_id for s in await store.query_fingerprints("r", step)} for step in range(4)}
     assert [len(ids) for ids in made.values()] == [8, 8, 8, 8]
     for step, ids in made.items():
         attempts = [await store.query_attempts(i) for i in sorted(ids)]
         assert {len(a) for a in attempts} == ({1} if step < 2 else {2})
         assert all(a[-1].status is AttemptStatus.SUCCEEDED for a in attempts)
-        sealed = {s.rollout_id: s.attempt_id for s in await store.query_seals("r", step)}
-        assert all(sealed[a[-1].rollout_id] == a[-1].attempt_id for a in attempts)
+        fingerprinted = {s.rollout_id: s.attempt_id for s in await store.query_fingerprints("r", step)}
+        assert all(fingerprinted[a[-1].rollout_id] == a[-1].attempt_id for a in attempts)
     (run,) = await store.query_runs()
     assert [one["first_step"] for one in run["resumed"]] == [2]
     await store.close()

@@ -117,11 +117,11 @@ async def test_looking_back_at_it(tmp_path: Path) -> None:
     async with open_run(str(folder), plugins=one.plugins) as run:
         again = await verify(run)
     causes = [(d.rollout_id, d.kind) for d in again.differences if d.kind != "consequence"]
-    assert causes == [(row.rollout_id, "calls")]  # one cause, though both policies' seals say so
+    assert causes == [(row.rollout_id, "calls")]  # one cause, though both policies' fingerprints say so
 
 
 async def take_away_a_call(folder: Path, rollout_id: str) -> None:
-    """Take a call of the rollout away, which both policies' seals cover."""
+    """Take a call of the rollout away, which both policies' fingerprints cover."""
     store = SQLiteStore(folder / "store.sqlite")
     store.db.connection.execute(
         "DELETE FROM calls WHERE seq = (SELECT max(seq) FROM calls WHERE rollout_id = ?)", (rollout_id,)

@@ -65,7 +65,7 @@ async def report(store: SQLiteStore, step: int, ids: list[str], journal: Journal
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
     batch = assign(records, RECIPE, version=step, failure=read_failure_table(TABLE))
-    seals = fingerprint_rollouts(batch, records, run_id=RUN, step=step, policy="policy", version=step)
+    fingerprints = fingerprint_rollouts(batch, records, run_id=RUN, step=step, policy="policy", version=step)
     made = StepReport(
         run_id=RUN,
         step=step,
@@ -76,7 +76,7 @@ async def report(store: SQLiteStore, step: int, ids: list[str], journal: Journal
         rows_digest=rows_digest(canonical_order(batch.rows)),
         terms_digest=terms_digest(RECIPE, read_failure_table(TABLE)),
     )
-    await (journal.step(made, seals) if journal else store.add_step(made, seals))
+    await (journal.step(made, fingerprints) if journal else store.add_step(made, fingerprints))
 
 
 async def _rollout(store: SQLiteStore, step: int, n: int, kind: str) -> str:

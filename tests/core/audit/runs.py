@@ -35,7 +35,7 @@ async def make_run(
     name: str = RUN,
     rewards: dict[int, list[float | None]] = REWARDS,
     recipe: Recipe | None = None,
-    sealed: bool = True,
+    fingerprinted: bool = True,
     info: dict[str, Any] | None = None,
     finished: bool = True,
     chained: bool = True,
@@ -66,7 +66,7 @@ async def make_run(
                               group=f"{name}/train/{step}/{n // 2}")
             for n, value in enumerate(values)
         ]  # fmt: skip
-        await add_step(store, name, recipe, step, ids, sealed, journal)
+        await add_step(store, name, recipe, step, ids, fingerprinted, journal)
     await add_rollout(
         store, name, "ro-eval", 1.0, version=len(rewards), mode="val", group=f"{name}/eval/held-out/1/0"
     )
@@ -97,15 +97,15 @@ async def add_step(
     recipe: Recipe,
     step: int,
     ids: list[str],
-    sealed: bool = True,
+    fingerprinted: bool = True,
     journal: Journal | None = None,
 ) -> None:
     """Credit and report a step, as algorithm and driver do."""
     records = await store.records(ids)
     batch = assign(records, recipe, version=step, failure=read_failure_table(None))
-    seals = (
+    fingerprints = (
         fingerprint_rollouts(batch, records, run_id=run_id, step=step, policy="policy", version=step)
-        if sealed
+        if fingerprinted
         else []
     )
     report = StepReport(
@@ -118,7 +118,7 @@ async def add_step(
         seconds={"rollout": 1.0, "update": 0.5},
         rows_digest=rows_digest(canonical_order(batch.rows)),
     )
-    await (journal.step(report, seals) if journal else store.add_step(report, seals))
+    await (journal.step(report, fingerprints) if journal else store.add_step(report, fingerprints))
 
 
 async def add_rollout(

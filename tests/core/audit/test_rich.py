@@ -114,7 +114,7 @@ async def journal_of(store: SQLiteStore, folder: Path) -> Journal:
 
 
 async def test_a_step_that_is_made_again_is_not_compared(tmp_path: Path) -> None:
-    """Of a run that went on from a checkpoint: what it rolls out again is not what was sealed before."""
+    """Of a run that went on from a checkpoint: what it rolls out again is not what it logged before."""
     folder = await make_rich(tmp_path)
     store = SQLiteStore(folder / "store.sqlite")
     again = {"summary": None, "resumed": [{"time": 1.0, "first_step": 1}]}

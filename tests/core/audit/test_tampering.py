@@ -1,4 +1,4 @@
-"""Whatever one thing is changed in the store of a run, verify names it, unless no seal covers it."""
+"""Whatever one thing is changed in the store of a run, verify names it, unless no fingerprint covers it."""
 
 from __future__ import annotations
 
@@ -150,25 +150,27 @@ def supplied(db: sqlite3.Connection, random: Random) -> Named:
     raise AssertionError("no such attempt")
 
 
-def seal_of(db: sqlite3.Connection, random: Random) -> Named:
-    seq, rollout, blob = random.choice(db.execute("SELECT seq, rollout_id, seal FROM seals").fetchall())
+def fingerprint_of(db: sqlite3.Connection, random: Random) -> Named:
+    seq, rollout, blob = random.choice(
+        db.execute("SELECT seq, rollout_id, fingerprint FROM fingerprints").fetchall()
+    )
     found = unpack(blob, RolloutFingerprint)
     field = random.choice(["reward", "calls_digest", "rewards_digest", "failure", "status", "attempt_id"])
     setattr(found, field, 7.0 if field == "reward" else "edited")
-    db.execute("UPDATE seals SET seal = ? WHERE seq = ?", (pack(found), seq))
-    return rollout, {"seal"}
+    db.execute("UPDATE fingerprints SET fingerprint = ? WHERE seq = ?", (pack(found), seq))
+    return rollout, {"fingerprint"}
 
 
 def last_step(db: sqlite3.Connection, random: Random) -> Named:
     db.execute("DELETE FROM steps WHERE step = 1")
     if random.random() < 0.5:
-        db.execute("DELETE FROM seals WHERE step = 1")
-    return None, {"step", "seals"}
+        db.execute("DELETE FROM fingerprints WHERE step = 1")
+    return None, {"step", "fingerprints"}
 
 
-def step_without_seals(db: sqlite3.Connection, random: Random) -> Named:
-    db.execute("DELETE FROM seals WHERE step = 0")
-    return None, {"seals"}
+def step_without_fingerprints(db: sqlite3.Connection, random: Random) -> Named:
+    db.execute("DELETE FROM fingerprints WHERE step = 0")
+    return None, {"fingerprints"}
 
 
 def text(found: Call, random: Random) -> None:
@@ -274,9 +276,9 @@ TAMPERINGS: dict[str, Tampering] = {
     "failure table": info(lambda found: found["failure"].update({"agent-raised": {"reward": -1.0}})),
     "a number of the failure table": info(lambda found: found["failure"]["timeout"].update(reward=-2.0)),
     "facts of the run": info(lambda found: found.update(about={"agent": "another"})),
-    "seal": seal_of,
+    "fingerprint": fingerprint_of,
     "last step": last_step,
-    "seals of a step": step_without_seals,
+    "fingerprints of a step": step_without_fingerprints,
 }
 
 
@@ -308,7 +310,7 @@ IRRELEVANT: dict[str, Tampering] = {
 
 
 @pytest.mark.parametrize("what", IRRELEVANT)
-async def test_what_no_seal_covers_changes_nothing(folder: Path, what: str) -> None:
+async def test_what_no_fingerprint_covers_changes_nothing(folder: Path, what: str) -> None:
     with sqlite3.connect(folder / "store.sqlite") as db:
         IRRELEVANT[what](db, Random(what))
     db.close()

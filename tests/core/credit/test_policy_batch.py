@@ -74,7 +74,7 @@ def test_each_driver_gets_its_rows_and_figures():
     assert "credit_mean" not in batch.metrics and not assign(records, GRPO, version=0).policies
 
 
-def test_a_part_is_sealed_with_its_own_rows():
+def test_a_part_is_fingerprinted_with_its_own_rows():
     records = [game(0, 1.0, -1.0), game(1, -1.0, 1.0)]
     batch = assign(records, GRPO, version={"wolves": 0, "town": 0})
     of = {

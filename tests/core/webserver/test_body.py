@@ -161,7 +161,7 @@ async def test_integers_that_no_column_holds(world: World, n: int) -> None:
         ("/v1/agl/queue/dequeue/many", {"limit": n}),
         ("/v1/agl/rollouts/search", {"limit": n}),
         ("/v1/agl/counts", {"kind": "k", "reason": "r", "n": n}),
-        ("/v1/agl/steps", {"run_id": "r", "step": n, "metrics": {}, "seals": []}),
+        ("/v1/agl/steps", {"run_id": "r", "step": n, "metrics": {}, "fingerprints": []}),
     ):
         headers = {"Host": "localhost", "Content-Type": JSON}
         said = await send(world.served.url, request("POST", path, headers, json.dumps(asked).encode()))

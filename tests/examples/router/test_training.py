@@ -162,7 +162,7 @@ async def adds_up(folder: Path, steps: int) -> None:
     async with open_run(str(folder / "r")) as run:
         rollouts = await run.store.query_rollouts(run_id="r", mode="train")
         checked = await verify(run)
-        seals = await run.store.query_seals("r", limit=1000)
+        seals = await run.store.query_fingerprints("r", limit=1000)
     assert len(rollouts) == steps * 2 * 8 and all(rollout.status == "succeeded" for rollout in rollouts)
     assert len({seal.rollout_id for seal in seals}) == len(seals) >= len(rollouts)
     assert not any(seal.ledger.get("not-recorded") for seal in seals)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport
+from agentlightning.types.aliases import LINK, setting, stored_name
 
 HASHERS = 8
 """Files hashed at a time."""
@@ -30,13 +30,13 @@ GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time",
 
 class Journal:
     """Writes the chain of run ``run_id``, whose files lie in ``folder``. ``key`` signs the links; default:
-    ``AGL_SEAL_KEY``."""
+    ``AGL_SIGNING_KEY``."""
 
     def __init__(self, store: Store, run_id: str, folder: Path, key: str | None = None) -> None:
         self.store = store
         self.run_id = run_id
         self.folder = folder
-        self.key = key or os.environ.get(KEY_VARIABLE) or None
+        self.key = key or setting(KEY_VARIABLE)
         self.last: AuditLink | None = None
         self._checkpoints: set[str] = set()
         """Checkpoints that have a link."""
@@ -59,25 +59,25 @@ class Journal:
             if self._name(folder) not in self._checkpoints:
                 await self.checkpoint(folder)
 
-    async def step(self, report: StepReport, seals: Sequence[RolloutFingerprint]) -> None:
+    async def step(self, report: StepReport, fingerprints: Sequence[RolloutFingerprint]) -> None:
         """Store a step: its report, fingerprints and link."""
         body = {
             "report": plain(report),
-            "seals": [[seal.rollout_id, digest(seal)] for seal in seals],
+            stored_name("fingerprints", LINK): [[one.rollout_id, digest(one)] for one in fingerprints],
         }
         async with self._lock:
             made = self._next("step", f"{report.step}/{report.policy}", body)
-            await self.store.add_step(report, seals, link=made)
+            await self.store.add_step(report, fingerprints, link=made)
             self.last = made
 
     async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
         """Write the link of an evaluation, with fingerprints of its rollouts."""
         version = entry.get("version")
-        seals = [
+        fingerprints = [
             fingerprint_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
             for record in records
         ]
-        await self._add("evaluation", batch, plain(entry), seals)
+        await self._add("evaluation", batch, plain(entry), fingerprints)
 
     async def checkpoint(self, folder: Path) -> None:
         """Write the link of a complete checkpoint: the digest of each file in ``folder``."""
@@ -94,17 +94,27 @@ class Journal:
         return summary_entry(self.last)
 
     async def _add(
-        self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[RolloutFingerprint] = ()
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        fingerprints: Sequence[RolloutFingerprint] = (),
     ) -> None:
         async with self._lock:
-            made = self._next(kind, name, body, seals)
+            made = self._next(kind, name, body, fingerprints)
             await self.store.add_link(made)
             self.last = made
 
     def _next(
-        self, kind: str, name: str, body: Mapping[str, Any], seals: Sequence[RolloutFingerprint] = ()
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        fingerprints: Sequence[RolloutFingerprint] = (),
     ) -> AuditLink:
-        return next_link(self.run_id, kind, name, body, after=self.last, seals=seals, key=self.key)
+        return next_link(
+            self.run_id, kind, name, body, after=self.last, fingerprints=fingerprints, key=self.key
+        )
 
     def _name(self, folder: Path) -> str:
         """Return a folder's name in the chain: a relative path, since the run's folder may be moved."""

@@ -87,9 +87,11 @@ class OpenRun:
         """The failure table that the run was trained with."""
         return read_failure_table(self.info.get("failure"))
 
-    async def seals(self, step: int | None = None, rollout_id: str | None = None) -> list[RolloutFingerprint]:
+    async def fingerprints(
+        self, step: int | None = None, rollout_id: str | None = None
+    ) -> list[RolloutFingerprint]:
         """Return the fingerprints that were logged at training time."""
-        return await self.store.query_seals(self.run_id, step, rollout_id)
+        return await self.store.query_fingerprints(self.run_id, step, rollout_id)
 
     async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         """Return rollout id → rollout, for the rollouts that are in the store."""

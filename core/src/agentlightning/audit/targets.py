@@ -110,9 +110,9 @@ async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
     if not attempt_id.startswith("at-"):  # as the store names them
         return None
     for info in await store.query_runs(limit=ALL):
-        for seal in await store.query_seals(info["run_id"]):
-            if seal.attempt_id == attempt_id:
-                return await _rollout(store, seal.rollout_id)
+        for fingerprint in await store.query_fingerprints(info["run_id"]):
+            if fingerprint.attempt_id == attempt_id:
+                return await _rollout(store, fingerprint.rollout_id)
     async for page in pages(store.query_rollouts):
         for rollout in page:
             attempts = await store.query_attempts(rollout.rollout_id)

@@ -310,7 +310,7 @@ class Store:
     async def add_step(
         self,
         report: StepReport,
-        seals: Sequence[RolloutFingerprint] = (),
+        fingerprints: Sequence[RolloutFingerprint] = (),
         *,
         link: AuditLink | None = None,
         request_id: str | None = None,
@@ -322,7 +322,7 @@ class Store:
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
     ) -> list[StepReport]: ...
-    async def query_seals(
+    async def query_fingerprints(
         self,
         run_id: str,
         step: int | None = None,

@@ -25,7 +25,7 @@ CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "query_resources": lambda resources: resources.resources_id,
         "query_runs": lambda run: run["run_id"],
         "query_steps": lambda report: f"{report.step}/{report.policy}",
-        "query_seals": lambda seal: f"{seal.step}/{seal.policy}/{seal.rollout_id}",
+        "query_fingerprints": lambda one: f"{one.step}/{one.policy}/{one.rollout_id}",
         "query_links": lambda link: str(link.number),
         "query_workers": lambda worker: worker.worker_id,
     }

@@ -69,7 +69,7 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", "/runs/prune", "prune"),
     ("POST", "/steps", "add_step"),
     ("GET", "/runs/{run_id}/steps", "query_steps"),
-    ("GET", "/runs/{run_id}/seals", "query_seals"),
+    ("GET", "/runs/{run_id}/fingerprints", "query_fingerprints"),
     ("POST", "/links", "add_link"),
     ("GET", "/runs/{run_id}/links", "query_links"),
     ("POST", "/counts", "count"),

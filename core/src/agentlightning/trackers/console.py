@@ -180,7 +180,7 @@ class ConsoleTracker(RewardHistory):
             self._print(Text.assemble(("counted", "yellow"), f" {who}: {listed}"))
         self._print(Text(f"Files: {self.folder}"))
         if chain := summary.get("chain"):
-            signed = "signed with AGL_SEAL_KEY" if chain["signed"] else "not signed"
+            signed = "signed with AGL_SIGNING_KEY" if chain["signed"] else "not signed"
             self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ Invariant: a record is hashed under the first released name of each field (:func
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -67,6 +68,10 @@ DRIVER_OPTIONS: Names = {
 """Options of the drivers ``local`` and ``verl``."""
 LEDGER: Names = {"out": "left_out", "breaks": "merge_failures"}
 """Fields of :class:`agentlightning.types.Ledger`."""
+LINK: Names = {"seals": "fingerprints", "mac": "signature"}
+"""Fields of :class:`agentlightning.types.AuditLink`, and of the body of a step's link."""
+ENVIRONMENT: Names = {"AGL_SEAL_KEY": "AGL_SIGNING_KEY"}
+"""Environment variables."""
 LEFT_OUT: Names = {"zero-spread": "zero-std"}
 """Reasons of a ledger."""
 METRICS: Names = {
@@ -106,6 +111,14 @@ def renamed(given: Mapping[str, Any], names: Names, where: str, *, quiet: bool =
                 successor(key, present, where)
         found[present] = value
     return found
+
+
+def setting(name: str) -> str | None:
+    """Return the environment variable ``name``, which may be set under its former name; ``None`` if it is
+    not set, or empty.
+    """
+    given = {key: value for key in (name, stored_name(name, ENVIRONMENT)) if (value := os.environ.get(key))}
+    return renamed(given, ENVIRONMENT, "environment").get(name)
 
 
 def stored_name(name: str, names: Names) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from agentlightning.types import aliases
 from agentlightning.types.arrays import Flags, Floats, Ints, make_arrays
 from agentlightning.types.base import Model
@@ -185,14 +187,16 @@ class AuditLink(Model):
     """
     body: dict[str, Any] = {}
     """The record as plain values; of files and of a step's fingerprints, the digests."""
-    seals: list[RolloutFingerprint] = []
-    """Fingerprints of an evaluation's rollouts. A step's fingerprints are stored apart."""
+    fingerprints: list[RolloutFingerprint] = msgspec.field(
+        name=aliases.stored_name("fingerprints", aliases.LINK), default_factory=list
+    )
+    """Of an evaluation's rollouts. A step's fingerprints are stored apart."""
     previous: str = ""
     """Head of the previous link."""
     head: str = ""
     """sha256 over all of the above (:func:`agentlightning.credit.fingerprints.chain.compute_head`)."""
-    mac: str | None = None
-    """HMAC-SHA256 of the head, if the run has a key (``AGL_SEAL_KEY``)."""
+    signature: str | None = msgspec.field(name=aliases.stored_name("signature", aliases.LINK), default=None)
+    """HMAC-SHA256 of the head, if the run has a key (``AGL_SIGNING_KEY``)."""
 
 
 class Evaluation(Model):

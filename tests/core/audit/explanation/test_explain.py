@@ -192,7 +192,7 @@ async def test_an_attempt_is_its_rollout_and_what_is_not_there_is_named(tmp_path
     call = await call_from_row(folder, "ro-0-0", 0)
     attempt = call.rpartition("-")[0]
     assert (await explained(folder, attempt))["rollout"]["id"] == "ro-0-0"
-    eval_call = await call_from_row(folder, "ro-eval", 0)  # sealed by no step
+    eval_call = await call_from_row(folder, "ro-eval", 0)  # fingerprinted by no step
     assert (await explained(folder, eval_call))["rollout"]["id"] == "ro-eval"
     with pytest.raises(NoSuchToken, match="2 response tokens; there is no token 2"):
         await explained(folder, f"{call}:2")
@@ -247,8 +247,8 @@ async def test_what_the_step_recorded_of_its_update_is_shown(tmp_path: Path) -> 
     ids = [await add_rollout(store, RUN, f"ro-7-{n}", float(n), group="late", sample=n) for n in range(2)]
     records = await store.records(ids)
     batch = assign(records, GRPO(group_size=2, epochs=2), version=0)
-    seals = fingerprint_rollouts(batch, records, run_id=RUN, step=7, policy="policy", version=0)
-    await store.add_step(report, seals)
+    fingerprints = fingerprint_rollouts(batch, records, run_id=RUN, step=7, policy="policy", version=0)
+    await store.add_step(report, fingerprints)
     await store.close()
     found = await explained(folder, f"{await call_from_row(folder, 'ro-7-0', 1)}:1")
     assert found["token"]["recorded"] == {"clip_fraction": 0.25, "optimizer_steps": 0.0, "steps_skipped": 2.0}

@@ -23,7 +23,7 @@ from agentlightning.credit.fingerprints.chain import (
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack
-from agentlightning.types import AuditLink, Rollout, StepReport
+from agentlightning.types import AuditLink, Rollout, StepReport, UsageError, aliases
 
 SECRET = "a key of some length"
 
@@ -55,7 +55,7 @@ def test_a_head_depends_on_everything_in_its_link_and_before_it() -> None:
     ):  # fmt: skip
         assert compute_head(msgspec.structs.replace(second, **{field: value})) != second.head, field
     assert signed_by(second, SECRET) and not signed_by(second, "another") and not signed_by(first, SECRET)
-    assert sign(second.head, SECRET) == second.mac != sign(second.head, "another")
+    assert sign(second.head, SECRET) == second.signature != sign(second.head, "another")
 
 
 def test_equal_values_have_one_text_whatever_they_have_passed_through() -> None:
@@ -77,6 +77,24 @@ async def test_a_signed_run_verifies_with_its_key_only(
     monkeypatch.delenv(KEY_VARIABLE)
     result = await verified(folder)
     assert result.equal and "the signature was not checked" in result.notes[0]
+
+
+async def test_a_run_is_signed_and_read_under_former_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aliases._SAID.discard(("environment", "AGL_SEAL_KEY"))
+    monkeypatch.setenv("AGL_SEAL_KEY", SECRET)
+    with pytest.warns(FutureWarning, match="'AGL_SEAL_KEY' is now called 'AGL_SIGNING_KEY'"):
+        folder = await make_run(tmp_path)
+    assert (await verified(folder)).equal  # and says nothing a second time
+    last = (await links_of(folder))[-1]
+    assert last.signature == sign(last.head, SECRET)
+    stored = msgspec.to_builtins(last)
+    assert stored["mac"] == last.signature and "signature" not in stored
+    assert "seals" in (await links_of(folder))[1].body
+    monkeypatch.setenv(KEY_VARIABLE, "another")
+    with pytest.raises(UsageError, match="'AGL_SEAL_KEY' is the former name of 'AGL_SIGNING_KEY'"):
+        await verified(folder)
 
 
 async def test_the_head_that_was_printed(tmp_path: Path) -> None:

@@ -127,9 +127,10 @@ async def test_an_edited_call_is_named(tmp_path: Path, change: Callable[[Call], 
         ("DELETE FROM attempts WHERE rollout_id = ?", ("ro-0-0",), (0, "ro-0-0", "attempt"),
          "latest is None"),
         ("DELETE FROM steps WHERE step = ?", (0,), (0, None, "step"), "its report is missing"),
-        ("DELETE FROM seals WHERE rollout_id = ?", ("ro-0-1",), (0, "ro-0-1", "seal"),
+        ("DELETE FROM fingerprints WHERE rollout_id = ?", ("ro-0-1",), (0, "ro-0-1", "fingerprint"),
          "its fingerprint is missing"),
-        ("DELETE FROM seals WHERE step = ?", (0,), (0, None, "seals"), "all of its 4 fingerprints are"),
+        ("DELETE FROM fingerprints WHERE step = ?", (0,), (0, None, "fingerprints"),
+         "all of its 4 fingerprints are"),
         ("UPDATE calls SET data = ? WHERE rollout_id = 'ro-0-0'", (b"\x01damaged",),
          (0, "ro-0-0", "unreadable"), "its record cannot be read"),
         ("DELETE FROM spans WHERE rollout_id = 'ro-0-2' AND name = ?", (semconv.REWARD_SPAN,),
@@ -217,8 +218,10 @@ class Drivers:
 async def with_digests(folder: Path) -> None:
     store = SQLiteStore(folder / "store.sqlite")
     for report in await store.query_steps(RUN):
-        seals = await store.query_seals(RUN, report.step)
-        await store.add_step(msgspec.structs.replace(report, params_digest=f"digest {report.step}"), seals)
+        fingerprints = await store.query_fingerprints(RUN, report.step)
+        await store.add_step(
+            msgspec.structs.replace(report, params_digest=f"digest {report.step}"), fingerprints
+        )
     await store.close()
 
 
@@ -260,8 +263,8 @@ async def test_what_cannot_be_verified_is_said(tmp_path: Path) -> None:
     old = await make_run(tmp_path / "c", info={"recipe": None}, chained=False)
     with pytest.raises(CannotRecompute, match="its record holds no recipe"):
         await verified(old)
-    unsealed = await verified(await make_run(tmp_path / "d", sealed=False, chained=False))
-    assert causes(unsealed) == [(0, None, "no-seals"), (1, None, "no-seals")]
+    unfingerprinted = await verified(await make_run(tmp_path / "d", fingerprinted=False, chained=False))
+    assert causes(unfingerprinted) == [(0, None, "no-fingerprints"), (1, None, "no-fingerprints")]
 
 
 async def test_progress_counts_steps(tmp_path: Path) -> None:

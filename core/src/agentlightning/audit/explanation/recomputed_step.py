@@ -48,12 +48,12 @@ async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
         run.recipe  # noqa: B018 - raises if there is nothing to credit it by
     except CannotRecompute as error:
         return RecomputedStep(record, note=str(error))
-    seals = await run.seals(rollout_id=rollout.rollout_id)
-    if not seals:
+    fingerprints = await run.fingerprints(rollout_id=rollout.rollout_id)
+    if not fingerprints:
         return await _without_fingerprints(run, record)
-    last = max(seals, key=lambda s: s.step)
-    mine = [s for s in seals if s.step == last.step]
-    ids = [s.rollout_id for s in await run.seals(last.step) if s.policy == last.policy]
+    last = max(fingerprints, key=lambda s: s.step)
+    mine = [s for s in fingerprints if s.step == last.step]
+    ids = [s.rollout_id for s in await run.fingerprints(last.step) if s.policy == last.policy]
     known = await run.known(ids)
     records = await run.store.records([i for i in ids if i in known])
     versions: Versions = {s.policy: s.version for s in mine} if run.trained else last.version

@@ -94,7 +94,7 @@ def _check_chain(chain: Chain) -> None:
 def _check_signatures(chain: Chain, key: str) -> None:
     wrong = [link for link in chain.links if not signed_by(link, key)]
     if wrong:
-        bare = all(link.mac is None for link in wrong)
+        bare = all(link.signature is None for link in wrong)
         how = "not signed" if bare else f"not signed with the key in {KEY_VARIABLE}"
         what = f"{len(wrong)} of its {len(chain.links)} links, the first being {_name(wrong[0])}, are {how}"
         chain.report(f"{what}: made without that key, or made anew after training", "signature")

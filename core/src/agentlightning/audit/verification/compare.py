@@ -108,7 +108,7 @@ def _call_differences(
             yield differ("call", what, call=name, **digests)
     if then.parts == now.parts and (then.calls, then.calls_digest) != (now.calls, now.calls_digest):
         what = "its fingerprint contradicts itself about its calls (the fingerprint was edited)"
-        yield differ("seal", what, **digests)
+        yield differ("fingerprint", what, **digests)
 
 
 def _all_calls_differences(

@@ -37,7 +37,7 @@ async def compare_evaluations(run: OpenRun, chain: Chain) -> tuple[dict[str, Eva
         of, link = f"evaluation {batch}", chain.evaluations.get(batch)
         if link is not None:
             found += _compare_with_record(run, chain, link, noted.get(batch), of)
-            entry, fingerprints = link.body, link.seals
+            entry, fingerprints = link.body, link.fingerprints
         elif ("evaluation", batch) in chain.tampered:
             continue
         elif chain.links and chain.first_step == 0:
@@ -64,21 +64,21 @@ def _compare_with_record(
 
 
 async def _recompute(
-    run: OpenRun, entry: Mapping[str, Any], seals: list[RolloutFingerprint], of: str
+    run: OpenRun, entry: Mapping[str, Any], fingerprints: list[RolloutFingerprint], of: str
 ) -> tuple[Evaluation, list[Difference]]:
     """Return an evaluation as it was logged, and where its rollouts in the store give another one."""
     logged = msgspec.convert(entry["evaluation"], Evaluation)
-    if not seals:
+    if not fingerprints:
         return logged, []
-    records, found = await read_records(run, [s.rollout_id for s in seals], None, of)
+    records, found = await read_records(run, [s.rollout_id for s in fingerprints], None, of)
     for record in records:
-        then = next(s for s in seals if s.rollout_id == record.rollout.rollout_id)
+        then = next(s for s in fingerprints if s.rollout_id == record.rollout.rollout_id)
         if then.status:
             found += input_differences(then, fingerprint_record(record, **header(then)), of)
     if found:
         return logged, found
     again = summarise(logged.name, records, logged.seconds)
-    rollouts = {f"rewards[{index}]": one.rollout_id for index, one in enumerate(seals)}
+    rollouts = {f"rewards[{index}]": one.rollout_id for index, one in enumerate(fingerprints)}
     for path, was, is_ in leaf_differences(plain(logged), plain(again)):
         if not close(was, is_):
             what = f"{path} was logged as {shorten(was)}, its rollouts in the store give {shorten(is_)}"

@@ -33,7 +33,7 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts,
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import StepMetrics
+from agentlightning.types.aliases import LINK, StepMetrics, stored_name
 from agentlightning.types.rewards import effective_reward
 
 UNKNOWN = "differs"
@@ -132,7 +132,7 @@ class StepCheck:
         """
         if self.digests and not self.stored:
             what = f"all of its {len(self.digests)} fingerprints are missing (deleted after training)"
-            yield self.differ("seals", what, then=len(self.digests), now=0)
+            yield self.differ("fingerprints", what, then=len(self.digests), now=0)
         for rollout, then in self.digests.items():
             if rollout in self.logged:
                 continue
@@ -142,15 +142,15 @@ class StepCheck:
                 self.logged[rollout] = again
             if now is None and self.stored:
                 what = "its fingerprint is missing (deleted after training)"
-                yield self.differ("seal", what, rollout, then=then)
+                yield self.differ("fingerprint", what, rollout, then=then)
             elif now is not None:
                 names = [path for path, _, _ in leaf_differences(plain(again), plain(now))] if intact else []
                 where = f" ({', '.join(names[:4])})" if names else ""
                 what = f"its fingerprint was edited after training{where}"
-                yield self.differ("seal", what, rollout, then=then, now=digest(now))
+                yield self.differ("fingerprint", what, rollout, then=then, now=digest(now))
             if again is not None and not intact:
                 what = "it is not what was trained; without its fingerprint it cannot be said what differs"
-                yield self.differ("seal", what, rollout, then=then, now=UNKNOWN)
+                yield self.differ("fingerprint", what, rollout, then=then, now=UNKNOWN)
 
     def _compare(
         self, batch: Batch, changed: Mapping[str, list[str]], causes: list[Difference], unread: bool
@@ -208,12 +208,12 @@ def from_store(run: OpenRun, report: StepReport, stored: Sequence[RolloutFingerp
     step = StepCheck(run, report, known, [*known], logged={**known})
     if not stored:
         what = "logged without fingerprints (by an older version, or they were deleted): nothing to compare"
-        step.found.append(step.differ("no-seals", what, now=0))
+        step.found.append(step.differ("no-fingerprints", what, now=0))
         return step
     trained = report.metrics.get("rollouts")
     if trained is not None and int(trained) != len(stored):
         what = f"its report counts {int(trained)} rollouts, {len(stored)} fingerprints are left"
-        step.found.append(step.differ("seals", what, then=int(trained), now=len(stored)))
+        step.found.append(step.differ("fingerprints", what, then=int(trained), now=len(stored)))
     for one in stored:
         if one.version != step.version:
             what = f"trained at policy version {one.version}, the step's report says {step.version}"
@@ -233,14 +233,14 @@ def from_link(
     """Return the check of a step with a link, and the differences of the store from the link. ``others``:
     :func:`report_digest` of every step's report → the step.
     """
-    then = {str(rollout): str(value) for rollout, value in link.body["seals"]}
+    then = {str(rollout): str(value) for rollout, value in link.body[stored_name("fingerprints", LINK)]}
     logged = msgspec.convert(link.body["report"], StepReport)
     step = StepCheck(run, logged, {one.rollout_id: one for one in stored}, [*then], digests=then)
     step.found += _reported(step, link, report, others)
     for one in stored:
         if one.rollout_id not in then:
             what = "the store has a fingerprint of it, which the step did not log (added after training)"
-            step.found.append(step.differ("seal", what, one.rollout_id, now=digest(one)))
+            step.found.append(step.differ("fingerprint", what, one.rollout_id, now=digest(one)))
         elif digest(one) == then[one.rollout_id]:
             step.logged[one.rollout_id] = one
     return step

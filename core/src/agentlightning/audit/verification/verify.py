@@ -9,7 +9,6 @@ without a chain, the fingerprints and digests in its store.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentlightning.audit.run import CannotRecompute, OpenRun
@@ -27,6 +26,7 @@ from agentlightning.audit.verification.steps import StepCheck, from_link, from_s
 from agentlightning.credit.fingerprints.chain import KEY_VARIABLE
 from agentlightning.store.pages import pages
 from agentlightning.types import RolloutFingerprint, RolloutStatus, StepReport
+from agentlightning.types.aliases import setting
 from agentlightning.types.base import Model
 
 
@@ -81,11 +81,11 @@ async def verify(
     head: str | None = None,
 ) -> Verification:
     """Verify the run, or one of its steps (counted from 0). ``progress``: steps done, of how many. ``key``:
-    the key that signed its chain (default ``AGL_SEAL_KEY``); ``head``: the expected head of its last link.
+    the key that signed its chain (default ``AGL_SIGNING_KEY``); ``head``: the expected head of its last link.
 
     Raise :class:`CannotRecompute` if there is nothing to compare with.
     """
-    key = key or os.environ.get(KEY_VARIABLE) or None
+    key = key or setting(KEY_VARIABLE)
     chain = await read_chain(run, key, head)
     result = Verification(
         run=run.run_id, links=len(chain.links), head=chain.head, notes=_notes(run, chain, key)
@@ -142,7 +142,7 @@ class _Verifier:
         """One step of one policy. ``first``: of the policies that share its rollouts."""
         (number, policy), chain, result = at, self.chain, self.result
         link = chain.steps.get(at)
-        stored = [one for one in await self.run.seals(number) if one.policy == policy]
+        stored = [one for one in await self.run.fingerprints(number) if one.policy == policy]
         if link is not None:
             one = from_link(self.run, link, report, stored, copies)
         else:
@@ -205,7 +205,7 @@ class _Verifier:
         reported = {(report.step, report.policy) for report in reports} | set(chain.steps)
         have = {step for step, _ in reported} | chain.waiting
         end = max(have, default=-1) + 1
-        if await self.run.seals(end):
+        if await self.run.fingerprints(end):
             end += 1
         planned = (self.run.info.get("summary") or {}).get("steps")
         if reports and isinstance(planned, int):
@@ -244,7 +244,7 @@ class _Verifier:
         if not self.finished or not chain.links or chain.first_step or chain.tampered:
             return []
         known = {rollout for step in self.checked for rollout in step.rollouts}
-        known |= {one.rollout_id for link in chain.links for one in link.seals}
+        known |= {one.rollout_id for link in chain.links for one in link.fingerprints}
         cancelled = RolloutStatus.CANCELLED
         unknown = [
             rollout
@@ -276,6 +276,6 @@ def _notes(run: OpenRun, chain: Chain, key: str | None) -> list[str]:
         notes.append(
             "files, checkpoints and the exported policy not compared: this store lies in no run's folder"
         )
-    if key is None and any(link.mac for link in chain.links):
+    if key is None and any(link.signature for link in chain.links):
         notes.append(f"its chain is signed; {KEY_VARIABLE} is not set here, so the signature was not checked")
     return notes

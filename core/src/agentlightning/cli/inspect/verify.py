@@ -34,8 +34,8 @@ def register(app: typer.Typer) -> None:
         """Make every row, advantage, weight and evaluation of a run again from its store, and compare them,
         its files and its checkpoints with what was logged while it trained.
 
-        Exit status 1 if anything differs; each difference is named, its root cause first. AGL_SEAL_KEY: the
-        key that the run was signed with.
+        Exit status 1 if anything differs; each difference is named, its root cause first. AGL_SIGNING_KEY:
+        the key that the run was signed with.
         """
         result = asyncio.run(_verify(what, store, run, step, head, quiet=as_json))
         if as_json:

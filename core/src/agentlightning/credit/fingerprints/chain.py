@@ -1,8 +1,8 @@
 """The chain of a run: each record is a link, bound by its hash to all links before it.
 
-``head = sha256(run, number, kind, name, body, seals, head of the link before)``. To change, remove, add or
-exchange a link, one must recompute every later head; with a key (``AGL_SEAL_KEY``) only its holder can.
-Without a key, a chain that was rebuilt whole goes unnoticed unless its head was kept elsewhere.
+``head = sha256(run, number, kind, name, body, fingerprints, head of the link before)``. To change, remove,
+add or exchange a link, one must recompute every later head; with a key (``AGL_SIGNING_KEY``) only its
+holder can. Without a key, a chain that was rebuilt whole goes unnoticed unless its head was kept elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentlightning.credit.fingerprints.digest import digest_of
 from agentlightning.types import AuditLink, RolloutFingerprint
 from agentlightning.types.arrays import ARRAYS
 
-KEY_VARIABLE = "AGL_SEAL_KEY"
+KEY_VARIABLE = "AGL_SIGNING_KEY"
 """Environment variable with the key that signs a run's chain."""
 _EXACT = 2.0**53
 
@@ -32,7 +32,7 @@ def next_link(
     body: Mapping[str, Any],
     *,
     after: AuditLink | None,
-    seals: Sequence[RolloutFingerprint] = (),
+    fingerprints: Sequence[RolloutFingerprint] = (),
     key: str | None = None,
 ) -> AuditLink:
     """Return the link that follows ``after`` (``None``: the first link), signed if there is a ``key``."""
@@ -42,23 +42,23 @@ def next_link(
         kind=kind,
         name=name,
         body=dict(body),
-        seals=list(seals),
+        fingerprints=list(fingerprints),
         previous=after.head if after else "",
     )
     made.head = compute_head(made)
-    made.mac = sign(made.head, key) if key else None
+    made.signature = sign(made.head, key) if key else None
     return made
 
 
 def compute_head(link: AuditLink) -> str:
     """Return the head of a link: sha256 over its content."""
-    held = [link.run_id, link.number, link.kind, link.name, link.body, link.seals, link.previous]
+    held = [link.run_id, link.number, link.kind, link.name, link.body, link.fingerprints, link.previous]
     return hashlib.sha256(canonical(held)).hexdigest()
 
 
 def summary_entry(end: AuditLink) -> dict[str, Any]:
     """Return the entry about the chain that the summary of a run has. ``end``: the last link."""
-    return {"head": end.head, "links": end.number + 1, "signed": end.mac is not None}
+    return {"head": end.head, "links": end.number + 1, "signed": end.signature is not None}
 
 
 def sign(head: str, key: str) -> str:
@@ -68,7 +68,7 @@ def sign(head: str, key: str) -> str:
 
 def signed_by(link: AuditLink, key: str) -> bool:
     """Whether the link is signed with ``key``."""
-    return link.mac is not None and hmac.compare_digest(link.mac, sign(link.head, key))
+    return link.signature is not None and hmac.compare_digest(link.signature, sign(link.head, key))
 
 
 def digest(value: Any) -> str:

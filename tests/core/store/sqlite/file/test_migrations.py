@@ -24,7 +24,7 @@ from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprin
 VERSION_1 = Path(__file__).with_name("version1.sql")
 VERSION_4 = Path(__file__).with_name("version4.sql")
 THEN = json.loads(Path(__file__).with_name("version4.json").read_text())
-"""Calls, seals and the digest of the rows, as version 4 made them from its file."""
+"""Calls, fingerprints and the digest of the rows, as version 4 made them from its file."""
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_rows_of_version_1_are_all_there(old: Path) -> None:
     ).fetchall()
     assert rows == [(3, 2, 0.25, 1), (17, 9, 0.5, 1), (None, 2, 0.5, 1)]
     assert (await store.query_runs())[0]["recipe"] == "grpo"
-    assert await store.query_steps("run") != [] and await store.query_seals("run") == []
+    assert await store.query_steps("run") != [] and await store.query_fingerprints("run") == []
     assert await store.counts("ro-0") == {"dropped": {"stale": 1}}
     await store.close()
 
@@ -91,7 +91,7 @@ async def test_a_migrated_file_does_all_that_a_fresh_one_does(old: Path) -> None
     assert (await store.get_rollout_by_id("ro-0")).status is RolloutStatus.REQUEUING
     report = StepReport(run_id="run", step=0, policy="p", policy_version=1)
     await store.add_step(report, [RolloutFingerprint(run_id="run", step=0, policy="p", rollout_id="ro-0")])
-    assert await store.query_steps("run") == [report] and len(await store.query_seals("run")) == 1
+    assert await store.query_steps("run") == [report] and len(await store.query_fingerprints("run")) == 1
     await store.close()
 
 
@@ -113,7 +113,7 @@ async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old:
     await store.close()
 
 
-async def test_calls_of_version_4_are_read_sealed_and_built_on(tmp_path: Path) -> None:
+async def test_calls_of_version_4_are_read_fingerprinted_and_built_on(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_4.read_text())
@@ -124,8 +124,10 @@ async def test_calls_of_version_4_are_read_sealed_and_built_on(tmp_path: Path) -
     assert [[call.model_dump() for call in record.calls] for record in records] == then
     batch = assign(records, GRPO(group_size=2), version=3)
     assert rows_digest(canonical_order(batch.rows)) == THEN["rows_digest"]
-    seals = fingerprint_rollouts(batch, records, run_id="run", step=0, policy="default", version=3, layout=1)
-    assert [one.model_dump() for one in seals] == [{**one, "layout": 1} for one in THEN["seals"]]
+    fingerprints = fingerprint_rollouts(
+        batch, records, run_id="run", step=0, policy="default", version=3, layout=1
+    )
+    assert [one.model_dump() for one in fingerprints] == [{**one, "layout": 1} for one in THEN["seals"]]
     await store.requeue_rollouts(["ro-0"], reason="again")
     lease = await store.dequeue_rollout("w")
     assert lease is not None

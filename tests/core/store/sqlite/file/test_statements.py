@@ -98,7 +98,7 @@ async def test_statements_that_a_query_makes(monkeypatch: pytest.MonkeyPatch) ->
     await store.query_workers(status="busy", after="a")
     await store.query_steps("r", after="0/p", limit=1)
     await store.query_links("r", after="0", limit=1)
-    await store.query_seals("r", 0, "ro-1", limit=1)
+    await store.query_fingerprints("r", 0, "ro-1", limit=1)
     await store.wait_for_rollouts([made.rollout_id], timeout=0.0)
     await store.statistics()
     await store.statistics("r")

@@ -77,10 +77,22 @@ def calls_as_deltas(_: sqlite3.Connection) -> None:
     """
 
 
+def fingerprints_by_their_name(connection: sqlite3.Connection) -> None:
+    """5 → 6: the fingerprints of steps, which were called seals."""
+    run = connection.execute
+    run("DROP INDEX seals_step")
+    run("DROP INDEX seals_rollout")
+    run("ALTER TABLE seals RENAME TO fingerprints")
+    run("ALTER TABLE fingerprints RENAME COLUMN seal TO fingerprint")
+    run("CREATE UNIQUE INDEX fingerprints_step ON fingerprints (run_id, step, policy, rollout_id)")
+    run("CREATE INDEX fingerprints_rollout ON fingerprints (rollout_id)")
+
+
 MIGRATIONS: list[Migration] = [
     seals_resets_and_call_numbers,
     links_of_runs,
     authority_pins_and_configurations,
     calls_as_deltas,
+    fingerprints_by_their_name,
 ]
 """``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

@@ -73,13 +73,13 @@ steps = Table(
     *_required(LargeBinary, "report"),
 )
 
-seals = _numbered(
-    "seals",
+fingerprints = _numbered(
+    "fingerprints",
     *_required(Text, "run_id", "policy", "rollout_id"),
     *_required(Integer, "step"),
-    *_required(LargeBinary, "seal"),
-    Index("seals_step", "run_id", "step", "policy", "rollout_id", unique=True),
-    Index("seals_rollout", "rollout_id"),
+    *_required(LargeBinary, "fingerprint"),
+    Index("fingerprints_step", "run_id", "step", "policy", "rollout_id", unique=True),
+    Index("fingerprints_rollout", "rollout_id"),
 )
 
 links = Table(

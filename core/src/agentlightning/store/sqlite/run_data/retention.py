@@ -26,7 +26,7 @@ from agentlightning.store.sqlite.file.statements import InJson, given
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
-"""Rollouts deleted in one transaction, with their attempts, spans, calls, counts and seals."""
+"""Rollouts deleted in one transaction, with their attempts, spans, calls, counts and fingerprints."""
 _r, _a, _n, _k, _t = schema.rollouts, schema.attempts, schema.runs, schema.resources, schema.steps
 _OF = given(_r.c.run_id)
 _KNOWN = select(_n.c.run_id).where(given(_n.c.run_id))
@@ -54,9 +54,9 @@ _UNUSED = delete(_k).where(
 _NOTED = select(schema.meta.c.value).where(given(schema.meta.c.key))
 _DELETE = {
     table.name: delete(table).where(InJson(table.c.rollout_id))
-    for table in (schema.spans, schema.calls, schema.counts, schema.seals, _a, _r)
+    for table in (schema.spans, schema.calls, schema.counts, schema.fingerprints, _a, _r)
 }
-_TABLES_OF_RUN = (schema.seals, schema.steps, schema.links, _n)
+_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, _n)
 _open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
 _activity = union_all(
     select(

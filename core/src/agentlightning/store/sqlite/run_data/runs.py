@@ -1,6 +1,7 @@
-"""Runs: their info, the reports of their steps, the seals of the rollouts they trained, their chain of links.
+"""Runs: their info, the reports of their steps, the fingerprints of the rollouts that they trained, their
+chain of links.
 
-Invariants: a step that is run again (after a crash) replaces its report and all its seals, in one
+Invariants: a step that is run again (after a crash) replaces its report and all its fingerprints, in one
 transaction; links are only added, each under the next number.
 """
 
@@ -21,14 +22,14 @@ from agentlightning.store.sqlite.file.statements import given
 from agentlightning.store.sqlite.queue.rollouts import check_config
 from agentlightning.types import AuditLink, RolloutConfig, RolloutFingerprint, StepReport
 
-_r, _s, _e, _l = schema.runs, schema.steps, schema.seals, schema.links
+_r, _s, _e, _l = schema.runs, schema.steps, schema.fingerprints, schema.links
 _GET_RUN = select(_r.c.info, _r.c.config).where(given(_r.c.run_id))
 _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order_by(
     _r.c.create_time.desc(), _r.c.run_id.desc()
 )
 _CURSOR = select(_r.c.create_time).where(given(_r.c.run_id))
 _LAST_LINK = select(func.max(_l.c.number)).where(given(_l.c.run_id))
-_SEALED = select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id))
+_PLACE_OF = select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id))
 
 
 class RunStore(StoreCore):
@@ -95,19 +96,19 @@ class RunStore(StoreCore):
     def add_step(
         self,
         report: StepReport,
-        seals: Sequence[RolloutFingerprint] = (),
+        fingerprints: Sequence[RolloutFingerprint] = (),
         *,
         link: AuditLink | None = None,
         request_id: str | None = None,
     ) -> None:
-        """Store a step's report, the seals of the rollouts it trained, and its link in the run's chain."""
+        """Store a step's report, the fingerprints of its rollouts, and its link in the run's chain."""
         if link is not None and link.run_id != report.run_id:
             raise ValueError(f"the link is of run {link.run_id}, the step of run {report.run_id}")
         check_count("step", report.step)
         key = {"run_id": report.run_id, "step": report.step, "policy": report.policy}
-        rows = [_seal_row(seal, key) for seal in seals]
-        if len({seal.rollout_id for seal in seals}) < len(seals):
-            raise ValueError(f"seals: step {report.step} seals a rollout twice")
+        rows = [_fingerprint_row(one, key) for one in fingerprints]
+        if len({fingerprint.rollout_id for fingerprint in fingerprints}) < len(fingerprints):
+            raise ValueError(f"fingerprints: step {report.step} has one rollout twice")
         self.db.delete(_s, **key)
         self.db.insert(_s, {**key, "time": self.clock(), "report": codec.pack(report)})
         self.db.delete(_e, **key)
@@ -155,7 +156,7 @@ class RunStore(StoreCore):
         return [codec.unpack(row[0], StepReport) for row in self.db.all(query)]
 
     @read
-    def query_seals(
+    def query_fingerprints(
         self,
         run_id: str,
         step: int | None = None,
@@ -164,37 +165,38 @@ class RunStore(StoreCore):
         limit: int | None = None,
         after: str | None = None,
     ) -> list[RolloutFingerprint]:
-        """Return the seals of a run, by step, then in order of arrival. ``after``:
+        """Return the fingerprints of a run, by step, then in order of arrival. ``after``:
         ``<step>/<policy>/<rollout>`` of the page before.
         """
         check_limit(limit)
-        query = select(_e.c.seal).where(_e.c.run_id == run_id).order_by(_e.c.step, _e.c.seq).limit(limit)
+        query = select(_e.c.fingerprint).where(_e.c.run_id == run_id)
+        query = query.order_by(_e.c.step, _e.c.seq).limit(limit)
         for name, value in (("step", step), ("rollout_id", rollout_id)):
             if value is not None:
                 query = query.where(_e.c[name] == value)
         if after is not None:
-            query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*self._place_of_seal(run_id, after)))
+            query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*self._place(run_id, after)))
         return [codec.unpack(row[0], RolloutFingerprint) for row in self.db.all(query)]
 
-    def _place_of_seal(self, run_id: str, after: str) -> tuple[int, int]:
-        """Return step and sequence number of the seal of a cursor."""
+    def _place(self, run_id: str, after: str) -> tuple[int, int]:
+        """Return step and sequence number of the fingerprint of a cursor."""
         step, rest = _parse_cursor(after)
         policy, slash, rollout_id = rest.rpartition("/")
         if not slash:
             raise _no_place(after)
-        place = self.db.value(_SEALED, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
+        place = self.db.value(_PLACE_OF, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
         if place is None:
-            raise NotFound(f"after: run {run_id} has no seal {after}")
+            raise NotFound(f"after: run {run_id} has no fingerprint {after}")
         return step, place
 
 
-def _seal_row(seal: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a seal. Raise ``ValueError`` if it is a seal of another step."""
-    of = {"run_id": seal.run_id, "step": seal.step, "policy": seal.policy}
+def _fingerprint_row(one: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a fingerprint. Raise ``ValueError`` if it is a fingerprint of another step."""
+    of = {"run_id": one.run_id, "step": one.step, "policy": one.policy}
     if of != step:
         place = "run {run_id}, step {step}, policy {policy}".format
-        raise ValueError(f"the seal of {seal.rollout_id} is of {place(**of)}: not of {place(**step)}")
-    return {**of, "rollout_id": seal.rollout_id, "seal": codec.pack(seal)}
+        raise ValueError(f"the fingerprint of {one.rollout_id} is of {place(**of)}: not of {place(**step)}")
+    return {**of, "rollout_id": one.rollout_id, "fingerprint": codec.pack(one)}
 
 
 def _parse_cursor(after: str) -> tuple[int, str]:
