@@ -104,6 +104,7 @@ async def test_the_broken_step_runs_again_as_new_attempts(tmp_path: Path) -> Non
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_run_without_a_checkpoint_begins_again_under_its_name(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         await life(tmp_path, Breaks(at=1))
@@ -112,6 +113,7 @@ async def test_a_run_without_a_checkpoint_begins_again_under_its_name(tmp_path: 
     assert [r.step for r in watch.reports] == [0, 1]
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_over_can_be_made_longer(tmp_path: Path) -> None:
     await life(tmp_path, Watch(), steps=1, save_every=1)
     watch = Watch()
@@ -143,6 +145,7 @@ async def test_what_a_run_began_with_cannot_change(tmp_path: Path) -> None:
         await life(tmp_path, Watch(), resume=True)
 
 
+@pytest.mark.slow
 async def test_settings_that_changed_are_said_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ async def test_both_policies_move_and_the_frozen_one_never_does(tmp_path: Path) 
     assert written and not any(KEY.encode() in path.read_bytes() for path in written)
 
 
+@pytest.mark.slow
 async def test_looking_back_at_it(tmp_path: Path) -> None:
     watch = Watch()
     async with judge() as referee:

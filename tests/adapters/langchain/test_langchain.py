@@ -283,7 +283,7 @@ async def test_a_stream_given_up_is_a_partial_call(
         if recording.calls:
             break
         gc.collect()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
     (call,) = recording.calls
     assert call.attributes[PARTIAL] is True and recording.agents() == ["broken"]
 

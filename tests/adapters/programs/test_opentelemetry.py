@@ -32,6 +32,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", sampled(HERE, 0), ids=lambda app: app.file.removesuffix(".py"))
 async def test_outside_of_an_attempt_a_program_runs_as_ever(app: App) -> None:
     with ScriptedModelServer(reply) as server:

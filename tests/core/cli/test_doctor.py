@@ -90,7 +90,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Examine
 
 def run_file(folder: Path, **changes: Any) -> Path:
     (folder / "agent_of_test_doctor.py").write_text(AGENT)
-    options = {"threads": 1, "engine_threads": 1, "max_num_seqs": 4, "max_len": 128}
+    options = {"threads": 1, "engine": "thread", "max_num_seqs": 4, "max_len": 128}
     config: dict[str, Any] = {
         "agent": {"target": "agent_of_test_doctor:solve", "concurrency": 4},
         "training": {"steps": 3, "batch_size": 2, "recipe": {"group_size": 2}},

@@ -72,6 +72,7 @@ def test_streams_and_status_are_the_programs(tmp_path: Path, server: ScriptedMod
     assert Path(found["store"]).is_file() and Path(found["folder"]).parent == tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_captured_and_where(
     tmp_path: Path, server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_errors_are_one_line(tmp_path: Path, given: list[str], code: int, said: 
     assert "Traceback" not in told.stderr and told.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_timeout_is_status_124(tmp_path: Path, server: ScriptedModelServer) -> None:
     told = agl_run(tmp_path, server, "--timeout", "1", "--json", code="import signal; signal.pause()")
     assert told.returncode == 124 and summary(told)["exit_codes"] == [None]
@@ -181,6 +183,7 @@ def test_a_signal_that_kills_is_the_status_and_named(tmp_path: Path, server: Scr
     assert "SIGSEGV" in next(iter(found["failures"]))
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_arrives_once(tmp_path: Path, server: ScriptedModelServer) -> None:
     code = """
         import signal, sys
@@ -250,6 +253,7 @@ def test_a_rollout_of_thousands_of_spans_is_summarised_and_the_status_stands(
     assert len(summary(told)["rewards"]) == 1_050 and summary(told)["exit_codes"] == [7]
 
 
+@pytest.mark.slow
 def test_the_status_is_the_programs_where_the_summary_fails(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

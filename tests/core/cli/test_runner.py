@@ -126,6 +126,7 @@ async def test_sigterm_ends_it_although_an_agent_left_a_thread_behind(
     assert "ended without threads that agents left behind: left-behind, pooled_0" in process.said
 
 
+@pytest.mark.slow
 async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served: server.Served) -> None:
     async with runner("--store", served.url, "--drain", "0", agent="blocks") as process:
         rollout = await served.store.enqueue_rollout("never")
@@ -142,6 +143,7 @@ async def test_only_the_run_that_was_asked_for(served: server.Served) -> None:
     assert (await served.store.get_rollout_by_id(other.rollout_id)).status == RolloutStatus.QUEUING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", sampled(["inline", "process"], 0))
 async def test_what_runs_may_end_and_then_is_stopped_and_settled(
     served: server.Served, tmp_path: Path, isolation: str
@@ -163,6 +165,7 @@ async def test_what_runs_may_end_and_then_is_stopped_and_settled(
     assert await reason(store, rollout) == "cancelled: the attempt was stopped from outside"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 0))
 async def test_the_second_signal_ends_it_at_once(
     served: server.Served, number: signal.Signals, code: int
@@ -176,6 +179,7 @@ async def test_the_second_signal_ends_it_at_once(
     assert (await reason(served.store, rollout)).startswith("cancelled")
 
 
+@pytest.mark.slow
 async def test_the_store_may_come_later_and_the_gateway_later_still(tmp_path: Path) -> None:
     """Any order: runner, store, gateway. Keys of one secret open the gateway, and calls are recorded."""
     first = await server.start(tmp_path / "s.sqlite", "127.0.0.1", 0)
@@ -236,6 +240,7 @@ def test_mistakes_are_told_in_a_line(
     assert isinstance(result.exception, UsageError) and message in str(result.exception)
 
 
+@pytest.mark.slow
 async def test_workers_that_die_are_replaced_and_end_together(served: server.Served) -> None:
     store = served.store
     config = RolloutConfig(unresponsive_seconds=0.4, max_attempts=1)
@@ -279,6 +284,7 @@ async def test_workers_do_not_share_a_file(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel kills children of the dead on Linux")
 async def test_workers_die_with_their_supervisor(served: server.Served) -> None:
     async with runner("--store", served.url, "--workers", "2") as process:

@@ -176,6 +176,7 @@ async def test_a_reward_file(
     assert outcome.summary.exit_codes == [0]
 
 
+@pytest.mark.slow
 async def test_each_process_is_a_rollout_of_its_own(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = """
 import json, os, sys, urllib.request
@@ -195,6 +196,7 @@ open(os.environ["AGL_REWARD_FILE"], "w").write(str(task))
     assert len({attempt.attempt_id for attempt in outcome.attempts}) == 16
 
 
+@pytest.mark.slow
 async def test_nothing_is_written_outside_the_run_folder(tmp_path: Path, server: ScriptedModelServer) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -208,6 +210,7 @@ async def test_nothing_is_written_outside_the_run_folder(tmp_path: Path, server:
     assert sorted(p.name for p in folder.iterdir() if p.suffix not in (".lock",)) == ["store.sqlite"]
 
 
+@pytest.mark.slow
 async def test_refused_calls_are_counted_by_reason_apart_from_calls_past_the_gateway(
     tmp_path: Path,
 ) -> None:

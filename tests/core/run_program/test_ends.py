@@ -54,6 +54,7 @@ async def test_recorded_spans_survive_any_end(
     assert outcome.summary.counts == {}
 
 
+@pytest.mark.slow
 async def test_a_program_that_hangs_is_ended_with_its_children(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
@@ -80,6 +81,7 @@ signal.pause()
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_left_behind_is_cut_off(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = f"""{CALL}
 import os, time
@@ -93,6 +95,7 @@ os.read(reader, 1)
     assert outcome.summary.counts["process-left-behind"] == 1
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_never_read_is_on_record(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = f"""{CALL}
 from openai import OpenAI
@@ -106,6 +109,7 @@ os._exit(0)
     assert len(outcome.kinds) == 1 and outcome.kinds != ["exact"]  # nobody read it to its end
 
 
+@pytest.mark.slow
 async def test_an_engine_that_fails_is_the_reason(tmp_path: Path) -> None:
     with ScriptedModelServer(lambda body: Reply(status=500, message="no")) as server:
         outcome = await run(tmp_path, f"{CALL}\nask()", server)
@@ -113,6 +117,7 @@ async def test_an_engine_that_fails_is_the_reason(tmp_path: Path) -> None:
     assert (outcome.attempts[0].reason or "").startswith("model-5xx")
 
 
+@pytest.mark.slow
 async def test_a_store_that_cannot_write_is_named_and_the_exit_status_stands(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
@@ -176,6 +181,7 @@ def test_a_program_that_cannot_be_started(
     assert [p.name for p in tmp_path.iterdir()] == ["script"]
 
 
+@pytest.mark.slow
 async def test_a_program_that_closes_all_its_files_connects_again(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

@@ -106,6 +106,7 @@ assert writer.again("nested") == {"not": "a number"}
     assert [record.rollout.mode for record in outcome.records] == ["val", *["train"] * 6]
 
 
+@pytest.mark.slow
 async def test_entries_that_raise_or_never_return(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         AGENTS
@@ -136,6 +137,7 @@ async def test_without_the_option_all_is_one_rollout(tmp_path: Path, server: Scr
     assert len(outcome.records) == 1 and outcome.asked == ["one"] and outcome.kinds == ["exact"]
 
 
+@pytest.mark.slow
 async def test_an_entry_in_a_forked_process(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         AGENTS
@@ -153,6 +155,7 @@ solve("here")
     }
 
 
+@pytest.mark.slow
 async def test_a_reward_function_rewards_its_entry(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         AGENTS
@@ -184,6 +187,7 @@ around("inner")
     assert [reward.value for reward in inner] == [0.625]
 
 
+@pytest.mark.slow
 async def test_results_of_any_kind_leave_the_program_alone(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

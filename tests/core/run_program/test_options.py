@@ -108,6 +108,7 @@ def test_entries_put_their_own_keys_in_place() -> None:
     assert environment({}, replace(SETTINGS, per_entry=True), [])["OPENAI_API_KEY"] == CONTEXT_KEY
 
 
+@pytest.mark.slow
 async def test_keys_are_neither_on_a_command_line_nor_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

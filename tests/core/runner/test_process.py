@@ -235,6 +235,7 @@ async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Stor
     await pool.close()
 
 
+@pytest.mark.slow
 async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def _refuse() -> None:
     raise RuntimeError("no licence on this machine")
 
 
+@pytest.mark.slow
 async def test_an_agent_that_cannot_be_loaded_ends_serving_before_a_lease(store: Store) -> None:
     await store.enqueue_rollout(1)
     with pytest.raises(CannotRun, match=r"could not load the agent: RuntimeError: no licence.*test_process"):
@@ -381,6 +383,7 @@ async def test_a_script_that_workers_cannot_import_is_told_so(tmp_path: Path) ->
     assert 'put what it does under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 async def test_a_runner_that_nobody_closes_does_not_keep_its_process(tmp_path: Path) -> None:
     guarded = UNGUARDED.replace("asyncio.run", 'if __name__ == "__main__":\n    asyncio.run')
     done = await asyncio.to_thread(run_script, tmp_path / "script.py", guarded)

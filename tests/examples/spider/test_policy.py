@@ -54,6 +54,7 @@ def test_failing_queries_are_noticed_and_written_again(greedy: Evaluation) -> No
     assert sum(len(course.tried) == 3 for course in failing) > 0.9 * len(failing)
 
 
+@pytest.mark.slow
 def test_sampled_reward_leaves_something_to_reinforce(policy: Policy) -> None:
     sampled = evaluate(policy, generate("heldout", 240), temperature=1.0)
     assert sampled.reward > 0.4
@@ -111,6 +112,7 @@ def test_examples_end_with_the_end_token_and_learning_begins(policy: Policy) -> 
         assert ids[-1] in policy.tokenizer.eos_ids and 0 < prompt < len(ids)
 
 
+@pytest.mark.slow
 def test_building_is_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = build(3, steps=2, log_every=1), build(3, steps=2, log_every=0)
     assert "step 2/2  loss" in capsys.readouterr().out

@@ -30,7 +30,7 @@ SMALL = [
     "environment.val.limit=12",
     "environment.headroom={}",
     "trackers=[files]",
-    "backend.options={lr: 1.0e-4, threads: 1, engine_threads: 1, max_num_seqs: 32, max_len: 512}",
+    "backend.options={lr: 1.0e-4, threads: 1, engine: thread, max_num_seqs: 32, max_len: 512}",
 ]
 
 pytestmark = pytest.mark.plugins

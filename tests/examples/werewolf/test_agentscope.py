@@ -48,12 +48,14 @@ async def spoken_game(
         return game, account, server
 
 
+@pytest.mark.slow
 async def test_a_whole_game_of_talking_models() -> None:
     game, account, server = await spoken_game(chatter(8, beside=BESIDE))
     assert game.outcome is not None and len(account.decisions) == len(game.answers) == len(server.log)
     assert account.defaults == account.invalid_calls == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ONE, reason="AgentScope 1.0 writes arguments anew")
 async def test_memories_only_grow_so_that_prompts_extend_one_another() -> None:
     game, account, server = await spoken_game(chatter(8, beside=BESIDE))
@@ -94,6 +96,7 @@ async def test_invalid_decisions_are_told_then_a_legal_default_stands_in() -> No
     assert "is not one of" in json.dumps(second.body["messages"], ensure_ascii=False)
 
 
+@pytest.mark.slow
 async def test_a_model_that_only_talks_does_not_end_the_game() -> None:
     game, account, _ = await spoken_game(lambda body: "我不用工具。", "mini7")
     assert game.outcome is not None and account.defaults == len(account.decisions)
@@ -256,6 +259,7 @@ async def trained(trainer_of: Any, **overrides: Any) -> tuple[dict[str, Any], li
         await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
 async def test_supplied_triplets_make_the_same_rows_as_emitted_rewards(
@@ -305,6 +309,7 @@ async def test_a_frozen_snapshot_plays_the_other_side(trainer_of: Any) -> None:
     assert reports.out == {"frozen-policy": town} and town > 0
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
 async def test_an_endpoint_plays_the_other_side_with_free_speech(trainer_of: Any) -> None:
@@ -321,6 +326,7 @@ async def test_an_endpoint_plays_the_other_side_with_free_speech(trainer_of: Any
         assert of_side == {("wolves", "wolves"), ("town", "talker")}
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
 async def test_a_judge_scores_the_speeches_of_models_and_is_never_trained(trainer_of: Any) -> None:

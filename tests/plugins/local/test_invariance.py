@@ -91,6 +91,7 @@ def test_a_model_of_transformers_is_refused():
         Engine(Policy(model, tokenizer, model.config), slots=2, max_len=64, deterministic=True)
 
 
+@pytest.mark.slow
 def test_a_child_says_it_in_one_line(tmp_path):
     folder = save_policy(small_policy(), tmp_path)
     with pytest.raises(EngineError, match=r"ended with status 1; .*\nerror: deterministic serving") as caught:

@@ -88,6 +88,7 @@ def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(polic
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_start_says_why(tmp_path):
     with pytest.raises(
         EngineError, match=r"ended with status 1(.|\n)*config\.json: a model folder needs this file"

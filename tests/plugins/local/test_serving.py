@@ -75,6 +75,7 @@ async def test_a_foreign_model_that_cannot_be_loaded_is_said(tmp_path: Path) -> 
     await server.close()
 
 
+@pytest.mark.slow
 async def test_a_start_that_is_given_up_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
