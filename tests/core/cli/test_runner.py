@@ -18,8 +18,10 @@ from marks import sampled
 from typer.testing import CliRunner
 
 from agentlightning import cli
+from agentlightning.cli.runner import RunnerOptions, _open
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
+from agentlightning.plugins.manager import load
 from agentlightning.store import Store, StoreClient
 from agentlightning.store.http import server
 from agentlightning.testing import ScriptedModelServer
@@ -334,3 +336,16 @@ async def test_a_store_that_is_killed_and_comes_back_costs_nothing(tmp_path: Pat
         await client.close()
         store.terminate()
         await store.wait()
+
+
+async def test_what_its_file_says_of_the_agent_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    file = tmp_path / "run.yaml"
+    agent = "{target: 'agents_for_runner:solve', isolation: process, concurrency: 3, timeout_seconds: 7}"
+    file.write_text(f"agent: {agent}\nbackend: {{policy: p}}\nstore: ':memory:'\n")
+    for given, isolation in ((None, "process"), ("inline", "inline")):
+        store, runner = _open(RunnerOptions(config=file, isolation=given), load())
+        await store.close()
+        assert (runner.isolation, runner.concurrency, runner.timeout_seconds) == (isolation, 3, 7.0)

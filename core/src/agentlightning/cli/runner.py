@@ -45,8 +45,11 @@ class RunnerOptions:
         typer.Option(min=1, help="Rollouts at a time in each process; default: agent.concurrency, 16."),
     ] = None
     isolation: Annotated[
-        str, typer.Option(help="inline, or process: an attempt can be killed when its time is up.")
-    ] = "inline"
+        str | None,
+        typer.Option(
+            help="inline, or process: an attempt can be killed when its time is up; default: agent.isolation."
+        ),
+    ] = None
     run: Annotated[str | None, typer.Option(help="Only the rollouts of this run.")] = None
     adapters: Annotated[
         list[str] | None, typer.Option("--adapter", help="Framework adapter to activate.")
@@ -78,6 +81,7 @@ class RunnerOptions:
             agent=self.agent or config.agent.target,
             timeout=self.timeout or config.agent.timeout_seconds,
             concurrency=self.concurrency or config.agent.concurrency,
+            isolation=self.isolation or config.agent.isolation,
             adapters=self.adapters or config.agent.adapters,
         )
 
@@ -138,7 +142,7 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
     plugins = load()
     store, runner = _open(options, plugins)
     try:
-        active = [] if options.isolation == "process" else instrumentors(plugins, options.adapters or ())
+        active = [] if runner.isolation == "process" else instrumentors(plugins, runner.adapters)
         with capturing(active):
             return await serve(runner, report)
     finally:
@@ -168,7 +172,7 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     store = open_store(options.store, plugins=plugins)
     if isinstance(store, StoreClient):
         store.patience = options.patience
-    isolation: Any = options.isolation
+    isolation: Any = options.isolation or "inline"
     runner = Runner(
         agent,
         store,
