@@ -118,6 +118,7 @@ def check(found: list[Terms], *, stale: bool, several: bool) -> None:
             assert not torch.allclose(found[-1].logp.detach(), found[-1].proximal, atol=1e-5)
 
 
+@pytest.mark.slow
 async def test_several_policies_meet_as_ever(tmp_path: Path) -> None:
     """No call passes during their updates, so those of later steps stand at the gateway; none is lost."""
     watch, ended, second = Watch(), Counter[int](), asyncio.Event()

@@ -141,6 +141,7 @@ def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agl: Callable[..., Any]) -> None:
     for name, seed in (("wolves", 1), ("town", 2)):

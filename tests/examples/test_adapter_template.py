@@ -86,6 +86,7 @@ def test_it_keeps_the_contract(begun: Path, site: Path, tests: str) -> None:
     assert "passed" in done.stdout and "failed" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_marked_agent_of_a_users_is_wrapped_where_the_adapter_says(begun: Path, site: Path) -> None:
     code = (
         "import acme_agents, agentlightning as agl\n"

@@ -117,7 +117,7 @@ async def run_app(app: App, folder: Path, *before: str, **options: Any) -> Outco
     return outcome
 
 
-@pytest.mark.parametrize("app", sampled(PROGRAMS, 0, 3), ids=lambda app: app.file.removesuffix(".py"))
+@pytest.mark.parametrize("app", sampled(PROGRAMS, 0), ids=lambda app: app.file.removesuffix(".py"))
 async def test_an_unmodified_program_is_captured_exactly(app: App, tmp_path: Path) -> None:
     if why := app.missing():
         pytest.skip(why)

@@ -222,6 +222,7 @@ def test_signals_that_are_ignored_stay_ignored(tmp_path: Path, server: ScriptedM
     assert told.stdout.split() == ["1", "1", "0"], told.stderr
 
 
+@pytest.mark.slow
 def test_a_signal_to_us_ends_the_run_and_not_one_process(tmp_path: Path, server: ScriptedModelServer) -> None:
     (tmp_path / "tasks").write_text("1\n2\n3\n")
     code = "import signal; print('here', flush=True); signal.pause()"

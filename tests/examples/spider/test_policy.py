@@ -48,6 +48,7 @@ def test_greedy_reward_is_that_of_the_teachers_mode(greedy: Evaluation) -> None:
         assert greedy.by_kind[kind] < 0.2 if kind in MISTAKES else greedy.by_kind[kind] > 0.85, kind
 
 
+@pytest.mark.slow
 def test_failing_queries_are_noticed_and_written_again(greedy: Evaluation) -> None:
     assert 0.12 <= greedy.rewritten <= 0.25
     failing = [course for course in greedy.courses if course.question["kind"] in ("avg", "highest")]

@@ -97,6 +97,7 @@ def _the_page_shows_it(told: dict[str, Any]) -> None:
     assert not any(mark in page for mark in ("<script", "src=", "href=", "http"))  # it needs nothing else
 
 
+@pytest.mark.slow
 async def test_every_call_has_a_reward_of_its_own(tmp_path: Path) -> None:
     summary = await train(
         tmp_path, "agent.target=spider.scored:agent", "training.recipe.credit=per_call", "agent.select=null"
@@ -125,6 +126,7 @@ async def test_a_missing_database_is_a_failed_rollout_and_no_zero(tmp_path: Path
         await train(tmp_path, f"environment.val={{file: {data}}}", "training.steps=0")
 
 
+@pytest.mark.slow
 async def test_real_questions_go_the_whole_way(tmp_path: Path) -> None:
     shutil.copytree(POLICY, tmp_path / "policy")
     evaluations, ledgers = await real(str(tmp_path / "policy"), str(tmp_path), limit=6)

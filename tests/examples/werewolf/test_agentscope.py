@@ -67,6 +67,7 @@ async def test_memories_only_grow_so_that_prompts_extend_one_another() -> None:
             assert after.prompt_ids[: len(whole)] == whole
 
 
+@pytest.mark.slow
 async def test_reasoning_stays_private() -> None:
     def script(body: Any) -> Any:
         message = chatter(4, beside=BESIDE)(body)

@@ -207,6 +207,7 @@ def test_after_a_failed_pass_and_broken_weights_it_is_as_before(monkeypatch):
         compare(load, ask_all(engine, load, range(40)))
 
 
+@pytest.mark.slow
 def test_streamed_tokens_are_those_of_the_answer():
     load = load_of("qwen2")
     events = []

@@ -23,6 +23,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = agl_local.nothing
 
 
+@pytest.mark.slow
 def test_serving_imports_no_transformers():
     code = "import sys, agl_local.http.server, agl_local.http.process; print('transformers' in sys.modules)"
     assert (
