@@ -37,6 +37,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "agentscope": ("latest", "agentscope"),
     "agent-framework": ("latest", "agent-framework-core"),
     "pydantic-ai": ("latest", "pydantic-ai-slim"),
+    "llama-index": ("llamaindex", "llama-index-core"),
     "smolagents": ("smolagents", "smolagents"),
 }
 """Framework → its environment, and the distribution whose version is told."""

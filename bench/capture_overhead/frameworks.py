@@ -237,6 +237,21 @@ def smolagents() -> Run:
     return lambda task: asyncio.to_thread(agent.run, task)
 
 
+def llama_index() -> Run:
+    """A ``FunctionAgent`` for all runs: each has a memory of its own."""
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.llms.openai_like import OpenAILike
+
+    kinds = {"is_chat_model": True, "is_function_calling_model": True}
+    model = OpenAILike(model="policy", api_base=URL, api_key=KEY, **kinds)
+    agent = FunctionAgent(name=NAME, llm=model, tools=[add], system_prompt="Solve.", streaming=False)
+
+    async def run(task: str) -> Any:
+        return await agent.run(user_msg=task)
+
+    return run
+
+
 CASES = {
     "openai": Case("latest", "openai", None, bare),
     "langchain": Case("latest", "langchain", "agl_langchain:LangChainInstrumentor", langchain),
@@ -253,5 +268,8 @@ CASES = {
     ),
     "google-adk": Case("adk", "google-adk", "agl_google_adk:GoogleADKInstrumentor", google_adk),
     "pydantic-ai": Case("latest", "pydantic-ai-slim", "agl_pydantic_ai:PydanticAIInstrumentor", pydantic_ai),
+    "llama-index": Case(
+        "llamaindex", "llama-index-core", "agl_llama_index:LlamaIndexInstrumentor", llama_index
+    ),
     "smolagents": Case("smolagents", "smolagents", "agl_smolagents:SmolagentsInstrumentor", smolagents),
 }

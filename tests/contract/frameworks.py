@@ -21,6 +21,7 @@ FRAMEWORKS = {
     "google_adk": ("Google ADK", "google-adk"),
     "langchain": ("LangChain", "langchain"),
     "langgraph": ("LangGraph", "langgraph"),
+    "llama_index": ("LlamaIndex", "llama-index-core"),
     "openai_agents": ("OpenAI Agents", "openai-agents"),
     "openai_sdk": ("openai SDK", "openai"),
     "pydantic_ai": ("Pydantic AI", "pydantic-ai-slim"),

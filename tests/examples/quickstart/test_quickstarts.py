@@ -30,6 +30,7 @@ FRAMEWORKS = [
     "google_adk",
     "langchain",
     "langgraph",
+    "llama_index",
     "openai",
     "openai_agents",
     "pydantic_ai",
