@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,8 @@ class Journal:
             "report": plain(report),
             stored_name("fingerprints", LINK): [[one.rollout_id, digest(one)] for one in fingerprints],
         }
-        async with self._lock:
-            made = self._next("step", f"{report.step}/{report.policy}", body)
-            await self.store.add_step(report, fingerprints, link=made)
-            self.last = made
+        store = partial(self.store.add_step, report, fingerprints)
+        await self._add("step", f"{report.step}/{report.policy}", body, store=store)
 
     async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
         """Write the link of an evaluation, with fingerprints of its rollouts."""
@@ -99,22 +98,15 @@ class Journal:
         name: str,
         body: Mapping[str, Any],
         fingerprints: Sequence[RolloutFingerprint] = (),
+        store: Callable[..., Awaitable[None]] | None = None,
     ) -> None:
+        """Make the next link and store it, by ``store(link=…)`` if it belongs to another record."""
         async with self._lock:
-            made = self._next(kind, name, body, fingerprints)
-            await self.store.add_link(made)
+            made = next_link(
+                self.run_id, kind, name, body, after=self.last, fingerprints=fingerprints, key=self.key
+            )
+            await (store or self.store.add_link)(link=made)
             self.last = made
-
-    def _next(
-        self,
-        kind: str,
-        name: str,
-        body: Mapping[str, Any],
-        fingerprints: Sequence[RolloutFingerprint] = (),
-    ) -> AuditLink:
-        return next_link(
-            self.run_id, kind, name, body, after=self.last, fingerprints=fingerprints, key=self.key
-        )
 
     def _name(self, folder: Path) -> str:
         """Return a folder's name in the chain: a relative path, since the run's folder may be moved."""
