@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text, text
@@ -219,12 +220,20 @@ def refuse_newer(version: int, known: int = SCHEMA_VERSION) -> None:
 
 def create(connection: sqlite3.Connection) -> None:
     """Make all tables and indices, inside the caller's transaction."""
-    dialect = sqlite_dialect()
-    for table in metadata.sorted_tables:
-        connection.execute(str(CreateTable(table).compile(dialect=dialect)))
-        for index in sorted(table.indexes, key=lambda i: str(i.name)):
-            connection.execute(str(CreateIndex(index).compile(dialect=dialect)))
+    for statement in _statements():
+        connection.execute(statement)
     connection.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+
+
+@cache
+def _statements() -> tuple[str, ...]:
+    """Return the SQL of all tables and indices. To compile it takes longer than to run it."""
+    dialect = sqlite_dialect()
+    made: list[CreateTable | CreateIndex] = []
+    for table in metadata.sorted_tables:
+        indices = sorted(table.indexes, key=lambda index: str(index.name))
+        made += [CreateTable(table), *map(CreateIndex, indices)]
+    return tuple(str(one.compile(dialect=dialect)) for one in made)
 
 
 def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
