@@ -39,6 +39,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "pydantic-ai": ("latest", "pydantic-ai-slim"),
     "llama-index": ("llamaindex", "llama-index-core"),
     "smolagents": ("smolagents", "smolagents"),
+    "strands-agents": ("strands", "strands-agents"),
 }
 """Framework → its environment, and the distribution whose version is told."""
 EDGE = 3

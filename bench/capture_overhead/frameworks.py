@@ -252,6 +252,22 @@ def llama_index() -> Run:
     return run
 
 
+def strands_agents() -> Run:
+    """An ``Agent`` for each run: it remembers."""
+    from openai import AsyncOpenAI
+    from strands import Agent, tool
+    from strands.models.openai import OpenAIModel
+
+    sdk, given = AsyncOpenAI(base_url=URL, api_key=KEY), tool(add)
+
+    async def run(task: str) -> Any:
+        model = OpenAIModel(sdk, model_id="policy", stream=False)
+        agent = Agent(model, name=NAME, system_prompt="Solve.", tools=[given], callback_handler=None)
+        return await agent.invoke_async(task)
+
+    return run
+
+
 CASES = {
     "openai": Case("latest", "openai", None, bare),
     "langchain": Case("latest", "langchain", "agl_langchain:LangChainInstrumentor", langchain),
@@ -272,4 +288,7 @@ CASES = {
         "llamaindex", "llama-index-core", "agl_llama_index:LlamaIndexInstrumentor", llama_index
     ),
     "smolagents": Case("smolagents", "smolagents", "agl_smolagents:SmolagentsInstrumentor", smolagents),
+    "strands-agents": Case(
+        "strands", "strands-agents", "agl_strands_agents:StrandsInstrumentor", strands_agents
+    ),
 }

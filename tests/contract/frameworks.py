@@ -26,6 +26,7 @@ FRAMEWORKS = {
     "openai_sdk": ("openai SDK", "openai"),
     "pydantic_ai": ("Pydantic AI", "pydantic-ai-slim"),
     "smolagents": ("smolagents", "smolagents"),
+    "strands_agents": ("Strands Agents", "strands-agents"),
 }
 """By folder: the name people use, and the distribution whose version is the row's."""
 

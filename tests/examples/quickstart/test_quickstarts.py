@@ -35,9 +35,16 @@ FRAMEWORKS = [
     "openai_agents",
     "pydantic_ai",
     "smolagents",
+    "strands_agents",
 ]
 
-MODULES = {"google_adk": "google.adk", "langchain": "langchain_openai", "openai_agents": "agents"}
+MODULES = {
+    "google_adk": "google.adk",
+    "langchain": "langchain_openai",
+    "llama_index": "llama_index.llms.openai_like",
+    "openai_agents": "agents",
+    "strands_agents": "strands",
+}
 """What a quickstart needs, where that is not its name."""
 
 
