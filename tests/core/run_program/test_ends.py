@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ async def test_recorded_spans_survive_any_end(
     assert outcome.summary.counts == {}
 
 
+async def ended(pid: int) -> None:
+    """Return when the process has ended: it has its signal, and the kernel ends it when it runs next."""
+    status = Path(f"/proc/{pid}/stat")
+    async with asyncio.timeout(30):
+        while status.exists():
+            with suppress(OSError):
+                if status.read_text().split()[2] == "Z":
+                    return
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.slow
 async def test_a_program_that_hangs_is_ended_with_its_children(
     tmp_path: Path, server: ScriptedModelServer
@@ -73,12 +85,7 @@ signal.pause()
     (attempt,) = outcome.attempts
     assert attempt.status is AttemptStatus.TIMEOUT and outcome.summary.exit_codes == [None]
     assert outcome.kinds == ["gateway-only"]
-    pid = int((tmp_path / "pid").read_text())
-    if sys.platform == "linux":
-        status = Path(f"/proc/{pid}/stat")
-        async with asyncio.timeout(30):  # it has its signal; the kernel ends it when it runs next
-            while status.exists() and status.read_text().split()[2] != "Z":
-                await asyncio.sleep(0.01)
+    await ended(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.slow
@@ -219,9 +226,7 @@ async def test_children_of_a_shell_end_with_it(tmp_path: Path, server: ScriptedM
             await asyncio.sleep(0.01)
         work.cancel()
         await asyncio.wait({work})
-    if sys.platform == "linux":
-        status = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
-        assert not status.exists() or status.read_text().split()[2] == "Z"
+    await ended(int((tmp_path / "pid").read_text()))
 
 
 async def test_after_a_signal_no_other_process_is_started(
