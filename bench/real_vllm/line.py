@@ -14,10 +14,12 @@ from engine import NAME, VLLM
 import agentlightning as agl
 from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Mode, Record
 
@@ -36,10 +38,16 @@ class Line:
     resources_id: str
     version: int = 1
 
-    def route(self, **policies: Any) -> None:
-        """Put vLLM behind the policy's name; ``policies`` of the route as in :class:`Upstream`."""
+    def route(self, **settings: Any) -> None:
+        """Put vLLM behind the policy's name; ``settings`` of the route as in :class:`RouteSection`."""
         self.gateway.add_route(
-            Upstream(policy=NAME, url=self.engine.url, model=NAME, version=lambda: self.version, **policies)
+            Upstream(
+                policy=NAME,
+                url=self.engine.url,
+                model=NAME,
+                version=lambda: self.version,
+                settings=RouteSection(**settings),
+            )
         )
 
     async def roll_out(self, agent: Any, task: Any, *, mode: Mode = "train", seed: int = 1) -> Record:
@@ -48,10 +56,9 @@ class Line:
         runner = Runner(
             agent,
             self.store,
+            RunnerSection(concurrency=1, timeout_seconds=240.0),
             attempt_keys=self.gateway,
             plugins=self.plugins,
-            concurrency=1,
-            timeout_seconds=240.0,
         )
         await runner.serve(limit=1)
         (record,) = await self.store.records([rollout.rollout_id])

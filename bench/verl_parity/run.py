@@ -39,6 +39,8 @@ from agentlightning.specs import Job
 from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, Record, StepReport
+from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.sections import TrainingSection
 from agl_local.driver import LocalDriver
 from agl_local.policy.folder import load_policy
 from agl_local.training.update import Updater
@@ -160,7 +162,7 @@ async def through_verl(
     os.environ["AGL_VERL_TAP"] = str(folder / "tap")
     options = {"python": python, "engine_threads": 1, "max_len": 512, "ranks": ranks, "lr": rate(recipe)}
     options |= {"max_grad_norm": NO_CLIP, **MORE}
-    driver = VerlDriver(POLICY, "policy", recipe, seed=1, options=options)
+    driver = VerlDriver(PolicyFolder(POLICY, options=options), recipe, TrainingSection(seed=1))
     job = Recorded(recipe, batch, folder)
     try:
         await driver.start()

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from agentlightning.algorithms.recipe_checks import check_schedule
-from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.recipes import get
+from agentlightning.types.sections import TrainingSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "async.md").read_text()
 SOURCE = Path(__file__).parents[2]

@@ -102,7 +102,7 @@ class Line:
         class Plugin:
             @hookimpl
             def agl_drivers(self) -> list[DriverSpec]:
-                return [DriverSpec("scripted", lambda **_: driver, driver.supported_fields)]
+                return [DriverSpec("scripted", lambda *_: driver, driver.supported_fields)]
 
         given: dict[str, Any] = {
             "algorithm": GRPO(group_size=1, baseline="none", scale="none"),

@@ -23,6 +23,7 @@ from agentlightning.credit import assign, failure_of
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import LLM, AttemptStatus, Batch, Recipe, Rollout, RolloutConfig, RolloutStatus
@@ -103,7 +104,12 @@ class World:
         """A runner until all has ended, or somebody is to be stopped: then it is, as by SIGTERM."""
         stop = asyncio.Event()
         runner = Runner(
-            self.agent, self.store, attempt_keys=self.gateway, concurrency=32, heartbeat=0.02, drain=0.0
+            self.agent,
+            self.store,
+            RunnerSection(concurrency=32),
+            attempt_keys=self.gateway,
+            heartbeat=0.02,
+            drain=0.0,
         )
         serving = asyncio.create_task(runner.serve(stop))
         while not ended.done():

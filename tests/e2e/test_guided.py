@@ -16,6 +16,7 @@ from plugins.local.driver_fixtures import tiny_policy
 
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
@@ -100,7 +101,12 @@ async def test_guided_calls_are_trained_with_the_engines_own_logprobs(line: Simp
 
 async def test_the_engine_counts_what_is_then_sent(line: SimpleNamespace) -> None:
     line.gateway.add_route(
-        Upstream(url=line.upstream.url, model="policy", policy="policy", over_length="truncate", reserve=16)
+        Upstream(
+            url=line.upstream.url,
+            model="policy",
+            policy="policy",
+            settings=RouteSection(over_length="truncate", reserve=16),
+        )
     )
     _, key = await line.attempt(0)
     chat = [*ASK, *({"role": ("user", "assistant")[i % 2], "content": f"第{i}句话"} for i in range(1, 20))]

@@ -24,10 +24,11 @@ from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.train.configured import policy_sources
-from agentlightning.train.policies import PolicyFolder, read_policies
+from agentlightning.train.policies import read_policies
 from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
+from agentlightning.types.policy import PolicyFolder
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
-    from agentlightning.train.policies import PolicyFolder as PolicyFolder
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
+    from agentlightning.types.policy import PolicyFolder as PolicyFolder
 
     LightningStoreClient = StoreClient
     Link = AuditLink  # noqa: F405
@@ -94,7 +94,6 @@ _PUBLIC = {
     "runner.agent.hooks": "Hook",
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
-    "train.policies": "PolicyFolder",
     "plugins.stores": "open_store",
     "store": "LightningStoreClient=StoreClient",
     "compat.v0.lightning_store": "LightningStore",
@@ -106,6 +105,7 @@ _PUBLIC = {
         Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row
         Seal Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
     """,
+    "types.policy": "PolicyFolder",
 }
 
 

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Record, Row, StepReport, aliases
+from agentlightning.types.policy import PolicyFolder
+
+if TYPE_CHECKING:  # pydantic is not imported for it
+    from agentlightning.types.sections import TrainingSection
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
@@ -113,6 +117,15 @@ class PeerDriver(Driver, Protocol):
         """
 
 
+class DriverFactory(Protocol):
+    """Makes a driver that trains one policy."""
+
+    def __call__(self, policy: PolicyFolder, recipe: Recipe, training: TrainingSection) -> Driver:
+        """``policy``: the folder, the name under which it is served, and all options of the driver.
+        ``training``: the section of the run's description, e.g. its seed.
+        """
+
+
 class Server(Protocol):
     """Serves a policy that is not trained."""
 
@@ -190,10 +203,10 @@ class AlgorithmSpec:
 @aliases.former_names(aliases.DRIVER_SPEC, "DriverSpec")
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
-    """A driver by name: ``factory(policy=path, name=…, recipe=…, seed=…, options=…) -> Driver``."""
+    """A driver by name: ``factory(policy, recipe, training)`` makes one."""
 
     name: str
-    factory: Callable[..., Driver]
+    factory: DriverFactory
     supported_fields: frozenset[str] = frozenset()
     """Implemented recipe fields; a recipe with another field is refused at load."""
     about: str = ""
@@ -207,8 +220,8 @@ class DriverSpec:
     """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""
     unsupported_fields: Mapping[str, str] = field(default_factory=dict)
     """Recipe fields without an implementation → the reason, if there is one."""
-    serve: Callable[..., Server] | None = None
-    """``serve(policy=path, name=…, options=…)`` serves a policy that is not trained."""
+    serve: Callable[[PolicyFolder], Server] | None = None
+    """Serves a policy that is not trained."""
     serve_forever: Callable[[Path, str, Sequence[str]], int] | None = None
     """``serve_forever(policy, name, options)`` serves a policy for ``agl serve`` until a signal, and returns
     the exit status. ``options``: ``--host``, ``--port``, and the further words of the command line.

@@ -224,7 +224,7 @@ async def test_a_gateway_without_the_secret_is_a_clear_error(served: server.Serv
     ("arguments", "environment", "message"),
     [
         (["--agent", "agents_for_runner:nobody"], {}, "--agent: module 'agents_for_runner' has no 'nobody'"),
-        (["--isolation", "thread"], {}, "isolation is 'thread'; use inline or process"),
+        (["--isolation", "thread"], {}, "isolation: Input should be 'inline' or 'process'"),
         ([], {"AGL_SECRET": "short"}, "AGL_SECRET: the key secret has 5 bytes"),
         (["--adapter", "none"], {}, "no adapter is called 'none'"),
         (["--patience", "0.1"], {}, "no store answers at http://127.0.0.1:9"),
@@ -343,9 +343,10 @@ async def test_what_its_file_says_of_the_agent_is_used(
 ) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     file = tmp_path / "run.yaml"
-    agent = "{target: 'agents_for_runner:solve', isolation: process, concurrency: 3, timeout_seconds: 7}"
-    file.write_text(f"agent: {agent}\nbackend: {{policy: p}}\nstore: ':memory:'\n")
+    about = "{target: 'agents_for_runner:solve', isolation: process, concurrency: 3, timeout_seconds: 7}"
+    file.write_text(f"agent: {about}\nbackend: {{policy: p}}\nstore: ':memory:'\n")
     for given, isolation in ((None, "process"), ("inline", "inline")):
         store, runner = _open(RunnerOptions(config=file, isolation=given), load())
         await store.close()
-        assert (runner.isolation, runner.concurrency, runner.timeout_seconds) == (isolation, 3, 7.0)
+        agent = runner.settings
+        assert (agent.isolation, agent.concurrency, agent.timeout_seconds) == (isolation, 3, 7.0)

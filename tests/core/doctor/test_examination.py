@@ -55,7 +55,7 @@ def trainer(folder: Path, **options: Any) -> Trainer:
 class Dead:
     """A driver whose engine does not come up."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, *_: Any) -> None:
         self.version = 0
 
     async def start(self) -> LLM:

@@ -80,7 +80,7 @@ def with_driver(facts: Any) -> Plugins:
     class Plugin:
         @hookimpl
         def agl_drivers(self) -> list[DriverSpec]:
-            return [DriverSpec("small", lambda **_: None, environment_info=facts)]  # type: ignore[arg-type,return-value]
+            return [DriverSpec("small", lambda *_: None, environment_info=facts)]  # type: ignore[arg-type,return-value]
 
     return build([Plugin()], discover=False)
 

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Limits, Upstream
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.recipes import GRPO
 from agentlightning.store.base import StoreError
 from agentlightning.types import AttemptStatus, Record, Reward, Rollout, RolloutStatus
@@ -147,7 +148,9 @@ STREAMS = {
 @pytest.mark.parametrize("reasoning", ["keep", "split"])
 async def test_a_stream_nobody_can_read(world, item, reasoning):
     world.gateway.add_route(
-        Upstream(url=world.engine.url, model="tiny", stream_ids=True, reasoning=reasoning)
+        Upstream(
+            url=world.engine.url, model="tiny", stream_ids=True, settings=RouteSection(reasoning=reasoning)
+        )
     )
 
     async def answer(request, body):

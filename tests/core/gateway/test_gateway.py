@@ -7,7 +7,9 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import Gateway, Upstream, metrics
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
+from agentlightning.types import UsageError
 
 from .conftest import SECRET, whole
 
@@ -161,26 +163,27 @@ async def test_a_held_call_of_a_closed_attempt_never_reaches_the_engine(world):
     assert world.store.calls[0].status == "cancelled" and not world.engine.bodies
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
-async def test_only_loopback_unless_told(host, store):
-    with pytest.raises(ValueError, match="allow_remote"):
-        await Gateway(store, Keys()).start(host)
+@pytest.mark.parametrize("listen", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+async def test_only_loopback_without_a_secret(listen, store):
+    with pytest.raises(UsageError, match="AGL_SECRET"):
+        await Gateway(store, Keys(), GatewaySection(listen=listen)).start()
 
 
 async def test_start_stop_and_url(store):
-    gateway = Gateway(store, Keys())
+    gateway = Gateway(store, Keys(), GatewaySection(listen="localhost"))
     with pytest.raises(RuntimeError, match="not started"):
         _ = gateway.url
-    url = await gateway.start("localhost")
+    url = await gateway.start()
     assert url == gateway.url and url.endswith("/v1")
     with pytest.raises(RuntimeError, match="started already"):
         await gateway.start()
     await gateway.stop()
     await gateway.stop()
-    other = Gateway(store, Keys(SECRET))
-    assert (await other.start("0.0.0.0", allow_remote=True)).startswith("http://0.0.0.0:")
+    other = Gateway(store, Keys(SECRET), GatewaySection(listen="0.0.0.0", advertise="http://trainer"))
+    assert (await other.start()).startswith("http://trainer:")
+    taken = other.url.split(":")[2].split("/")[0]
     with pytest.raises(OSError):
-        await Gateway(store, Keys()).start(port=int(other.url.split(":")[2].split("/")[0]))
+        await Gateway(store, Keys(), GatewaySection(listen=f"127.0.0.1:{taken}")).start()
     await other.stop()
 
 

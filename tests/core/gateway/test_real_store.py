@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from agentlightning.gateway import AttemptInfo, Upstream
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
 
@@ -89,7 +90,9 @@ async def test_hanging_up_during_the_commit_loses_nothing_and_doubles_nothing(wo
 async def test_what_the_policies_edited_is_on_file(world):
     rollout, _, key = await lease(world)
     route = Upstream(
-        url=world.engine.url, model="tiny", reasoning="split", over_length="truncate", max_len=50_000
+        url=world.engine.url,
+        model="tiny",
+        settings=RouteSection(reasoning="split", over_length="truncate", max_len=50_000),
     )
     world.gateway.add_route(route)
     world.engine.options = {"text": "<think> a </think> b"}

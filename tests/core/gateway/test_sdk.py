@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from agentlightning.gateway import Upstream
+from agentlightning.gateway.settings import RouteSection
 
 from .conftest import PROMPT, tokens_of
 
@@ -111,7 +112,12 @@ async def test_errors_have_the_sdks_types(world, client):
 @pytest.mark.parametrize("stream_ids", [True, False])
 async def test_reasoning_apart(world, client, stream_ids):
     world.gateway.add_route(
-        Upstream(url=world.engine.url, model="tiny", reasoning="split", stream_ids=stream_ids)
+        Upstream(
+            url=world.engine.url,
+            model="tiny",
+            stream_ids=stream_ids,
+            settings=RouteSection(reasoning="split"),
+        )
     )
     world.engine.options = {"text": "<think> hm </think> yes"}
     answer = await client.chat.completions.create(model="m", messages=MESSAGES)

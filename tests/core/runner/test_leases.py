@@ -17,6 +17,7 @@ from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_k
 from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
 
@@ -173,6 +174,6 @@ async def test_without_a_gate_for_its_gateway_serving_ends_and_the_rollout_may_b
     config = RolloutConfig(max_attempts=2, retry_on=["cancelled"])
     rollout = await store.enqueue_rollout(1, config=config)
     with pytest.raises(CannotRun, match="points at the gateway http://g/v1"):
-        await asyncio.wait_for(Runner(hang, store, concurrency=1, drain=0.0).serve(), 10)
+        await asyncio.wait_for(Runner(hang, store, RunnerSection(concurrency=1), drain=0.0).serve(), 10)
     assert (await store.get_rollout_by_id(rollout.rollout_id)).attempts >= 1
     assert (await reason(store, rollout)).startswith("cancelled: resource 'llm' points at")

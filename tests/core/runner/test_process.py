@@ -28,9 +28,10 @@ from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.runner.processes.worker_handle import WorkerHandle
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
+from agentlightning.types import LLM, RolloutConfig, RolloutStatus
 
 LIMIT = RolloutConfig(timeout_seconds=0.8)
 
@@ -226,7 +227,7 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
 
 
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
-    pool = WorkerPool(as_agent(agents.misbehave), size=1, adapters=[], counts=Counter())
+    pool = WorkerPool(as_agent(agents.misbehave), RunnerSection(concurrency=1), Counter())
     worker = await pool.take()
     os.kill(worker._system.pid, signal.SIGKILL)
     assert await worker.died == "died with signal 9 (SIGKILL)"
@@ -266,9 +267,7 @@ async def test_an_agent_that_cannot_be_sent_is_refused_with_the_way_out(store: S
 
     for agent in (local, lambda task: 1.0, Locked()):
         with pytest.raises(CannotRun, match=r"top level of a module.*isolation='inline'"):
-            Runner(agent, store, isolation="process")
-    with pytest.raises(UsageError, match="isolation is 'thread'; use inline or process"):
-        Runner(agents.misbehave, store, isolation="thread")  # type: ignore[arg-type]
+            Runner(agent, store, RunnerSection(isolation="process"))
 
 
 class Unloadable(LitAgent[Any]):
@@ -286,13 +285,13 @@ def _refuse() -> None:
 async def test_an_agent_that_cannot_be_loaded_ends_serving_before_a_lease(store: Store) -> None:
     await store.enqueue_rollout(1)
     with pytest.raises(CannotRun, match=r"could not load the agent: RuntimeError: no licence.*test_process"):
-        await Runner(Unloadable(), store, isolation="process").serve()
+        await Runner(Unloadable(), store, RunnerSection(isolation="process")).serve()
     [waiting] = await store.query_rollouts()
     assert waiting.status == RolloutStatus.QUEUING
 
 
 async def test_a_step_needs_no_serving(store: Store) -> None:
-    runner = Runner(agents.misbehave, store, isolation="process", concurrency=1)
+    runner = Runner(agents.misbehave, store, RunnerSection(isolation="process", concurrency=1))
     try:
         for task in (0.5, 1):
             rollout = await runner.step(task)
@@ -313,6 +312,7 @@ async def test_stopping_kills_and_settles_what_hangs(store: Store) -> None:
 SCRIPT = """
 import asyncio, sys
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning import emit_reward
 
@@ -324,7 +324,7 @@ async def agent(task):
 async def main():
     store = SQLiteStore(":memory:")
     await store.enqueue_rollout(1)
-    await Runner(agent, store, isolation="process", concurrency=1).serve()
+    await Runner(agent, store, RunnerSection(isolation="process", concurrency=1)).serve()
 
 if __name__ == "__main__":
     asyncio.run(main())
@@ -359,10 +359,12 @@ UNGUARDED = """
 import asyncio
 from core.runner import agents_for_workers as agents
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 
 async def main():
-    runner = Runner(agents.misbehave, SQLiteStore(":memory:"), isolation="process", concurrency=1)
+    settings = RunnerSection(isolation="process", concurrency=1)
+    runner = Runner(agents.misbehave, SQLiteStore(":memory:"), settings)
     print((await runner.step(0.5)).status.value)
 
 asyncio.run(main())

@@ -14,8 +14,8 @@ from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
-from agentlightning.runner.attempt import Isolation
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import Isolation, RunnerSection
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Record, RolloutConfig, Span
@@ -52,7 +52,7 @@ async def ran(
     store: Store, agent: Callable[..., Any], isolation: Isolation = "inline", **config: Any
 ) -> Record:
     made = await store.enqueue_rollout(1, config=RolloutConfig(**config))
-    await asyncio.wait_for(Runner(agent, store, isolation=isolation).serve(limit=1), 60)
+    await asyncio.wait_for(Runner(agent, store, RunnerSection(isolation=isolation)).serve(limit=1), 60)
     (record,) = await store.records([made.rollout_id])
     return record
 

@@ -21,6 +21,7 @@ from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.store.http import client as store_client, server
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
@@ -52,7 +53,8 @@ async def store() -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Runner]:
-    runner = Runner(agent, store, **options)
+    settings = {name: options.pop(name) for name in [*options] if name in RunnerSection.model_fields}
+    runner = Runner(agent, store, RunnerSection(**{"timeout_seconds": None, **settings}), **options)
     stop = asyncio.Event()
     task = asyncio.create_task(runner.serve(stop))
     try:
@@ -379,7 +381,9 @@ async def test_no_lease_is_lost_when_serving_ends(tmp_path: Path, place: str, ho
         ids: list[str] = []
         for i in range(20):
             stop = asyncio.Event()
-            runner = asyncio.create_task(Runner(lambda task: 1.0, other, concurrency=2).serve(stop))
+            runner = asyncio.create_task(
+                Runner(lambda task: 1.0, other, RunnerSection(concurrency=2)).serve(stop)
+            )
             await asyncio.sleep(0.002 * (i % 4))
             ids += [(await served.store.enqueue_rollout(i)).rollout_id]
             if how == "stop":
@@ -411,7 +415,7 @@ async def test_serving_that_ends_stops_late_rollouts_after_a_while(store: Store)
 
 async def test_no_place_is_an_error(store: Store) -> None:
     with pytest.raises(UsageError, match="concurrency is 0"):
-        Runner(lambda task: 1.0, store, concurrency=0)
+        Runner(lambda task: 1.0, store, RunnerSection(concurrency=0))
 
 
 async def reason(store: Store, rollout: Rollout) -> str:

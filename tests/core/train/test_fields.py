@@ -10,6 +10,7 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 import agentlightning as agl
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.train import fields
 from agentlightning.train.fields import FILE_ONLY, SECTION_OF, SECTIONS, RunFields, fields_of, from_fields
 from agentlightning.train.run_config import RunConfig
@@ -50,9 +51,8 @@ def test_fields_come_back_as_they_were_given() -> None:
 
 
 def test_a_section_may_be_given_whole() -> None:
-    assert from_fields({"gateway": {"reserve": 3}, "max_len": 9}).gateway.route == {
-        "over_length": "error", "reserve": 3, "max_len": 9, "reasoning": "keep",
-    }  # fmt: skip
+    gateway = from_fields({"gateway": {"reserve": 3}, "max_len": 9}).gateway
+    assert gateway == GatewaySection(reserve=3, max_len=9)
 
 
 def test_none_means_the_default_where_it_is_no_value() -> None:

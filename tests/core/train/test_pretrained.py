@@ -68,10 +68,10 @@ def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) ->
     }  # fmt: skip
     found = _with_fetched(Trainer(policy=given, plugins=plugins).config, plugins).served
     assert found.trained == {
-        "wolves": PolicyFolder(plugin.folder, options={"lr": 1.0}),
-        "town": PolicyFolder("town"),
+        "wolves": PolicyFolder(plugin.folder, options={"lr": 1.0}, name="wolves"),
+        "town": PolicyFolder("town", name="town"),
     }
-    assert found.frozen == {"judge": judge, "old": PolicyFolder(plugin.folder, train=False)}
+    assert found.frozen == {"judge": judge, "old": PolicyFolder(plugin.folder, False, name="old")}
 
 
 def test_a_folder_of_that_name_comes_first(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:

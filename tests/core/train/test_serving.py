@@ -111,8 +111,8 @@ class Fake:
 
 
 def spec(log: list[str], **fields: Any) -> DriverSpec:
-    def make(*, policy: Path, name: str, options: dict[str, Any], **_: Any) -> Any:
-        return Fake(log, name, options)
+    def make(policy: PolicyFolder, *_: Any) -> Any:
+        return Fake(log, policy.name, dict(policy.options))
 
     known: dict[str, Any] = {"multi_policy": True, "serve": make, **fields}
     return DriverSpec("fake", make, **known)
@@ -130,7 +130,7 @@ async def test_what_is_served_and_closed() -> None:
         assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
         assert together.version == 6
         routes = dict(gateway._routes)
-        assert {n: (r.trainable, r.seeded, r.reserve, r.model) for n, r in routes.items()} == {
+        assert {n: (r.trainable, r.seeded, r.settings.reserve, r.model) for n, r in routes.items()} == {
             "wolves": (True, True, 7, "wolves-model"),
             "town": (True, True, 7, "town-model"),
             "judge": (False, False, 0, "m"),

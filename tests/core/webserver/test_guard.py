@@ -11,6 +11,7 @@ import pytest
 from contract.pages import pages_are_refused, programs_are_served, request, send
 
 from agentlightning.gateway import AttemptInfo, Gateway
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http.server import ServedStore, start
@@ -115,7 +116,7 @@ async def test_a_key_is_proof_enough(gateway: Gateway) -> None:
 async def test_an_interface_wants_a_secret(store: SQLiteStore, tmp_path: Path) -> None:
     """It says so before anything listens, and before the store's file is opened."""
     with pytest.raises(ValueError, match=r"the gateway on 0\.0\.0\.0 without a token.*AGL_SECRET"):
-        await Gateway(store, Keys()).start("0.0.0.0", allow_remote=True)
+        await Gateway(store, Keys(), GatewaySection(listen="0.0.0.0")).start()
     with pytest.raises(Exception, match=r"the store on 0\.0\.0\.0 without a token.*AGL_TOKEN"):
         await start(tmp_path / "other.sqlite", "0.0.0.0", 0)
     assert not (tmp_path / "other.sqlite").exists()
@@ -124,8 +125,9 @@ async def test_an_interface_wants_a_secret(store: SQLiteStore, tmp_path: Path) -
 
 
 async def test_on_an_interface_any_name_is_the_servers_own(store: SQLiteStore) -> None:
-    gateway = Gateway(store, Keys(SECRET))
-    url = (await gateway.start("0.0.0.0", allow_remote=True)).replace("0.0.0.0", "127.0.0.1")
+    everywhere = GatewaySection(listen="0.0.0.0", advertise="http://127.0.0.1")
+    gateway = Gateway(store, Keys(SECRET), everywhere)
+    url = await gateway.start()
     named: dict[str, Any] = {"Host": "trainer.example:8000"}
     assert (await send(url, request("GET", "/health", named))).status == 200
     page = {**named, "Origin": "https://evil.example"}

@@ -12,6 +12,7 @@ import torch
 from agentlightning.algorithms.recipe_checks import check_supported_fields
 from agentlightning.recipes import get
 from agentlightning.train.run_file import load_config
+from agentlightning.types.policy import PolicyFolder
 from agl_local.options import OptionError, pick_device, read_options
 from agl_local.serving import LocalServer
 from agl_local.supported_fields import SUPPORTED_FIELDS
@@ -55,4 +56,4 @@ async def test_a_machine_without_a_gpu_refuses_it_by_name(llama: Path) -> None:
     with pytest.raises(OptionError, match="device 'cuda' cannot be used"):
         pick_device("cuda")
     with pytest.raises(OptionError, match="device 'cuda' cannot be used"):
-        await LocalServer(llama, "policy", {"device": "cuda"}).start()
+        await LocalServer(PolicyFolder(llama, options={"device": "cuda"})).start()

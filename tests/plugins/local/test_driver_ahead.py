@@ -13,6 +13,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
 from agentlightning.types import LLM, Batch
+from agentlightning.types.policy import PolicyFolder
 from agl_local.driver import LocalDriver
 from agl_local.generation.engine import Engine
 
@@ -61,7 +62,9 @@ async def test_a_call_that_straddles_an_update(
     """Where tokens may be stale, the answer goes on with the new weights, and counts as the older version."""
     recipe = msgspec.structs.replace(RECIPE, max_staleness=staleness)
     options = {"engine": "thread", "threads": 1, "lr": 1e-2, "save_every": 0}
-    driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", recipe, options=options)
+    driver = LocalDriver(
+        PolicyFolder(saved_policy(tmp_path / "policy"), options=options, name="tiny"), recipe
+    )
     llm = await driver.start()
     try:
         job = Straddled(driver, llm, tmp_path, monkeypatch)

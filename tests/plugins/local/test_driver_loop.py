@@ -26,6 +26,7 @@ from agentlightning.types import (
     StepReport,
     UsageError,
 )
+from agentlightning.types.policy import PolicyFolder
 from agl_local import serving as serving_module
 from agl_local.cores import auto_threads
 from agl_local.driver import LocalDriver
@@ -119,7 +120,7 @@ class FakeJob:
 
 async def started(policy: Path, **options: Any) -> tuple[LocalDriver, LLM]:
     values = {"engine": "thread", "threads": 1, "lr": 1e-2, "digest_every": 1, **options}
-    driver = LocalDriver(policy, "tiny", RECIPE, options=values)
+    driver = LocalDriver(PolicyFolder(policy, options=values, name="tiny"), RECIPE)
     return driver, await driver.start()
 
 
@@ -307,7 +308,10 @@ async def test_a_checkpoint_without_the_optimizer_is_said_or_refused(
 async def test_deterministic_mode_goes_on_only_with_the_moments(tmp_path: Path) -> None:
     policy = saved_policy(tmp_path / "policy")
     with pytest.raises(UsageError, match="deterministic needs save_optimizer"):
-        LocalDriver(policy, "tiny", RECIPE, options={"deterministic": True, "save_optimizer": False})
+        LocalDriver(
+            PolicyFolder(policy, options={"deterministic": True, "save_optimizer": False}, name="tiny"),
+            RECIPE,
+        )
     driver, llm = await started(policy, save_optimizer=False, save_every=1)
     await driver.run(FakeJob(driver, llm, tmp_path, steps=1))
     await driver.close()
@@ -331,7 +335,7 @@ async def test_rows_of_another_policy_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_policy_that_is_not_there_is_named_and_close_still_works(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path / "nowhere", "tiny", RECIPE)
+    driver = LocalDriver(PolicyFolder(tmp_path / "nowhere", name="tiny"), RECIPE)
     with pytest.raises(FileNotFoundError, match="nowhere: there is no such folder") as caught:
         await driver.start()
     assert isinstance(caught.value, UsageError)
@@ -339,7 +343,10 @@ async def test_a_policy_that_is_not_there_is_named_and_close_still_works(tmp_pat
 
 
 async def test_a_name_of_the_hub_says_how_to_download_it() -> None:
-    for serve in (LocalDriver("Qwen/Qwen2.5-0.5B-Instruct", "tiny", RECIPE), LocalServer("Qwen/Q-1", "t")):
+    for serve in (
+        LocalDriver(PolicyFolder("Qwen/Qwen2.5-0.5B-Instruct", name="tiny"), RECIPE),
+        LocalServer(PolicyFolder("Qwen/Q-1", name="t")),
+    ):
         with pytest.raises(UsageError, match=r"hf download Qwen/Q\S+ --local-dir models/Q") as caught:
             await serve.start()
         assert "there is no such folder" in str(caught.value)
@@ -352,7 +359,10 @@ async def test_a_policy_without_a_chat_template_is_refused(tmp_path: Path) -> No
     kept = json.loads(settings.read_text())
     assert kept.pop("chat_template")
     settings.write_text(json.dumps(kept))
-    for serve in (LocalDriver(folder, "tiny", RECIPE), LocalServer(folder, "tiny")):
+    for serve in (
+        LocalDriver(PolicyFolder(folder, name="tiny"), RECIPE),
+        LocalServer(PolicyFolder(folder, name="tiny")),
+    ):
         with pytest.raises(UsageError, match=r"has no chat template.*chat_template\.jinja"):
             await serve.start()
         await serve.close()
@@ -375,7 +385,7 @@ async def test_a_policy_folder_that_cannot_be_used_is_said_as_a_mistake_to_mend(
 ) -> None:
     policy = saved_policy(tmp_path / "policy")
     spoil(policy)
-    driver = LocalDriver(policy, "tiny", RECIPE, options={"threads": 1})
+    driver = LocalDriver(PolicyFolder(policy, options={"threads": 1}, name="tiny"), RECIPE)
     try:
         with pytest.raises(UsageError, match=match) as caught:
             await driver.start()
@@ -398,7 +408,9 @@ async def test_a_start_cancelled_while_the_policy_loads_starts_no_engine(
 
     monkeypatch.setattr(serving_module, "load_policy", slow)
     monkeypatch.setattr(EngineProcess, "start", lambda self: processes.append(self))
-    driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", RECIPE, options={"threads": 1})
+    driver = LocalDriver(
+        PolicyFolder(saved_policy(tmp_path / "policy"), options={"threads": 1}, name="tiny"), RECIPE
+    )
     start = asyncio.create_task(driver.start())
     assert await asyncio.to_thread(loading.wait, 60)
     start.cancel()
@@ -426,7 +438,9 @@ async def test_a_start_cancelled_while_the_engine_starts_leaves_no_process(
         real(self, deadline)
 
     monkeypatch.setattr(EngineProcess, "_greet", greet)
-    driver = LocalDriver(saved_policy(tmp_path / "policy"), "tiny", RECIPE, options={"threads": 1})
+    driver = LocalDriver(
+        PolicyFolder(saved_policy(tmp_path / "policy"), options={"threads": 1}, name="tiny"), RECIPE
+    )
     start = asyncio.create_task(driver.start())
     assert await asyncio.to_thread(greeting.wait, 60)
     start.cancel()
@@ -436,7 +450,7 @@ async def test_a_start_cancelled_while_the_engine_starts_leaves_no_process(
 
 
 async def test_a_driver_that_is_closed_does_not_start(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, "tiny", RECIPE)
+    driver = LocalDriver(PolicyFolder(tmp_path, name="tiny"), RECIPE)
     await driver.close()
     with pytest.raises(RuntimeError):
         await driver.start()
@@ -457,7 +471,7 @@ def test_what_would_be_ignored_is_refused(fields: dict[str, Any], match: str) ->
         refuse(Recipe(name="r", **fields))
     refuse(Recipe(name="r"))
     with pytest.raises(UsageError, match=match):
-        LocalDriver("policy", "tiny", Recipe(name="r", **fields))
+        LocalDriver(PolicyFolder("policy", name="tiny"), Recipe(name="r", **fields))
 
 
 def test_honours_names_real_fields_and_losses_that_exist() -> None:

@@ -12,6 +12,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
 from agentlightning.types import Batch
+from agentlightning.types.policy import PolicyFolder
 from agl_local.driver import LocalDriver
 
 OPTIONS = {"deterministic": True, "lr": 1e-2, "threads": 1, "save_every": 1, "engine": "thread"}
@@ -47,7 +48,7 @@ async def digests(
     policy: Path, folder: Path, steps: int, concurrency: int, **options: Any
 ) -> list[tuple[str, str | None]]:
     """Of each step that this process made: a run that is in ``folder`` already goes on."""
-    driver = LocalDriver(policy, "tiny", RECIPE, options={**OPTIONS, **options})
+    driver = LocalDriver(PolicyFolder(policy, options={**OPTIONS, **options}, name="tiny"), RECIPE)
     llm = await driver.start()
     try:
         first, _ = await driver.resume(folder)

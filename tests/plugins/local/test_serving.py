@@ -13,6 +13,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
 
 from agentlightning.types import UsageError
+from agentlightning.types.policy import PolicyFolder
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
 from agl_local.options import OptionError
@@ -26,7 +27,7 @@ from agl_local.serving import LocalServer
 async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
     policy = saved_policy(tmp_path / "policy")
     options = {"engine": engine, "threads": 1, "max_num_seqs": 2}
-    server = make_server(policy=policy, name="old", options=options)
+    server = make_server(PolicyFolder(policy, options=options, name="old"))
     llm = await server.start()
     try:
         assert llm.model == "old"
@@ -43,10 +44,10 @@ async def test_it_is_served_as_it_is(tmp_path: Path, engine: str) -> None:
 
 async def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no option 'slot'"):
-        LocalServer(tmp_path, "old", {"slot": 1})
+        LocalServer(PolicyFolder(tmp_path, options={"slot": 1}, name="old"))
     thread = {"engine": "thread", "threads": 1}
     for folder, said in ((tmp_path / "none", "there is no such folder"), (tmp_path, r"config\.json")):
-        server = LocalServer(folder, "old", thread)
+        server = LocalServer(PolicyFolder(folder, options=thread, name="old"))
         with pytest.raises(UsageError, match=said):
             await server.start()
         await server.close()
@@ -59,7 +60,7 @@ async def test_an_engine_that_fails_is_said_with_its_policy(
         raise EngineError("no room")
 
     monkeypatch.setattr(EngineProcess, "start", start)
-    server = LocalServer(saved_policy(tmp_path / "policy"), "old", {"threads": 1})
+    server = LocalServer(PolicyFolder(saved_policy(tmp_path / "policy"), options={"threads": 1}, name="old"))
     with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served: no room"):
         await server.start()
     await server.close()
@@ -69,7 +70,7 @@ async def test_an_engine_that_fails_is_said_with_its_policy(
 async def test_a_foreign_model_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
     """The engine's process loads transformers for it."""
     (saved_policy(tmp_path / "foreign") / "config.json").write_text('{"model_type": "gpt2"}')
-    server = LocalServer(tmp_path / "foreign", "old", {"threads": 1})
+    server = LocalServer(PolicyFolder(tmp_path / "foreign", options={"threads": 1}, name="old"))
     with pytest.raises(UsageError, match=r"policy 'old' .* cannot be served"):
         await server.start()
     await server.close()
@@ -89,7 +90,7 @@ async def test_a_start_that_is_given_up_leaves_no_process(
         real(self, deadline)
 
     monkeypatch.setattr(EngineProcess, "_greet", greet)
-    server = LocalServer(saved_policy(tmp_path / "policy"), "old", {"threads": 1})
+    server = LocalServer(PolicyFolder(saved_policy(tmp_path / "policy"), options={"threads": 1}, name="old"))
     start = asyncio.create_task(server.start())
     assert await asyncio.to_thread(greeting.wait, 60)
     start.cancel()

@@ -11,6 +11,7 @@ from plugins.verl.test_driver import Steps, life, policy, python  # noqa: F401 -
 
 import agentlightning as agl
 from agentlightning.types import Row, Segment
+from agentlightning.types.policy import PolicyFolder
 from agl_verl.config.critic import SAYS, CriticError
 from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.driver import VerlDriver
@@ -85,8 +86,8 @@ def test_options_that_nobody_would_read_are_refused(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CriticError, match=said):
-        VerlDriver(tmp_path, "policy", agl.GRPO(), options=options)
-    VerlDriver(tmp_path, "policy", PPO, options=options)
+        VerlDriver(PolicyFolder(tmp_path, options=options), agl.GRPO())
+    VerlDriver(PolicyFolder(tmp_path, options=options), PPO)
 
 
 @pytest.mark.parametrize("options", [{"critic_lr": 0.0}, {"critic_warmup": -1}])
@@ -116,5 +117,5 @@ def test_a_recipe_that_credit_and_a_critic_would_both_make_is_refused() -> None:
 async def test_first_steps_can_be_the_critics_alone(policy: Path, python: str, tmp_path: Path):  # noqa: F811
     options = {"python": python, "save_every": 1, "critic_warmup": 2}
     job = Steps(tmp_path, steps=3)
-    await life(VerlDriver(policy, "policy", PPO, options=options), job)
+    await life(VerlDriver(PolicyFolder(policy, options=options), PPO), job)
     assert [report.metrics["optimizer_steps"] for report in job.reports] == [0.0, 0.0, 1.0]

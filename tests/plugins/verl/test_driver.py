@@ -15,6 +15,7 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.types import Batch, Progress, Row, StepReport
+from agentlightning.types.policy import PolicyFolder
 from agl_verl.driver import VerlDriver, VerlFailed
 from agl_verl.process import session
 from agl_verl.process.machine import environment_info
@@ -90,7 +91,9 @@ def python(tmp_path: Path) -> str:
 
 
 def driver(policy: Path, python: str, **options: Any) -> VerlDriver:
-    return VerlDriver(policy, "policy", agl.GRPO(), options={"python": python, "save_every": 1, **options})
+    return VerlDriver(
+        PolicyFolder(policy, options={"python": python, "save_every": 1, **options}), agl.GRPO()
+    )
 
 
 async def life(made: VerlDriver, job: Steps) -> int:
@@ -285,6 +288,6 @@ async def test_a_driver_that_is_not_started_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    driver = VerlDriver(policy, "policy", agl.GRPO())
+    driver = VerlDriver(PolicyFolder(policy), agl.GRPO())
     assert not list((tmp_path / "scratch").iterdir())
     await driver.close()

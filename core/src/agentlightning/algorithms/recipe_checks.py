@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
-from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.credit.assign import check_recipe
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import TrainingSection
 
 CORE_FIELDS = frozenset(
     {

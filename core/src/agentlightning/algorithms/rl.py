@@ -23,7 +23,6 @@ from agentlightning.algorithms.rollouts.batching import repetition_warning, task
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
-from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.eligibility.trainable import Versions, version_of
@@ -31,6 +30,7 @@ from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_diges
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
+from agentlightning.types.sections import TrainingSection
 
 
 class RL:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -64,26 +64,26 @@ class RunnerOptions:
         float | None, typer.Option(help="Seconds of an attempt whose rollout has no limit.")
     ] = None
 
-    def with_config(self) -> RunnerOptions:
-        """Return the options with missing ones from the configuration file, and prepare to import the agent
-        from where the file, or else the current folder, says.
+    def run_config(self) -> RunConfig:
+        """Return the description of ``--config``, or an empty one, with these options; and prepare to import
+        the agent from where the file, or else the current folder, says.
         """
+        from agentlightning.train.fields import from_fields
         from agentlightning.train.run_file import load_config
 
-        if self.config is None:
+        if self.config is not None:
+            config = load_config(self.config)
+        else:
+            config = from_fields({"timeout_seconds": None})
             if "" not in sys.path and os.getcwd() not in sys.path:
                 sys.path.insert(0, os.getcwd())
-            return self
-        config = load_config(self.config)
-        return replace(
-            self,
-            store=self.store or config.store_location(),
-            agent=self.agent or config.agent.target,
-            timeout=self.timeout or config.agent.timeout_seconds,
-            concurrency=self.concurrency or config.agent.concurrency,
-            isolation=self.isolation or config.agent.isolation,
-            adapters=self.adapters or config.agent.adapters,
-        )
+        given = {
+            "concurrency": self.concurrency or config.agent.concurrency or 16,
+            "isolation": self.isolation,
+            "timeout_seconds": self.timeout,
+            "adapters": self.adapters,
+        }
+        return from_fields({key: value for key, value in given.items() if value}, config, "agl runner")
 
 
 def register(app: typer.Typer) -> None:
@@ -142,7 +142,8 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
     plugins = load()
     store, runner = _open(options, plugins)
     try:
-        active = [] if runner.isolation == "process" else instrumentors(plugins, runner.adapters)
+        settings = runner.settings
+        active = [] if settings.isolation == "process" else instrumentors(plugins, settings.adapters)
         with capturing(active):
             return await serve(runner, report)
     finally:
@@ -157,52 +158,38 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     from agentlightning.store import StoreClient
     from agentlightning.train.configured import command_agent, import_target
 
-    named = "--agent" if options.agent else "agent.target"
-    command = _config_with_command(options)
-    options = options.with_config()
-    if command is not None:
-        agent: Any = command_agent(command)
-    elif options.agent is not None:
-        agent = import_target(options.agent, named)
+    config = options.run_config()
+    if options.agent is not None:
+        agent: Any = import_target(options.agent, "--agent")
+    elif config.agent.command is not None:
+        agent = command_agent(config)
+    elif config.agent.target is not None:
+        agent = import_target(config.agent.target, "agent.target")
     else:
         raise UsageError(
             "which agent? Give --agent module:object, or --config with agent.target or agent.command"
         )
     attempt_keys = attempt_keys_from_env()
-    store = open_store(options.store, plugins=plugins)
+    store = open_store(options.store or config.store_location(), plugins=plugins)
     if isinstance(store, StoreClient):
         store.patience = options.patience
-    isolation: Any = options.isolation or "inline"
     runner = Runner(
         agent,
         store,
+        config.routed_agent,
         attempt_keys=attempt_keys,
         plugins=plugins,
         run_id=options.run,
-        concurrency=options.concurrency or 16,
-        timeout_seconds=options.timeout,
         drain=options.drain,
-        isolation=isolation,
-        adapters=options.adapters or (),
     )
     return store, runner
-
-
-def _config_with_command(options: RunnerOptions) -> RunConfig | None:
-    """Return the configuration if its agent is a command that no ``--agent`` replaces."""
-    from agentlightning.train.run_file import load_config
-
-    if options.config is None or options.agent is not None:
-        return None
-    config = load_config(options.config)
-    return None if config.agent.command is None else config
 
 
 def _require_server(options: RunnerOptions) -> None:
     """Raise :class:`UsageError` if the store is a file: only one process may write it."""
     from agentlightning.store.sqlite.store import store_file
 
-    place = options.with_config().store or os.environ.get("AGL_STORAGE") or None
+    place = options.store or options.run_config().store_location() or os.environ.get("AGL_STORAGE") or None
     if place is None or "://" not in place or place.startswith("sqlite:"):
         file = store_file(place)
         raise UsageError(

@@ -6,7 +6,7 @@ answer is sent after its record is durable; the record is the engine's own answe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
@@ -15,7 +15,7 @@ from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
 from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.listen import agent_url
+from agentlightning.gateway.listen import agent_url, parse_listen
 from agentlightning.gateway.metrics import Metrics, expose
 from agentlightning.gateway.paths import Route, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
@@ -25,16 +25,16 @@ from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store.base import Store
 from agentlightning.types import Call
-from agentlightning.types.select import Select
 from agentlightning.webserver import app_runner, gc_tuning, log_limit
 from agentlightning.webserver.guard import guard
-from agentlightning.webserver.loopback import check_interface, is_loopback
+from agentlightning.webserver.loopback import is_loopback
 
 BODY_LIMIT = 16 * 2**20
 """Bytes of a request, compressed or not."""
@@ -45,8 +45,9 @@ HEADER_LIMIT = 16_384
 class Gateway:
     """Server, routes and attempts of one process.
 
-    ``select``: the calls to train. ``policies``: agent, role or node → policy, where an attempt names none
-    (``AttemptInfo.policies``). ``on_call``: called with each record once it is durable; it must not block.
+    ``settings``: where it listens, for :meth:`start`. ``calls``: which calls are trained, and by which policy
+    they are answered, where an attempt does not say so itself (:class:`AttemptInfo`). ``on_call``: called
+    with each record once it is durable; it must not block.
     ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
     """
 
@@ -54,9 +55,9 @@ class Gateway:
         self,
         store: Store,
         keys: Keys,
+        settings: GatewaySection = GatewaySection(),
+        calls: CallSection = CallSection(),
         *,
-        select: Select = None,
-        policies: Mapping[str, str] | None = None,
         on_call: Callable[[Call], None] | None = None,
         body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
@@ -64,9 +65,10 @@ class Gateway:
     ) -> None:
         self.metrics = Metrics()
         self._keys = keys
+        self._settings = settings
         self._routes: Routes = {}
         self._gate = PauseGate()
-        self._attempts = OpenAttempts(store, keys, select, policies)
+        self._attempts = OpenAttempts(store, keys, calls)
         self._client = EngineClient(limits or Limits(), self.metrics.failovers)
         self._pipeline = Pipeline(
             keys=keys,
@@ -168,28 +170,17 @@ class Gateway:
             ("GET", "/metrics"): self._show_metrics,
         }
 
-    async def start(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        allow_remote: bool = False,
-        advertise: str | None = None,
-    ) -> str:
-        """Serve, and return the base URL for agents (``http://host:port/v1``; see
-        :mod:`~agentlightning.gateway.listen` for ``advertise``).
+    async def start(self) -> str:
+        """Serve where the settings say, and return the base URL for agents (``http://host:port/v1``; see
+        :mod:`~agentlightning.gateway.listen`).
 
-        A host that other machines can reach is refused unless ``allow_remote``, for the traffic is not
-        encrypted, and unless the keys' secret was chosen (``AGL_SECRET``).
+        Raise :class:`UsageError` for a host that other machines can reach, unless the keys' secret was chosen
+        (``AGL_SECRET``).
         """
         if self._runner is not None:
             raise RuntimeError(f"the gateway is started already, at {self._url}")
-        if not allow_remote and not is_loopback(host):
-            raise ValueError(
-                f"host {host!r} can be reached from other machines; use 127.0.0.1, or allow_remote=True "
-                "behind a firewall or a TLS proxy"
-            )
-        check_interface("the gateway", host, guarded=self._keys.shared, variable="AGL_SECRET")
+        listen, advertise = self._settings.listen, self._settings.advertise
+        host, port = parse_listen(listen, advertise, guarded=self._keys.shared)
         runner = app_runner(
             self.app(local=is_loopback(host)),
             max_line_size=HEADER_LIMIT,

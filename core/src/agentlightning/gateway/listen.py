@@ -27,8 +27,11 @@ def agent_url(host: str, port: int, advertise: str | None = None) -> str:
     return f"{advertised.scheme}://{advertised.netloc}{'' if known else f':{port}'}/v1"
 
 
-def parse_listen(listen: str | None = None, advertise: str | None = None) -> tuple[str, int]:
-    """Host and port (0: a free one) of ``listen``: ``host``, ``host:port`` or ``[host]:port``.
+def parse_listen(
+    listen: str | None = None, advertise: str | None = None, *, guarded: bool | None = None
+) -> tuple[str, int]:
+    """Host and port (0: a free one) of ``listen``: ``host``, ``host:port`` or ``[host]:port``. ``guarded``:
+    whether the keys of attempts are made with a chosen secret; ``None``: whether ``AGL_SECRET`` is set.
 
     Raise :class:`UsageError`, before anything is bound, when ``listen`` is not of these forms or is not safe,
     or when ``advertise`` is not ``http(s)://host[:port]``.
@@ -42,7 +45,8 @@ def parse_listen(listen: str | None = None, advertise: str | None = None) -> tup
         raise UsageError(f"gateway.listen: {text!r} is no host, host:port or [host]:port")
     if advertise is not None:
         _check_advertise(advertise)
-    check_interface("the gateway", host, guarded=bool(os.environ.get("AGL_SECRET")), variable="AGL_SECRET")
+    guarded = bool(os.environ.get("AGL_SECRET")) if guarded is None else guarded
+    check_interface("the gateway", host, guarded=guarded, variable="AGL_SECRET")
     if host in WILDCARDS and advertise is None:
         raise UsageError(
             f"gateway.listen: {host} is every interface, and no address for agents: name one with "

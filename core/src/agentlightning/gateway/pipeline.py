@@ -254,7 +254,7 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     calls = answer_calls(request, check_answer(request, answer))
     raw = whole.body
     if "reasoning" in calls[0].edited:
-        raw = split_answer(raw, request.route.reasoning == "split-opened")
+        raw = split_answer(raw, request.route.settings.reasoning == "split-opened")
     body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)
     if request.api.translated and calls[0].response is not None:
         request.attempt.remember_arguments(calls[0].response, calls[0].response_id or request.answer_id)

@@ -90,7 +90,7 @@ def failed_call(request: ModelRequest, failure: CallFailure) -> Call:
     """The record of a call without an answer."""
     fields: dict[str, Any] = {"status": "error", "error": failure.record, "masked": None}
     if failure.over_length:
-        action = "drop" if request.route.over_length == "drop" else "error"
+        action = "drop" if request.route.settings.over_length == "drop" else "error"
         fields |= {"masked": OVER_LENGTH, "edited": {OVER_LENGTH_FIELD: action}}
     return request.call(**fields)
 
@@ -109,9 +109,9 @@ def exact(calls: list[Call]) -> bool:
 
 def _split_reasoning(request: ModelRequest, answer: EngineAnswer) -> bool:
     """Move reasoning out of the messages' content; False where there is none."""
-    if request.api.engine_api != "chat" or request.route.reasoning == "keep":
+    if request.api.engine_api != "chat" or request.route.settings.reasoning == "keep":
         return False
-    opened = request.route.reasoning == "split-opened"
+    opened = request.route.settings.reasoning == "split-opened"
     return any([split_message(choice.message, opened) for choice in answer.choices if choice.message])
 
 

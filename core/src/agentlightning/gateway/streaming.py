@@ -45,7 +45,7 @@ class StreamRelay:
     def __init__(self, recorder: CallRecorder) -> None:
         self._request = request = recorder.request
         self._events = EventSplitter()
-        api, reasoning = request.api.engine_api, request.route.reasoning
+        api, reasoning = request.api.engine_api, request.route.settings.reasoning
         splits = api == "chat" and reasoning != "keep"
         self._split = StreamReasoningSplitter(reasoning == "split-opened") if splits else None
         self._assembler = recorder.assembler = AnswerAssembler(api, request.choices)

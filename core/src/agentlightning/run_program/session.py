@@ -12,6 +12,7 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.gateway import Gateway, Upstream
+from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
@@ -26,6 +27,8 @@ from agentlightning.store.pages import pages
 from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
+from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.sections import TrainingSection
 
 Work = Callable[[AttemptContext], Awaitable[float | None]]
 """Does the work of an attempt and returns its reward."""
@@ -99,7 +102,7 @@ async def open_session(
         store = open_store(place, plugins=plugins)
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
-        gateway = Gateway(store, keys, select=options.select)
+        gateway = Gateway(store, keys, calls=CallSection(select=options.select))
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         gateway.add_route(await _upstream(options, plugins, stack))
@@ -146,10 +149,11 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
     if (named := options.engine()) is not None:
         return named
     spec = pick(plugins.drivers, "driver", options.driver)
+    assert options.policy is not None  # else an engine is named
+    folder = PolicyFolder(options.policy, train=False, name=POLICY)
     if spec.serve is not None:
-        engine: Server = spec.serve(policy=options.policy, name=POLICY, options={})
+        engine: Server = spec.serve(folder)
     else:
-        recipe = plugins.recipes["grpo"].factory()
-        engine = spec.factory(policy=options.policy, name=POLICY, recipe=recipe, seed=0, options={})
+        engine = spec.factory(folder, plugins.recipes["grpo"].factory(), TrainingSection(seed=0))
     stack.push_async_callback(engine.close)
     return route(POLICY, await engine.start(), trainable=not options.frozen, version=lambda: 0)

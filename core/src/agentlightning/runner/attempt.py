@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from agentlightning import capture
 from agentlightning.capture.emit.rewards import find_reward_spans
@@ -26,11 +26,10 @@ from agentlightning.runner.outcomes.outcome import CannotRun, Outcome, cancelled
 from agentlightning.runner.processes.messages import AttemptJob
 from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.runner.resources import attempt_resources
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span, UsageError, new_id
 from agentlightning.types.rewards import reward_of
-
-Isolation = Literal["inline", "process"]
 
 
 @dataclass(eq=False, repr=False)
@@ -39,6 +38,8 @@ class AttemptRunner:
 
     agent: Any
     store: Store
+    settings: RunnerSection = RunnerSection(timeout_seconds=None)
+    """``timeout_seconds``: the limit of a rollout whose configuration has none."""
     _: KW_ONLY
     attempt_keys: AttemptKeys | None = None
     """The gateway, or :class:`.RemoteAttemptKeys` for a gateway in another process. Without keys the agent
@@ -46,16 +47,8 @@ class AttemptRunner:
     """
     plugins: Plugins | None = None
     worker_id: str = field(default_factory=partial(new_id, "worker"))
-    concurrency: int = 16
-    """Rollouts that run at a time, at most."""
-    timeout_seconds: float | None = None
-    """Time limit of a rollout whose configuration has none."""
-    policies: dict[str, str] = field(default_factory=dict)
     heartbeat: float = 5.0
     """Seconds between two heartbeats, at most."""
-    isolation: Isolation = "inline"
-    adapters: Sequence[str] = ()
-    """Adapters that worker processes activate by name."""
     own_loop: bool = True
     """Whether agents run on an event loop of their own. Only code of Agent Lightning that shares objects with
     the runner's loop sets ``False``.
@@ -69,20 +62,16 @@ class AttemptRunner:
     """
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise UsageError(f"concurrency is {self.concurrency}: at least one rollout must run at a time")
-        if self.isolation not in get_args(Isolation):
-            raise UsageError(f"isolation is {self.isolation!r}; use {' or '.join(get_args(Isolation))}")
+        if self.settings.concurrency < 1:
+            raise UsageError("concurrency is 0: at least one rollout must run at a time")
         self.agent = as_agent(self.agent)
         self._pool: WorkerPool | None = None
-        if self.isolation == "process":
-            self._pool = WorkerPool(
-                self.agent, size=self.concurrency, adapters=self.adapters, counts=self.counts
-            )
+        if self.settings.isolation == "process":
+            self._pool = WorkerPool(self.agent, self.settings, self.counts)
         self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(
-            self.store, self.policies, self.counts, calls_recorded=self.attempt_keys is not None
+            self.store, self.settings.policies, self.counts, calls_recorded=self.attempt_keys is not None
         )
         self._agents: dict[str, asyncio.Task[Outcome]] = {}
         """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""
@@ -154,13 +143,13 @@ class AttemptRunner:
             raise
         except Exception as error:
             return outcome_of_error(error)
-        timeout = lease.rollout.config.timeout_seconds or self.timeout_seconds
+        timeout = lease.rollout.config.timeout_seconds or self.settings.timeout_seconds
         return await self._execution.run(lease, job, timeout, spans)
 
     async def _job(self, lease: AttemptedRollout) -> AttemptJob:
         """Open the attempt at the gateway and return what the agent needs to run."""
         rollout, attempt = lease.rollout, lease.attempt
-        info = AttemptInfo.of(rollout, attempt, self.policies)
+        info = AttemptInfo.of(rollout, attempt, self.settings.policies)
         resources = await attempt_resources(self.store, rollout)
         resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
         return AttemptJob(
@@ -168,7 +157,7 @@ class AttemptRunner:
             attempt_id=attempt.attempt_id,
             key=key,
             gateway=gateway,
-            policies=self.policies,
+            policies=self.settings.policies,
             resources=resources,
         )
 

@@ -77,7 +77,7 @@ class Runner(AttemptRunner):
         left = limit
         try:
             while not (stop and stop.is_set()) and self._fatal is None and left != 0:
-                free = self.concurrency - len(self._running)
+                free = self.settings.concurrency - len(self._running)
                 if not free:
                     await self._wait_for_slot()
                     continue

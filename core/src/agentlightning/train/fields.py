@@ -14,12 +14,12 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentlightning.algorithms.settings import FILE, Quorum, Section
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import FILE, Quorum, Section
 
 
 class RunFields(TypedDict, total=False):
@@ -99,10 +99,11 @@ def build(data: Mapping[str, Any], place: str, *, context: str | None = None) ->
         raise ConfigError("\n".join(f"{place}: {_line(e, short)}" for e in error.errors())) from None
 
 
-def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
+def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: str = "Trainer") -> RunConfig:
     """Return ``base`` (default: the defaults) with these fields; a whole section may be given as a mapping.
 
-    ``None`` for a field that cannot be ``None`` means its default. Raises ``TypeError`` for an unknown name.
+    ``None`` for a field that cannot be ``None`` means its default. Errors begin with ``place``. Raises
+    ``TypeError`` for an unknown name.
     """
     data: dict[str, Any] = {} if base is None else dict(base)
     for keyword, value in given.items():
@@ -115,7 +116,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None) -> RunC
             data |= _given(RunConfig, {name: value})
         else:
             data[section] = {**dict(data.get(section, {})), **_given(SECTIONS[section], {name: value})}
-    made = build(data, "Trainer")
+    made = build(data, place)
     made._folder = base._folder if base else made._folder
     return made
 

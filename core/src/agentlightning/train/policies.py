@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import LLM
 from agentlightning.types.base import ConfigError
+from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.select import selector
 
 POLICY = "policy"
@@ -26,17 +27,6 @@ BY_AGENT = "by-agent"
 CATCH_ALL = "re:.*"
 """Matches every agent: the last entry of a map of agents."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFolder:
-    """A policy in Hugging Face layout. ``train=False``: served as it is, never trained. ``options``: its
-    driver's options, which win over the run's.
-    """
-
-    path: str | Path
-    train: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 PolicySource = str | Path | PolicyFolder | LLM
@@ -121,9 +111,9 @@ def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
     if name in (BY_AGENT, "llm"):
         raise ConfigError(f"policy {name!r}: that name is taken; choose another")
     if isinstance(given, str | Path):
-        return PolicyFolder(given)
+        return PolicyFolder(given, name=name)
     if isinstance(given, PolicyFolder):
-        return given
+        return replace(given, name=name)
     if not isinstance(given, LLM):
         raise ConfigError(
             f"policy {name!r} is a {type(given).__name__}: give a folder, agl.PolicyFolder(…), or "

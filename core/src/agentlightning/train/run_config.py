@@ -11,28 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.algorithms.settings import (
-    Names,
-    NamesOrDefault,
-    Section,
-    SelectField,
-    Text,
-    TrainingSection,
-)
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.run_program.commands.settings import CommandField, ProgramSection, RewardField
-from agentlightning.train.policies import Policies, PolicyFolder, read_policies
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.train.policies import Policies, read_policies
 from agentlightning.types import LLM
-from agentlightning.types.failure import MAX_ATTEMPTS
-from agentlightning.types.work import UNRESPONSIVE_SECONDS
+from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.sections import NamesOrDefault, Section, Text, TrainingSection
 
 
-class AgentSection(Section):
-    """The agent, and how it runs."""
+class AgentSection(RunnerSection):
+    """The agent, how it runs, and which of its calls are trained."""
 
     target: str | None = None
     """``module:object``: a function, a class or an object."""
@@ -45,25 +39,6 @@ class AgentSection(Section):
     """How the program of ``command`` runs."""
     name: str = "agent"
     """The agent's name; a run's id holds it."""
-    adapters: Names = []
-    """Framework adapters to activate by name; adapters of imported frameworks are active anyway."""
-    concurrency: int = Field(default=16, ge=0)
-    """Rollouts at a time; 0: none in this process, other runners (`agl runner`) lease them."""
-    isolation: Literal["inline", "process"] = "inline"
-    """Where the agent runs: in this process, or each attempt in a process that can be killed."""
-    timeout_seconds: float | None = Field(default=60.0, gt=0)
-    """Seconds of one attempt; null: no limit."""
-    unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
-    """Seconds without a heartbeat after which an attempt is given to another runner; null: never."""
-    max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
-    """Attempts of a rollout, if the failure table retries the kinds of its failures."""
-    emitted_overrides_returned: bool = False
-    """Whether a reward that the agent emits wins over the reward that it returns."""
-    select: SelectField = None
-    """Agents whose calls are trained: a name, names, or ``re:pattern``; none: all agents."""
-    policies: dict[str, str] = {}
-    """Which agent talks to which policy: agent, role, node or ``re:…`` → name; the first entry that matches
-    counts. If one policy is trained, all other agents talk to it."""
 
     @model_validator(mode="after")
     def _one_agent(self) -> AgentSection:
@@ -72,13 +47,6 @@ class AgentSection(Section):
         if self.command is None and (self.reward is not None or self.program != ProgramSection()):
             raise ValueError("agent: reward and program belong to a command, and there is none")
         return self
-
-    @property
-    def attempts(self) -> dict[str, Any]:
-        """Return the settings of attempts, by the names of a rollout's configuration."""
-        return self.model_dump(
-            include={"timeout_seconds", "unresponsive_seconds", "max_attempts", "emitted_overrides_returned"}
-        )
 
 
 class DataSection(Section):
@@ -187,30 +155,6 @@ class BackendSection(Section):
     """The driver's own settings (learning rate, threads, device, …)."""
 
 
-class GatewaySection(Section):
-    """Where the gateway listens (:mod:`agentlightning.gateway.listen`), and what it does to calls of the
-    policy (``docs/gateway.md``).
-    """
-
-    listen: str | None = None
-    """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
-    advertise: str | None = None
-    """URL that agents get instead, e.g. ``http://10.0.0.5``; without a port, the bound port is added."""
-    over_length: Literal["error", "drop", "truncate"] = "error"
-    """How to treat prompts that are too long for the policy."""
-    reserve: int = Field(default=0, ge=0)
-    """Tokens of the context that are kept free for the answer."""
-    max_len: int | None = Field(default=None, ge=1)
-    """Tokens of prompt and answer together; none: the engine's limit."""
-    reasoning: Literal["keep", "split", "split-opened"] = "keep"
-    """Whether agents get ``<think>…</think>`` in the text, or as ``reasoning_content``."""
-
-    @property
-    def route(self) -> dict[str, Any]:
-        """Return the settings of the route to a policy's folder."""
-        return self.model_dump(include={"over_length", "reserve", "max_len", "reasoning"})
-
-
 class RunConfig(Section):
     """A whole run."""
 
@@ -253,6 +197,11 @@ class RunConfig(Section):
         if isinstance(policy, Mapping):
             policy = {name: p.source() if isinstance(p, PolicySection) else p for name, p in policy.items()}
         return read_policies(policy, self.agent.policies)
+
+    @property
+    def routed_agent(self) -> AgentSection:
+        """Return the section ``agent`` with an entry of ``policies`` for every agent that has a policy."""
+        return self.agent.model_copy(update={"policies": self.served.routing})
 
     def path(self, value: str | Path) -> Path:
         """Return the absolute path of ``value``, which is relative to the file's folder."""

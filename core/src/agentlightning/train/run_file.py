@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from agentlightning.algorithms.settings import FILE
 from agentlightning.train.fields import build, new_key, rename_keys
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import FILE
 
 
 class _Loader(yaml.SafeLoader):

@@ -22,6 +22,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.decorator.agents import as_agent
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.store.base import Store
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import RunError
@@ -73,7 +74,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "note": config.note,
         "options": backend.options,
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
-        "gateway": config.gateway.route,
+        "gateway": config.gateway.model_dump(include={*RouteSection.model_fields}),
         "quorum": training.quorum and training.quorum.model_dump(),
         "tries": context.config.model_dump(),
         "python": platform.python_version(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +15,11 @@ from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
-from agentlightning.train.policies import POLICY, Policies, PolicyFolder, route
+from agentlightning.train.policies import POLICY, Policies, route
 from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
+from agentlightning.types.policy import PolicyFolder
 
 SHARED_OPTIONS = ("save_every", "deterministic")
 """Driver options that must be equal for all policies of a run."""
@@ -30,23 +32,18 @@ async def serve(
 
     Returns the driver of the trained policies, ``None`` if no policy is trained.
     """
-    policies, options, settings = config.served, config.backend.options, config.gateway.route
+    policies, options = config.served, config.backend.options
     spec = driver_spec(plugins, config.backend.driver, policies)
-    merged = {name: {**options, **folder.options} for name, folder in policies.trained.items()}
-    _check_shared_options(merged, spec)
+    trained = [with_options(folder, options) for folder in policies.trained.values()]
+    _check_shared_options(trained, spec)
     drivers: dict[str, Driver] = {}
-    for name, folder in policies.trained.items():
-        driver = drivers[name] = spec.factory(
-            policy=Path(folder.path),
-            name=name,
-            recipe=recipe,
-            seed=config.training.seed,
-            options=merged[name],
-        )
+    for folder in trained:
+        name = folder.name
+        driver = drivers[name] = spec.factory(folder, recipe, config.training)
         stack.push_async_callback(driver.close)
         llm = with_limits(await driver.start(), Path(folder.path))
         more = {"trainable": True, "seeded": policies.named, "version": partial(getattr, driver, "version")}
-        gateway.add_route(route(name, llm, **more, **settings))
+        gateway.add_route(route(name, llm, settings=config.gateway, **more))
         gateway.policy_sampling(
             name, SamplingPolicy(temperature=recipe.temperature, top_p=recipe.top_p, top_k=recipe.top_k)
         )
@@ -55,13 +52,18 @@ async def serve(
             gateway.add_route(route(name, given))
             continue
         assert spec.serve is not None
-        server = spec.serve(policy=Path(given.path), name=name, options={**options, **given.options})
+        server = spec.serve(with_options(given, options))
         stack.push_async_callback(server.close)
         llm = with_limits(await server.start(), Path(given.path))
-        gateway.add_route(route(name, llm, seeded=True, **settings))
+        gateway.add_route(route(name, llm, settings=config.gateway, seeded=True))
     if not policies.named:
         return drivers.get(POLICY)
     return MultiPolicyDriver(cast(Mapping[str, PeerDriver], drivers), gateway) if drivers else None
+
+
+def with_options(folder: PolicyFolder, options: Mapping[str, Any]) -> PolicyFolder:
+    """Return ``folder`` with all options of its driver: those of the run, and its own, which win."""
+    return replace(folder, options={**options, **folder.options})
 
 
 def with_limits(llm: LLM, folder: Path) -> LLM:
@@ -126,9 +128,9 @@ def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec
     return spec
 
 
-def _check_shared_options(options: Mapping[str, Mapping[str, Any]], spec: DriverSpec) -> None:
+def _check_shared_options(trained: Sequence[PolicyFolder], spec: DriverSpec) -> None:
     for key in SHARED_OPTIONS:
-        values = {name: of.get(key) for name, of in options.items()}
+        values = {folder.name: folder.options.get(key) for folder in trained}
         if len({repr(value) for value in values.values()}) > 1:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise ConfigError(

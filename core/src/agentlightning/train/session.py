@@ -18,7 +18,6 @@ from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
 from agentlightning.gateway import Gateway
-from agentlightning.gateway.listen import parse_listen
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.plugins.stores import open_store
@@ -132,19 +131,12 @@ class TrainingSession:
 
     async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> Gateway:
         config = self.config
-        select = config.agent.select
+        calls = config.routed_agent
         if self.adapter is not None and isinstance(config.training.algorithm, str | Recipe):
-            select = selection(self.adapter, select)
-        gateway = Gateway(
-            store,
-            Keys.from_env(),
-            select=select,
-            policies=config.served.routing,
-            on_call=_call_recorded(plugins),
-        )
+            calls = calls.model_copy(update={"select": selection(self.adapter, calls.select)})
+        gateway = Gateway(store, Keys.from_env(), config.gateway, calls, on_call=_call_recorded(plugins))
         stack.push_async_callback(gateway.stop)
-        host, port = parse_listen(config.gateway.listen, config.gateway.advertise)
-        await gateway.start(host, port, allow_remote=True, advertise=config.gateway.advertise)
+        await gateway.start()
         return gateway
 
     async def _driver(self, gateway: Gateway, stack: AsyncExitStack) -> Any:
@@ -160,21 +152,17 @@ class TrainingSession:
 
     def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
         """Run the agent in this process, unless other runners do (``concurrency=0``)."""
-        settings = self.config.agent
+        settings = self.config.routed_agent
         if not settings.concurrency:
             return
         hooked = with_hooks(agent, self.hooks, self.tracer)
         runner = Runner(
             hooked,
             context.store,
+            settings,
             attempt_keys=context.gateway,
             plugins=context.plugins,
             run_id=context.run_id,
-            policies=self.config.served.routing,
-            concurrency=settings.concurrency,
-            timeout_seconds=settings.timeout_seconds,
-            isolation=settings.isolation,
-            adapters=settings.adapters,
         )
         if self.hooks:
             hooked.runner = runner

@@ -25,6 +25,8 @@ from safetensors import SafetensorError
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
+from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.sections import TrainingSection
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines
@@ -55,27 +57,24 @@ T = TypeVar("T")
 
 
 class LocalDriver:
-    """Runs ``recipe`` on the model folder ``policy``, served under ``name``. ``options``: see
-    ``options.Options``.
+    """Runs ``recipe`` on the model folder ``policy``, served under its name; its options: see
+    ``options.Options``. Of ``training`` the seed counts.
 
     Raises Refused for a recipe it would not carry out as written, OptionError for an unknown option.
     """
 
     def __init__(
         self,
-        policy: str | Path,
-        name: str,
+        policy: PolicyFolder,
         recipe: Recipe,
-        *,
-        seed: int = 0,
-        options: Mapping[str, Any] | None = None,
+        training: TrainingSection = TrainingSection(),
     ) -> None:
         _check(recipe)
-        self.path = Path(policy)
-        self.name = name
+        self.path = Path(policy.path)
+        self.name = policy.name
         self.recipe = recipe
-        self.seed = seed
-        self.options: Options = read_options(options)
+        self.seed = training.seed
+        self.options: Options = read_options(policy.options)
         self._version = 0
         self._policy: Policy | None = None
         self._trainable: Trainable | None = None

@@ -9,27 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import CommandSpec, Driver, DriverSpec, Inspector, PolicySpec, Server, lazily
 from agentlightning.types import Recipe
+from agentlightning.types.policy import PolicyFolder
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
+if TYPE_CHECKING:
+    from agentlightning.types.sections import TrainingSection
 
-def make_driver(
-    *,
-    policy: str | Path,
-    name: str,
-    recipe: Recipe,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> Driver:
+
+def make_driver(policy: PolicyFolder, recipe: Recipe, training: TrainingSection) -> Driver:
     """A ``LocalDriver``; see there."""
     from agl_local.driver import LocalDriver
 
-    return LocalDriver(policy, name, recipe, seed=seed, options=options)
+    return LocalDriver(policy, recipe, training)
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
@@ -39,11 +36,11 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     return machine.environment_info(options)
 
 
-def make_server(*, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> Server:
+def make_server(policy: PolicyFolder) -> Server:
     """A ``LocalServer``; see there."""
     from agl_local.serving import LocalServer
 
-    return LocalServer(policy, name, options)
+    return LocalServer(policy)
 
 
 def serve_forever(policy: Path, name: str, options: Sequence[str]) -> int:

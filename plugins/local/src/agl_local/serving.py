@@ -6,7 +6,7 @@ Invariant: an engine that was begun is closed, also one whose start was given up
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from agentlightning.types import LLM, UsageError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess
@@ -86,14 +86,12 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weigh
 
 
 class LocalServer:
-    """Serves the model folder ``policy`` under ``name``, as it is. ``options``: those of the driver, of which
-    the engine's count.
-    """
+    """Serves a model folder under its name, as it is. Of its options those of the engine count."""
 
-    def __init__(self, policy: str | Path, name: str, options: Mapping[str, Any] | None = None) -> None:
-        self.path = Path(policy)
-        self.name = name
-        self.options: Options = read_options(options)
+    def __init__(self, policy: PolicyFolder) -> None:
+        self.path = Path(policy.path)
+        self.name = policy.name
+        self.options: Options = read_options(policy.options)
         self._engines: Engines | None = None
         self._closed = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-server")

@@ -16,7 +16,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from typing import Any
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.policy import PolicyFolder, missing_policy_message
+from agentlightning.types.sections import TrainingSection
 from agl_verl.checkpoints import Checkpoints
 from agl_verl.config import critic
 from agl_verl.config.engines import key_of
@@ -58,23 +58,22 @@ class Collected:
 
 
 class VerlDriver:
-    """Runs ``recipe`` on the model folder ``policy``, served as ``name``. ``options``: :class:`Options`."""
+    """Runs ``recipe`` on the model folder ``policy``, served under its name; its options:
+    :class:`Options`. Of ``training`` the seed counts.
+    """
 
     def __init__(
         self,
-        policy: str | Path,
-        name: str,
+        policy: PolicyFolder,
         recipe: Recipe,
-        *,
-        seed: int = 0,
-        options: Mapping[str, Any] | None = None,
+        training: TrainingSection = TrainingSection(),
     ) -> None:
         refuse(recipe)
-        self.path = Path(policy).resolve()
-        self.name = name
+        self.path = Path(policy.path).resolve()
+        self.name = policy.name
         self.recipe = recipe
-        self.seed = seed
-        self.options: Options = read_options(options)
+        self.seed = training.seed
+        self.options: Options = read_options(policy.options)
         critic.check(recipe, self.options)
         self._scratch: Path | None = None
         """What verl writes before the run has a folder; there from start to close."""

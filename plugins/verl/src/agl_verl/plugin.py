@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
+from agentlightning.types.policy import PolicyFolder
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
+if TYPE_CHECKING:
+    from agentlightning.types.sections import TrainingSection
 
-def make_driver(
-    *,
-    policy: str | Path,
-    name: str,
-    recipe: Recipe,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> Driver:
+
+def make_driver(policy: PolicyFolder, recipe: Recipe, training: TrainingSection) -> Driver:
     """A ``VerlDriver``; see there."""
     from agl_verl.driver import VerlDriver
 
-    return VerlDriver(policy, name, recipe, seed=seed, options=options)
+    return VerlDriver(policy, recipe, training)
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:

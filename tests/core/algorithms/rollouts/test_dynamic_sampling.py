@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 from agentlightning import GRPO, PolicyFolder, Trainer
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
-from agentlightning.algorithms.settings import TrainingSection
 from agentlightning.train.fields import from_fields
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import TrainingSection
 
 SPREAD = GRPO(filter_zero_std_groups=True)
 

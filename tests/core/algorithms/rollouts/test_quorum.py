@@ -14,9 +14,9 @@ from core.runner.across import Event
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.quorum import METRICS, wait_for_groups
-from agentlightning.algorithms.settings import Quorum, TrainingSection
 from agentlightning.credit.assign import assign
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.train.fields import from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
@@ -27,6 +27,7 @@ from agentlightning.types.failure import (
     failure_kind,
     read_failure_table,
 )
+from agentlightning.types.sections import Quorum, TrainingSection
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ class Agent:
 
 @asynccontextmanager
 async def running(store: Store, agent: Agent) -> AsyncIterator[None]:
-    task = asyncio.create_task(Runner(agent, store, concurrency=64, heartbeat=0.02).serve())
+    task = asyncio.create_task(Runner(agent, store, RunnerSection(concurrency=64), heartbeat=0.02).serve())
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ class Inspecting:
             def digest(self) -> str:
                 return "digest"
 
-        return [DriverSpec("local", lambda **_: None, inspect=Found)]  # type: ignore
+        return [DriverSpec("local", lambda *_: None, inspect=Found)]  # type: ignore
 
 
 async def test_a_token_in_full(tmp_path: Path) -> None:

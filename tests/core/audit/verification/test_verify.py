@@ -212,7 +212,7 @@ class Drivers:
             def digest(self) -> str:
                 return (self.policy / "weights").read_text()
 
-        return [DriverSpec("local", lambda **_: None, inspect=Found)]  # type: ignore
+        return [DriverSpec("local", lambda *_: None, inspect=Found)]  # type: ignore
 
 
 async def with_digests(folder: Path) -> None:

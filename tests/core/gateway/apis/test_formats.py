@@ -10,6 +10,7 @@ from core.gateway.conftest import PROMPT, tokens_of, whole
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
 from agentlightning.gateway.apis import FORMATS
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.types import AttemptStatus
 
 WORDS = "hello there world"
@@ -197,7 +198,9 @@ async def test_reasoning_is_apart_only_where_the_route_splits(world, path, asked
     world.engine.options = {"text": "<think> hm </think> yes"}
     kept = json.loads((await world.post(asked, path=path)).raw)
     assert said(kept) == "<think> hm </think> yes"
-    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", reasoning="split"))
+    world.gateway.add_route(
+        Upstream(url=world.engine.url, model="tiny", settings=RouteSection(reasoning="split"))
+    )
     split = json.loads((await world.post(asked, path=path)).raw)
     first, last = split["content"] if path == "/messages" else split["output"]
     assert (first["type"], last["type"]) in (("thinking", "text"), ("reasoning", "message"))

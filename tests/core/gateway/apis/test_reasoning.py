@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.apis.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.testing import ScriptedModelServer
 
 CASES = {
@@ -98,8 +99,9 @@ def test_a_chunk_without_a_change_is_the_very_bytes():
 THOUGHT = "<think> he is the seer </think> I vote 5"
 
 
-def route(world, **fields):
-    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", **{"reasoning": "split"} | fields))
+def route(world, reasoning="split", **fields):
+    settings = RouteSection(reasoning=reasoning)
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", settings=settings, **fields))
 
 
 def streamed(raw):
@@ -196,7 +198,9 @@ async def test_two_turns_train_each_token_once_and_say_why_they_are_apart(world,
     """
     says = iter(["<think>wolf?</think>我是村民。", "<think>again</think>投5号。"])
     async with ScriptedModelServer(lambda body: next(says)) as server:
-        world.gateway.add_route(Upstream(url=server.url, model="tiny", reasoning=policy))
+        world.gateway.add_route(
+            Upstream(url=server.url, model="tiny", settings=RouteSection(reasoning=policy))
+        )
         messages = [{"role": "user", "content": "请发言"}]
         for turn in range(2):
             got = json.loads((await world.post({"messages": messages})).raw)["choices"][0]["message"]

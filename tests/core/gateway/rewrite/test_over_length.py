@@ -10,9 +10,12 @@ from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.rewrite.window import Window
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.template import encode, render
+from agentlightning.train.fields import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
+from agentlightning.types.base import ConfigError
 
 
 def length(messages, tools=None):
@@ -27,7 +30,7 @@ async def served(world):
     async def serve(max_model_len, reply=lambda body: "好的", **policy):
         server = ScriptedModelServer(reply, max_model_len=max_model_len)
         servers.append(await server.start())
-        world.gateway.add_route(Upstream(url=server.url, model="tiny", **policy))
+        world.gateway.add_route(Upstream(url=server.url, model="tiny", settings=RouteSection(**policy)))
         return server
 
     yield serve
@@ -196,7 +199,9 @@ async def test_own_limit_below_the_engines(world, served):
 
 
 async def test_an_engine_that_cannot_count_is_said_once(world, served, caplog):
-    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", over_length="truncate", reserve=8))
+    world.gateway.add_route(
+        Upstream(url=world.engine.url, model="tiny", settings=RouteSection(over_length="truncate", reserve=8))
+    )
     for _ in range(2):
         assert (await world.post(HISTORIES["spider"])).status == 200
     assert caplog.text.count("no POST /tokenize") == 1
@@ -233,14 +238,16 @@ async def test_a_count_that_cannot_be_read_is_none(world, answer):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    world.gateway.add_route(Upstream(url=url, model="tiny", over_length="truncate"))
+    world.gateway.add_route(Upstream(url=url, model="tiny", settings=RouteSection(over_length="truncate")))
     assert (await world.post(HISTORIES["spider"])).status == 200
     assert (await world.metrics())["over_length"] == {"unchecked": 1}
     await runner.cleanup()
 
 
 async def test_an_engine_that_is_gone_while_it_is_asked_to_count(world):
-    world.gateway.add_route(Upstream(url="http://127.0.0.1:1/v1", model="m", over_length="truncate"))
+    world.gateway.add_route(
+        Upstream(url="http://127.0.0.1:1/v1", model="m", settings=RouteSection(over_length="truncate"))
+    )
     got = await world.post(HISTORIES["spider"])
     assert got.status == 502 and error(got)["code"] == "engine-unreachable"
     assert world.store.calls[0].error.startswith("engine-unreachable")
@@ -263,6 +270,6 @@ async def test_a_cut_is_named_as_the_reason_why_turns_do_not_merge(world, served
     "fields",
     [{"over_length": "cut"}, {"reserve": -1}, {"max_len": 10, "reserve": 10}, {"reasoning": "yes"}],
 )
-def test_bad_policies_say_so(fields):
-    with pytest.raises(ValueError, match="route 'default'"):
-        Upstream(url="http://h/v1", model="m", **fields)
+def test_bad_settings_say_so(fields):
+    with pytest.raises(ConfigError, match=f"^here: (gateway: )?{[*fields][-1]}: "):
+        from_fields(fields, place="here")

@@ -14,6 +14,7 @@ from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, ProxyLLM, Record, Reward, Rollout, Span
@@ -68,7 +69,7 @@ class Bench:
 
     def runner(self, command: Any, timeout: float | None = None, **options: Any) -> Runner:
         agent = command if isinstance(command, CommandAgent) else CommandAgent(command, **options)
-        return Runner(agent, self.store, attempt_keys=self.gateway, timeout_seconds=timeout)
+        return Runner(agent, self.store, RunnerSection(timeout_seconds=timeout), attempt_keys=self.gateway)
 
     async def run(self, command: Any, task: Any = None, timeout: float | None = 120.0, **options: Any) -> Ran:
         rollout = await self.runner(command, timeout, **options).step(task, self.resources_id)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agentlightning.algorithms.settings import Quorum
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import SET_ASIDE_REASON, FailureTable, failure_kind_of_end
+from agentlightning.types.sections import Quorum
 
 METRICS = ("quorum/stragglers", "quorum/hedged", "quorum/cancelled", "quorum/short_groups")
 """Counts of a step with a quorum (:func:`wait_for_groups`)."""

@@ -11,9 +11,9 @@ from agentlightning.compat.v0.strategy import check_tracer
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors, listed
 from agentlightning.runner.agent.hooks import with_hooks
-from agentlightning.runner.attempt import Isolation
 from agentlightning.runner.attempt_keys import attempt_keys_from_env
 from agentlightning.runner.runner import Runner, StopEvent
+from agentlightning.runner.settings import Isolation, RunnerSection
 from agentlightning.store.base import Store
 from agentlightning.types import Mode, Resource, Rollout, UsageError, new_id
 
@@ -45,12 +45,12 @@ class LitAgentRunner(Generic[T]):
         self.tracer = tracer
         check_tracer(tracer, isolation)
         self.max_rollouts = max_rollouts
-        self._options: dict[str, Any] = {
-            "concurrency": concurrency,
-            "isolation": isolation,
-            "timeout_seconds": timeout,
-        }
-        self._adapters = listed(adapters)
+        self._settings = RunnerSection(
+            concurrency=concurrency,
+            isolation=isolation,
+            timeout_seconds=timeout,
+            adapters=[*listed(adapters)],
+        )
         self._runner: Runner | None = None
 
     @contextmanager
@@ -63,16 +63,15 @@ class LitAgentRunner(Generic[T]):
         self._runner = Runner(
             hooked,
             store,
+            self._settings,
             attempt_keys=attempt_keys_from_env(),
             plugins=plugins,
             worker_id=worker_id or new_id("worker"),
-            adapters=self._adapters,
-            **self._options,
         )
         if hooks:
             hooked.runner = self
         try:
-            with capturing_for(self.tracer, instrumentors(plugins, self._adapters)):
+            with capturing_for(self.tracer, instrumentors(plugins, self._settings.adapters)):
                 yield self
         finally:
             self._runner = None

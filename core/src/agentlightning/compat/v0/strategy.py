@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from agentlightning.runner.attempt import Isolation
+from agentlightning.runner.settings import Isolation
 from agentlightning.types import Model, UsageError
 
 _ISOLATION: dict[str, Isolation] = {"shm": "inline", "cs": "process"}

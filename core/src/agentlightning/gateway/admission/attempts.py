@@ -18,11 +18,12 @@ from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
 from agentlightning.gateway.apis.base import call_id
 from agentlightning.gateway.errors import RequestRefused, store_failed
+from agentlightning.gateway.settings import CallSection
 from agentlightning.gateway.upstream.prompt_ids import PromptCache
 from agentlightning.keys import Claims, Keys
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import Attempt, AttemptStatus, Mode, Rollout, Tags, merge_tags
-from agentlightning.types.select import Select, selector
+from agentlightning.types.select import selector
 
 log = logging.getLogger(__name__)
 MAX_LOADED = 10_000
@@ -116,13 +117,11 @@ class OpenAttempts:
     them are kept.
     """
 
-    def __init__(
-        self, store: Store, keys: Keys, select: Select = None, policies: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, store: Store, keys: Keys, calls: CallSection) -> None:
         self._store = store
         self._keys = keys
-        self._selects = selector(select)
-        self._policies = dict(policies or {})
+        self._selects = selector(calls.select)
+        self._policies = calls.policies
         self._prompts = PromptCache()
         self._open: dict[str, OpenAttempt] = {}
         self._loaded: dict[str, OpenAttempt] = {}

@@ -61,7 +61,7 @@ class ContextFitter:
         without ``reserve``, and for an engine that cannot count. ``dropped_blocks``: cuts of the attempt's
         chats, kept between turns.
         """
-        if route.over_length != "truncate" and not route.reserve:
+        if route.settings.over_length != "truncate" and not route.settings.reserve:
             return None
         if route.can_count is False:
             self.metrics.over_length["unchecked"] += 1
@@ -77,7 +77,7 @@ class ContextFitter:
         budget = window - _room(route, body, window)
         if count <= budget:
             return None
-        if route.over_length == "truncate" and api == "chat":
+        if route.settings.over_length == "truncate" and api == "chat":
             return await self._cut(route, body, dropped_blocks, count, budget)
         raise _too_long(route, count, window)
 
@@ -131,7 +131,7 @@ class ContextFitter:
                 found = msgspec.json.decode(answer.body, type=TokenCount)
                 route.can_count = True
                 if (window := found.max_model_len) is not None:  # ``max_len`` may only lower it
-                    route.window = window if route.max_len is None else min(window, route.max_len)
+                    route.window = min(window, route.settings.max_len or window)
                 return found.count
         if route.can_count is None and answer.status in (200, 404, 405, 501):
             route.can_count = False
@@ -139,8 +139,8 @@ class ContextFitter:
                 "policy %r: its engine has no POST /tokenize, so only the engine's own refusal enforces "
                 "over_length=%r and reserve=%d",
                 route.policy,
-                route.over_length,
-                route.reserve,
+                route.settings.over_length,
+                route.settings.reserve,
             )
         return None
 
@@ -183,15 +183,16 @@ def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
     """Tokens to keep for the answer: with a cut, as many as the agent's limit, up to half of the context."""
-    if route.over_length != "truncate":
-        return max(route.reserve, 1)
+    if route.settings.over_length != "truncate":
+        return max(route.settings.reserve, 1)
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
     wanted = asked if isinstance(asked, int) else 0
-    return max(1, min(max(route.reserve, wanted), window // 2))
+    return max(1, min(max(route.settings.reserve, wanted), window // 2))
 
 
 def _too_long(route: Upstream, count: int, window: int, pinned: bool = False) -> CallFailure:
     part = "the part of the prompt that must stay (system, first and last turn)" if pinned else "the prompt"
-    kept = f", of which {route.reserve} are reserved for the answer" if route.reserve else ""
+    reserve = route.settings.reserve
+    kept = f", of which {reserve} are reserved for the answer" if reserve else ""
     message = f"This model's maximum context length is {window} tokens{kept}; {part} has {count}."
     return CallFailure(400, TOO_LONG, message, retry=False, recorded_as="over-length")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.settings import RouteSection
 from agentlightning.gateway.upstream.endpoints import Endpoints
 from agentlightning.types.tokens import as_ids
 
 SECRET_LENGTH = 12
 """Characters from which a key counts as a secret; shorter keys are placeholders such as ``EMPTY``."""
-OverLengthPolicy = Literal["error", "drop", "truncate"]
-Reasoning = Literal["keep", "split", "split-opened"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,18 +37,8 @@ class Upstream:
     """
     version: Callable[[], int | None] | None = None
     stream_ids: bool | None = None
-    over_length: OverLengthPolicy = "error"
-    """How to treat a prompt that leaves no room for an answer. ``error``: answer 400
-    ``context_length_exceeded``. ``drop``: answer the same, and leave the rollout out of training.
-    ``truncate``: drop the oldest chatter until the prompt fits.
-    """
-    reserve: int = 0
-    """Tokens of the context that are kept free for an answer. 0: one, by the engine's own check."""
-    max_len: int | None = None
-    """Tokens of prompt and answer together, if fewer than the engine's ``max_model_len``."""
-    reasoning: Reasoning = "keep"
-    """``split``: move ``<think>…</think>`` from the content of chat answers to ``reasoning_content``.
-    ``split-opened``: the same, for a chat template that writes the first ``<think>`` into the prompt."""
+    settings: RouteSection = RouteSection()
+    """What is done to its calls: prompts that are too long, and reasoning."""
     vocabulary: int | None = None
     """The model's token ids are 0 to ``vocabulary - 1``, if known. An answer with other ids is recorded and
     never trained.
@@ -77,8 +65,7 @@ class Upstream:
             self._check_url(url)
         if len({url.rstrip("/") for url in urls}) < len(urls):
             raise ValueError(f"route {self.policy!r}: an address is given twice: {', '.join(urls)}")
-        self._check_options()
-        self.window = self.max_len
+        self.window = self.settings.max_len
         self.endpoints = Endpoints(urls)
         key = self.api_key or ""
         quoted = json.dumps(key)[1:-1]
@@ -93,18 +80,6 @@ class Upstream:
         if parts.username or parts.password or parts.query:
             raise ValueError(
                 f"route {self.policy!r}: the url carries credentials or a query; pass the key as api_key"
-            )
-
-    def _check_options(self) -> None:
-        for name, kind in (("over_length", OverLengthPolicy), ("reasoning", Reasoning)):
-            if (value := getattr(self, name)) not in get_args(kind):
-                raise ValueError(
-                    f"route {self.policy!r}: {name} is {value!r}; use one of {', '.join(get_args(kind))}"
-                )
-        if self.reserve < 0 or (self.max_len is not None and self.max_len <= self.reserve):
-            raise ValueError(
-                f"route {self.policy!r}: reserve is {self.reserve}, max_len is {self.max_len}; reserve "
-                "must be 0 or more tokens, and less than max_len"
             )
 
     def passes_through(self, tools: bool) -> bool:

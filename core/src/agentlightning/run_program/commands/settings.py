@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.algorithms.settings import Names, Section
+from agentlightning.types.sections import Names, Section
 
 OUTPUT_BYTES = 1 << 20
 """Bytes that are kept of each of a program's two output streams."""

@@ -10,7 +10,6 @@ import asyncio
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from agentlightning.capture.counts import COUNTS
@@ -18,19 +17,18 @@ from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.outcomes.outcome import CannotRun, Outcome
 from agentlightning.runner.processes.messages import AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.worker_handle import Sink, WorkerHandle
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.types import AttemptStatus
 
 
 class WorkerPool:
-    """At most ``size`` workers for one agent. ``killed``, ``died`` and the workers' own counts are added to
-    ``counts``. Raises :class:`.CannotRun` if the agent cannot be sent to another process.
+    """At most ``settings.concurrency`` workers for one agent. Counts of the workers, ``killed`` and ``died``
+    are added to ``counts``. Raises :class:`.CannotRun` if the agent cannot be sent to another process.
     """
 
-    def __init__(
-        self, agent: LitAgent[Any], *, size: int, adapters: Sequence[str], counts: Counter[str]
-    ) -> None:
-        self._agent = LoadAgent(_pickled(agent), list(adapters))
-        self._slots = asyncio.Semaphore(size)
+    def __init__(self, agent: LitAgent[Any], settings: RunnerSection, counts: Counter[str]) -> None:
+        self._agent = LoadAgent(_pickled(agent), settings.adapters)
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._counts = counts
         self._idle: list[WorkerHandle] = []
         self._busy: set[WorkerHandle] = set()

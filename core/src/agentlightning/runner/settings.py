@@ -1,0 +1,40 @@
+"""The section of a run's description that the runner takes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from agentlightning.gateway.settings import CallSection
+from agentlightning.types.failure import MAX_ATTEMPTS
+from agentlightning.types.sections import Names
+from agentlightning.types.work import UNRESPONSIVE_SECONDS
+
+Isolation = Literal["inline", "process"]
+
+
+class RunnerSection(CallSection):
+    """How an agent runs."""
+
+    adapters: Names = []
+    """Framework adapters to activate by name; adapters of imported frameworks are active anyway."""
+    concurrency: int = Field(default=16, ge=0)
+    """Rollouts at a time; 0: none in this process, other runners (`agl runner`) lease them."""
+    isolation: Isolation = "inline"
+    """Where the agent runs: in this process, or each attempt in a process that can be killed."""
+    timeout_seconds: float | None = Field(default=60.0, gt=0)
+    """Seconds of one attempt; null: no limit."""
+    unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)
+    """Seconds without a heartbeat after which an attempt is given to another runner; null: never."""
+    max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
+    """Attempts of a rollout, if the failure table retries the kinds of its failures."""
+    emitted_overrides_returned: bool = False
+    """Whether a reward that the agent emits wins over the reward that it returns."""
+
+    @property
+    def attempts(self) -> dict[str, Any]:
+        """Return the settings of attempts, by the names of a rollout's configuration."""
+        return self.model_dump(
+            include={"timeout_seconds", "unresponsive_seconds", "max_attempts", "emitted_overrides_returned"}
+        )
