@@ -7,9 +7,11 @@ for type checkers, and a test keeps the two equal.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentlightning._lazy import FormerModules as _FormerModules, former_name as _former_name
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _former_name(__name__, name)
     module, attribute = _HOMES[name]
     value: Any = import_module(module)
     if attribute:
@@ -136,3 +138,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+if _FormerModules not in sys.meta_path:
+    sys.meta_path.append(_FormerModules)

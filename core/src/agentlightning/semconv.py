@@ -7,7 +7,9 @@ name in the conventions.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from agentlightning._lazy import former_name
 
 # Spans
 CALL_SPAN: Final = "openai.chat.completion"
@@ -109,3 +111,7 @@ HEADER_POLICY: Final = "x-agl-policy"
 """Policy that the agent's name is mapped to."""
 HEADER_SELECTED: Final = "x-agl-selected"
 """``0``: the ``select`` of a marked class leaves this call out of training; ``1``, or none: it does not."""
+
+
+def __getattr__(name: str) -> Any:
+    return former_name(__name__, name)

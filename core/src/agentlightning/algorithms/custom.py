@@ -18,7 +18,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.capture.spans.convert import jsonable
 from agentlightning.runner.event_loops.threads import in_thread
 from agentlightning.store.base import Store
-from agentlightning.types import Evaluation, Resources, Rollout, UsageError
+from agentlightning.types import Evaluation, Resource, Rollout, UsageError
 
 
 class AlgorithmStore:
@@ -50,7 +50,7 @@ INPUTS = (
     "store", "train_dataset", "val_dataset", "context", "trainer", "llm_proxy", "gateway", "adapter",
     "tracer", "initial_resources",
 )  # fmt: skip
-"""The arguments that an algorithm may name. ``llm_proxy``: the gateway's URL."""
+"""The arguments that an algorithm may name. ``llm_proxy``: the trainer's, else the gateway's URL."""
 
 
 class Algorithm:
@@ -88,14 +88,15 @@ class Algorithm:
         """Return ``Trainer(tracer=…)``."""
         return self._get("tracer")
 
-    def get_llm_proxy(self) -> str:
-        """Return the base URL of the run's gateway."""
-        url: str = self._get("llm_proxy")
-        return url
+    def get_llm_proxy(self) -> Any:
+        """Return ``Trainer(llm_proxy=…)``; without one, the base URL of the run's gateway."""
+        return self._get("llm_proxy")
 
-    def get_initial_resources(self) -> Resources | None:
-        """Return ``Trainer(initial_resources=…)`` as stored, ``None`` without them."""
-        found: Resources | None = self._get("initial_resources")
+    def get_initial_resources(self) -> dict[str, Resource] | None:
+        """Return ``Trainer(initial_resources=…)`` by name, with the policy's endpoint if the run serves one;
+        ``None`` without them.
+        """
+        found: dict[str, Resource] | None = self._get("initial_resources")
         return found
 
 
@@ -112,8 +113,8 @@ class FunctionAlgorithm(Algorithm):
 
 def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
     """Make ``function``, plain or a coroutine function, an algorithm. It may name these arguments:
-    ``store, train_dataset, val_dataset, context, trainer, llm_proxy`` (the gateway's URL)\\ ``, gateway,
-    adapter, tracer, initial_resources``.
+    ``store, train_dataset, val_dataset, context, trainer, gateway, adapter, tracer, initial_resources,
+    llm_proxy`` (the trainer's, else the gateway's URL).
     """
     _arguments_of(function, dict.fromkeys(INPUTS))
     return FunctionAlgorithm(function)
@@ -128,6 +129,11 @@ class BoundAlgorithm:
     async def run(self, context: Context) -> dict[str, Any]:
         """Run the algorithm on this run, with the arguments that it asks for."""
         algorithm, trainer = self._algorithm, self._trainer
+        proxy = getattr(trainer, "llm_proxy", None)
+        if proxy is not None:
+            proxy.attach(context.gateway)
+            if proxy.store is None:
+                proxy.set_store(context.store)
         given = context.resources.get(context.policy) if context.initial_resources else None
         stored = await context.store.get_resources_by_id(given) if given else None
         algorithm._given = inputs = {
@@ -136,11 +142,11 @@ class BoundAlgorithm:
             "val_dataset": context.val,
             "context": context,
             "trainer": trainer,
-            "llm_proxy": context.gateway.url,
+            "llm_proxy": context.gateway.url if proxy is None else proxy,
             "gateway": context.gateway,
             "adapter": getattr(trainer, "adapter", None),
             "tracer": getattr(trainer, "tracer", None),
-            "initial_resources": stored,
+            "initial_resources": dict(stored.resources) if stored else None,
         }
         try:
             return as_summary(await _call(algorithm.run, **_arguments_of(algorithm.run, inputs)))

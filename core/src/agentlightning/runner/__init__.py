@@ -1,1 +1,11 @@
 """Runners lease rollouts from the store and run the user's agent on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning._lazy import former_name
+
+
+def __getattr__(name: str) -> Any:
+    return former_name(__name__, name)

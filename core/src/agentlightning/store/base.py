@@ -271,7 +271,11 @@ class Store:
 
     # -- resources
     async def add_resources(
-        self, resources: dict[str, GivenResource], *, request_id: str | None = None
+        self,
+        resources: dict[str, GivenResource],
+        *,
+        resources_id: str | None = None,
+        request_id: str | None = None,
     ) -> Resources: ...
     async def update_resources(
         self, resources_id: str, resources: dict[str, GivenResource], *, request_id: str | None = None

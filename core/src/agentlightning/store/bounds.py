@@ -1,4 +1,5 @@
-"""Bounds of numbers from outside: seconds that a timer can wait, integers that a column can hold.
+"""Bounds of numbers from outside: seconds that a timer can wait, integers that a column can hold,
+and ids that a URL cannot name.
 
 Invariant: every number from outside is checked here before it reaches a timer or SQLite. NaN compares with
 nothing: one in the heap of an event loop stops every other timer.
@@ -9,6 +10,8 @@ from __future__ import annotations
 LONGEST = 1e9
 """Seconds (about thirty years)."""
 LARGEST = (1 << 63) - 1
+RESERVED_IDS = (".", "..", "null")
+"""Ids that have another meaning in a URL or a query."""
 
 
 def check_seconds(name: str, value: float | None, *, positive: bool = False) -> None:

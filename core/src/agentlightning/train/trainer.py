@@ -14,6 +14,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
 from agentlightning.compat.v0.strategy import Strategy, check_tracer, read_strategy
+from agentlightning.compat.v0.trainer_arguments import take_former
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.event_loops.threads import run_sync
@@ -41,7 +42,9 @@ class Trainer:
     the latest run of this name and seed.
 
     Names of v0.3: ``tracer`` (:mod:`agentlightning.compat.v0.tracer`), ``adapter`` (a converter, for the
-    algorithm), ``strategy`` (:mod:`agentlightning.compat.v0.strategy`), ``initial_resources``, ``hooks``.
+    algorithm), ``strategy`` (:mod:`agentlightning.compat.v0.strategy`), ``initial_resources``, ``hooks``,
+    ``llm_proxy`` (:class:`~agentlightning.compat.v0.llm_proxy.LLMProxy`: its models are served by the run's
+    gateway, for the algorithm), ``dev`` (:meth:`fit` does what :meth:`dev` does).
 
     Its fields are attributes too: ``trainer.steps`` is ``trainer.config.training.steps``.
     """
@@ -56,14 +59,18 @@ class Trainer:
         strategy: str | Mapping[str, Any] | Strategy | None = None,
         initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
         hooks: Sequence[Any] = (),
+        llm_proxy: Any = None,
+        dev: bool = False,
         **fields: Unpack[RunFields],
     ) -> None:
-        given: dict[str, Any] = {**fields}
+        given = take_former({**fields})
+        if llm_proxy is not None and llm_proxy.port and not given.get("listen"):
+            given["listen"] = f"{llm_proxy.host}:{llm_proxy.port}"
         if isinstance(algorithm, VERL):
             algorithm, given = algorithm.recipe, _of_verl(algorithm, given)
         config = from_fields({**given, "algorithm": algorithm})
         if (chosen := read_strategy(strategy)) is not None:
-            n = chosen.n_runners or config.agent.concurrency
+            n = config.agent.concurrency if chosen.n_runners is None else chosen.n_runners
             config = from_fields({"isolation": chosen.isolation, "concurrency": n}, config)
         parse_listen(config.gateway.listen, config.gateway.advertise)  # refused before anything starts
         check_tracer(tracer, config.agent.isolation)
@@ -73,6 +80,8 @@ class Trainer:
         self.adapter = adapter
         self.initial_resources = dict(initial_resources or {})
         self.hooks = tuple(hooks)
+        self.llm_proxy = llm_proxy
+        self._dev = dev
 
     @classmethod
     def from_config(cls, config: RunConfig, *, plugins: Plugins | None = None) -> Trainer:
@@ -104,6 +113,8 @@ class Trainer:
         """Train ``agent`` and return the run's summary. Blocks, also where an event loop already runs (in a
         notebook); ``await afit(…)`` does not.
         """
+        if self._dev:
+            return self.dev(agent, train_dataset, val_dataset)
         return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
 
     def dev(
@@ -111,6 +122,7 @@ class Trainer:
     ) -> dict[str, Any]:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # shallow: both share the objects that were given
+        short._dev = False
         short.config = from_fields({"algorithm": Baseline(tasks=tasks), "steps": 0}, self.config)
         return short.fit(agent, train_dataset, val_dataset)
 

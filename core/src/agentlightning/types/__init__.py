@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentlightning._lazy import former_name
 from agentlightning.types import aliases
 from agentlightning.types.base import (
     Mode as Mode,
@@ -65,5 +66,5 @@ from agentlightning.types.work import (
 
 def __getattr__(name: str) -> Any:
     if name not in aliases.TYPES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return former_name(__name__, name)
     return globals()[aliases.successor(name, aliases.TYPES[name], __name__)]

@@ -32,6 +32,7 @@ TRAINING: Names = {"ahead": "async_steps", "refill": "dynamic_sampling"}
 """Keys of the section ``training``, which the trainer and the algorithm ``rl`` take as keywords."""
 TRAINER: Names = {
     "n_runners": "concurrency",
+    "n_workers": "concurrency",
     "timeout": "timeout_seconds",
     "unresponsive": "unresponsive_seconds",
     "folder": "output",

@@ -119,10 +119,17 @@ class Attempt(Model):
 
 
 class AttemptedRollout(Model):
-    """A lease: the rollout and the attempt that the worker now owns."""
+    """A lease: the rollout and the attempt that the worker now owns. The rollout's fields are attributes of
+    the lease too: ``lease.input`` is ``lease.rollout.input``.
+    """
 
     rollout: Rollout
     attempt: Attempt
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Rollout.__struct_fields__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.rollout, name)
 
 
 class Worker(Model):

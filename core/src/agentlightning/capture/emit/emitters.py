@@ -1,8 +1,9 @@
 """Record an agent's own statements about its work: rewards, messages, objects, exceptions, annotations.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it. Its parent is the
-current OpenTelemetry span. Invariant: a reward is a finite number; a *missing* reward is not emitted, and
-never NaN. Emitting outside an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
+current OpenTelemetry span. With ``propagate=False`` the span is returned and not recorded. Invariant: a
+reward is a finite number; a *missing* reward is not emitted, and never NaN. Emitting outside
+an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def emit_reward(
     agent: str | None = None,
     final: bool | None = None,
     attributes: Mapping[str, Any] | None = None,
+    propagate: bool = True,
 ) -> Span:
     """Attach a number to the rollout, to one model call, or to an agent's calls.
 
@@ -53,7 +55,7 @@ def emit_reward(
     """
     whole = (call is None and agent is None) if final is None else final
     reward = {**_reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
-    return _emit(semconv.REWARD_SPAN, reward, attributes, call=call)
+    return _emit(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
 
 
 def returned_reward_span(value: float) -> Span:
@@ -90,22 +92,29 @@ def _reward_attributes(
     }
 
 
-def emit_message(message: str, *, attributes: Mapping[str, Any] | None = None) -> Span:
+def emit_message(
+    message: str, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
+) -> Span:
     """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: message}, attributes)
+    return _emit(semconv.MESSAGE_SPAN, {BODY: message}, attributes, propagate=propagate)
 
 
-def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> Span:
+def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> Span:
     """Record a value as JSON. A value without a JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value}, attributes)
+    return _emit(semconv.OBJECT_SPAN, {BODY: value}, attributes, propagate=propagate)
 
 
-def emit_annotation(annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> Span:
+def emit_annotation(
+    annotation: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
+) -> Span:
     """Record facts, each as an attribute of its own."""
-    return _emit(semconv.ANNOTATION_SPAN, checked_mapping(annotation, "annotation"), attributes)
+    about = checked_mapping(annotation, "annotation")
+    return _emit(semconv.ANNOTATION_SPAN, about, attributes, propagate=propagate)
 
 
-def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | None = None) -> Span:
+def emit_exception(
+    exception: BaseException, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
+) -> Span:
     """Record an exception that the agent handled."""
     kind, message = type(exception).__qualname__, error_text(exception)
     about = {
@@ -113,7 +122,8 @@ def emit_exception(exception: BaseException, *, attributes: Mapping[str, Any] | 
         semconv.EXCEPTION_MESSAGE: message,
         "exception.stacktrace": "".join(traceback.format_exception(exception)),
     }
-    return _emit(semconv.EXCEPTION_SPAN, about, attributes, error=f"{kind}: {message}")
+    error = f"{kind}: {message}"
+    return _emit(semconv.EXCEPTION_SPAN, about, attributes, error=error, propagate=propagate)
 
 
 def _emit(
@@ -123,11 +133,16 @@ def _emit(
     *,
     call: Any = None,
     error: str | None = None,
+    propagate: bool = True,
 ) -> Span:
-    """Make a span of the current attempt and deliver it. ``attributes``: the user's own."""
+    """Make a span of the current attempt and deliver it. ``attributes``: the user's own. ``propagate=False``:
+    make it, and deliver nothing.
+    """
     context = current_attempt()
     given = checked_mapping(attributes, "attributes")
     span = _span(kind, {**about, **given, **_call_link(context, call)}, error)
+    if not propagate:
+        return span
     if context is not None and not attempt_ended(context.attempt_id):
         deliver(context, span)
         return span

@@ -34,13 +34,31 @@ class operation:
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
     As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
-    the code runs without a span, and the operation is counted.
+    the code runs without a span, and the operation is counted. ``propagate=False``: the code runs without a
+    span.
     """
 
-    def __init__(self, name: str, **inputs: Any) -> None:
+    def __new__(cls, name: str | Callable[..., Any] = "operation", **inputs: Any) -> Any:
+        """Return an operation; of a function (``@operation``), the function with its own name's operation
+        around it.
+        """
+        if callable(name):
+            return cls(name.__qualname__, **inputs)(name)
+        return super().__new__(cls)
+
+    def __init__(self, name: str = "operation", *, propagate: bool = True, **inputs: Any) -> None:
         self.name, self.inputs = name, inputs
+        self._propagate = propagate
         self.output: Any = None
         """Set it inside the block to record a result."""
+
+    def set_input(self, *args: Any, **inputs: Any) -> None:
+        """Record inputs that are known only inside the block."""
+        self.inputs = {**self.inputs, **({"args": list(args)} if args else {}), **inputs}
+
+    def set_output(self, output: Any) -> None:
+        """Record a result."""
+        self.output = output
 
     def __enter__(self) -> operation:
         self._block = self._recorded()
@@ -55,6 +73,9 @@ class operation:
     @contextmanager
     def _recorded(self) -> Iterator[None]:
         """Deliver a span for the block, and make it the current OpenTelemetry span within."""
+        if not self._propagate:
+            yield
+            return
         if (context := current_attempt()) is None:
             COUNTS.add("emit-outside-attempt")
             yield
@@ -111,4 +132,6 @@ class operation:
         except TypeError:  # the call itself raises it, with its own message
             given = {}
         given.pop("self", None)
-        return operation(self.name, **{**self.inputs, **given})
+        made: operation = type(self)(self.name, propagate=self._propagate)
+        made.set_input(**{**self.inputs, **given})
+        return made

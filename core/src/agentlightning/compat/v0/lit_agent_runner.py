@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentlightning.capture.instrument.sessions import capturing_for
+from agentlightning.compat.v0.stores.v03_store import V03Store, plain_store
 from agentlightning.compat.v0.strategy import check_tracer
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors, listed
@@ -55,14 +56,14 @@ class LitAgentRunner(Generic[T]):
 
     @contextmanager
     def run_context(
-        self, *, agent: Any, store: Store, worker_id: str | None = None, hooks: Sequence[Any] = ()
+        self, *, agent: Any, store: Store | V03Store, worker_id: str | None = None, hooks: Sequence[Any] = ()
     ) -> Iterator[LitAgentRunner[T]]:
         """Capture within the block, and let :meth:`iter` and :meth:`step` run ``agent`` on ``store``."""
         plugins = load()
         hooked = with_hooks(agent, hooks, self.tracer)
         self._runner = Runner(
             hooked,
-            store,
+            plain_store(store),
             self._settings,
             attempt_keys=attempt_keys_from_env(),
             plugins=plugins,

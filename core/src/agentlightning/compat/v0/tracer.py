@@ -12,12 +12,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from opentelemetry import trace as trace_api
 from rich.console import Console
 from rich.text import Text
 
@@ -25,7 +27,7 @@ from agentlightning import capture
 from agentlightning.audit.attempt_tree import SpanNode, build_tree
 from agentlightning.audit.drawing import draw, print_whole, svg
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.instrument.sessions import capturing, capturing_for
 from agentlightning.capture.spans.operation import operation
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
@@ -132,6 +134,56 @@ class Tracer:
     captures = True
     trace = staticmethod(trace)
     last_trace = staticmethod(last_trace)
+    _spans: list[Span] | None = None
+    _store: Any = None
+
+    def get_last_trace(self) -> list[Span]:
+        """Return the spans of the last :meth:`trace_context` or :func:`trace`; in a hook of a runner, those
+        of the attempt so far.
+        """
+        return list(self._spans if self._spans is not None else last_trace().spans)
+
+    def of_spans(self, spans: list[Span]) -> Tracer:
+        """Return this tracer with ``spans`` as its last trace."""
+        made = copy(self)
+        made._spans = spans
+        return made
+
+    @contextmanager
+    def lifespan(self, store: Any = None) -> Iterator[Tracer]:
+        """Capture within the block. ``store``: for each :meth:`trace_context` that names none."""
+        before, self._store = self._store, store
+        try:
+            with capturing_for(self, instrumentors(load())):
+                yield self
+        finally:
+            self._store = before
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: Any = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncIterator[trace_api.Tracer]:
+        """Record the block as work of an attempt, and store its spans when it ends. Yield a tracer of
+        OpenTelemetry. Without ids the block is an attempt of its own, which no store knows.
+        """
+        if (rollout_id is None) != (attempt_id is None):
+            raise UsageError("trace_context: give both rollout_id and attempt_id, or none")
+        found: list[Span] = []
+        context = AttemptContext(rollout_id or new_id("ro"), attempt_id or new_id("at"), sink=found.append)
+        try:
+            with capturing_for(self, instrumentors(load())), attempt_context(context):
+                yield trace_api.get_tracer(name or "agentlightning")
+        finally:
+            capture.end_attempt(context.attempt_id)
+            self._spans = found
+            place = store if store is not None else self._store
+            if place is not None and rollout_id is not None and found:
+                await place.add_many_spans(found)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -92,7 +92,7 @@ class HookCalls:
             "spans": self._spans,
             "agent": self._agent,
             "runner": hooked.runner,
-            "tracer": hooked.tracer,
+            "tracer": hooked.tracer.of_spans(self._spans) if hooked.tracer is not None else None,
         }
         self._counts = counts
         self.context = context

@@ -11,8 +11,8 @@ import msgspec
 from sqlalchemy import and_, bindparam, func, select
 
 from agentlightning.store import codec
-from agentlightning.store.base import NotFound
-from agentlightning.store.bounds import check_count
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import RESERVED_IDS, check_count
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sqlite.core import StoreCore, read, write
 from agentlightning.store.sqlite.file import schema
@@ -66,9 +66,20 @@ class ResourceStore(StoreCore):
     """Bundles for agents."""
 
     @write
-    def add_resources(self, resources: Given, *, request_id: str | None = None) -> Resources:
-        """Add a bundle, version 1. It becomes the latest."""
-        return self._add(new_id("rs"), 1, resources)
+    def add_resources(
+        self, resources: Given, *, resources_id: str | None = None, request_id: str | None = None
+    ) -> Resources:
+        """Add a bundle, version 1. It becomes the latest. ``resources_id``: its id, if it is chosen; raise
+        :class:`Conflict` for one that exists.
+        """
+        if resources_id is not None:
+            if resources_id in (*RESERVED_IDS, "latest"):
+                raise ValueError(
+                    f"resources_id {resources_id!r} means something else in a URL: choose another"
+                )
+            if self._resources_row(resources_id) is not None:
+                raise Conflict(f"there are resources {resources_id}: update_resources adds a version")
+        return self._add(resources_id or new_id("rs"), 1, resources)
 
     @write
     def update_resources(

@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.bounds import RESERVED_IDS, check_count, check_seconds
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.store.sqlite.core import read, write
 from agentlightning.store.sqlite.file import schema
@@ -36,8 +36,6 @@ _SEQ = select(_t.c.seq).where(given(_t.c.rollout_id))
 _RUN_CONFIG = select(_run.config).where(given(_run.run_id))
 Pin = dict[str, Any]
 """``resources_id`` and ``resources_version`` of a rollout."""
-RESERVED_IDS = (".", "..", "null")
-"""Ids that have another meaning in a URL or a query."""
 
 
 def time_ordered_id(prefix: str) -> str:

@@ -1,0 +1,78 @@
+"""Find the names and modules of Agent Lightning 0.3, as ``names.toml`` lists them.
+
+``agentlightning`` asks for a name that it does not know itself; Python asks for a module that is not there
+(:func:`find_module`). Nothing of v0.3 is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from functools import cache
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from agentlightning.types.base import UsageError
+
+PACKAGE = "agentlightning"
+
+
+class RefusedName(UsageError, ImportError):
+    """A name of v0.3 that is not here; the message names what to use instead."""
+
+
+@cache
+def table() -> dict[str, dict[str, str]]:
+    """Return the sections ``names``, ``modules``, ``refused`` and ``refused_modules``."""
+    return tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+
+
+def former_name(module: str, name: str) -> Any:
+    """Return the object that v0.3 calls ``name`` in ``module`` (``""``: the package itself).
+
+    Raises :class:`RefusedName` for a name without a counterpart, ``AttributeError`` for any other.
+    """
+    known, dotted = table(), f"{module}.{name}" if module else name
+    full = f"{PACKAGE}.{dotted}"
+    of_module = [*known["modules"].get(module, "").split(), *known["refused"]]
+    if module and not {name, dotted} & {*of_module}:
+        raise AttributeError(f"module {f'{PACKAGE}.{module}'!r} has no attribute {name!r}")
+    for key in (dotted, name):
+        if key in known["refused"]:
+            raise RefusedName(f"{full} of Agent Lightning 0.3 is not here: {known['refused'][key]}")
+        if place := known["names"].get(key):
+            home, _, attribute = place.partition(":")
+            return getattr(import_module(f"{PACKAGE}.{home}"), attribute)
+    package = sys.modules[PACKAGE]
+    if module and name in package.__all__:
+        return getattr(package, name)
+    raise AttributeError(f"module {PACKAGE!r} has no attribute {name!r}")
+
+
+def find_module(fullname: str) -> ModuleSpec | None:
+    """Return the spec of a module of v0.3. Raise :class:`RefusedName` for one without a counterpart."""
+    module = fullname.removeprefix(f"{PACKAGE}.")
+    if module in table()["modules"]:
+        return spec_from_loader(fullname, FormerModule(), is_package=True)
+    if instead := table()["refused_modules"].get(module):
+        raise RefusedName(f"{fullname} of Agent Lightning 0.3 is not here: {instead}")
+    return None
+
+
+class FormerModule(Loader):
+    """Makes a module of v0.3, each of whose names is imported when it is used."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Take Python's own kind of module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its names."""
+        name = module.__name__.removeprefix(f"{PACKAGE}.")
+        setattr(module, "__getattr__", lambda attribute: former_name(name, attribute))  # noqa: B010
+        setattr(module, "__all__", table()["modules"][name].split())  # noqa: B010
+        module.__doc__ = f"The names of {module.__name__} in Agent Lightning 0.3 (docs/from-0x.md)."

@@ -1,0 +1,70 @@
+"""Every name and module of v0.3 resolves, or is refused by name with what to use instead."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.compat.v0.former_names import RefusedName, former_name, table
+
+NAMES = [
+    *((module, name) for module, names in table()["modules"].items() for name in names.split()),
+    *(("", name) for name in table()["names"] if "." not in name),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda part: part or "agl")
+def test_a_name_resolves_in_its_module(module: str, name: str) -> None:
+    found = importlib.import_module(f"agentlightning.{module}" if module else "agentlightning")
+    assert getattr(found, name) is not None
+    scope: dict[str, object] = {}
+    exec(f"from {found.__name__} import {name}", scope)
+    assert scope[name] is getattr(found, name)
+
+
+@pytest.mark.parametrize("dotted", table()["refused"])
+def test_a_refused_name_says_its_successor(dotted: str) -> None:
+    module, _, name = dotted.rpartition(".")
+    found = importlib.import_module(f"agentlightning.{module}" if module else "agentlightning")
+    with pytest.raises(RefusedName) as refused:
+        getattr(found, name)
+    assert table()["refused"][dotted] in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(ImportError, match=r"of Agent Lightning 0\.3 is not here"):
+        exec(f"from {found.__name__} import {name}")
+
+
+@pytest.mark.parametrize("module", table()["refused_modules"])
+def test_a_refused_module_says_its_successor(module: str) -> None:
+    with pytest.raises(ImportError, match=r"of Agent Lightning 0\.3 is not here"):
+        importlib.import_module(f"agentlightning.{module}")
+
+
+def test_a_name_that_never_was_is_an_attribute_error() -> None:
+    for module in ("", "adapter", "store", "types", "semconv", "runner"):
+        found = importlib.import_module(f"agentlightning.{module}" if module else "agentlightning")
+        with pytest.raises(AttributeError, match="no attribute 'NeverWas'"):
+            _ = found.NeverWas
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("agentlightning.never_was")
+    with pytest.raises(AttributeError):
+        former_name("adapter", "setup_logging")  # a name of the package, not of this module
+
+
+def test_names_of_modules_are_the_objects_of_the_package() -> None:
+    from agentlightning.adapter import TraceToMessages
+    from agentlightning.litagent import LitAgent, llm_rollout
+    from agentlightning.tracer import OtelTracer, trace
+
+    assert (TraceToMessages, LitAgent, llm_rollout) == (agl.TraceToMessages, agl.LitAgent, agl.rollout)
+    assert OtelTracer is agl.OtelTracer and agl.tracer.trace is trace
+    assert agl.TaskInput is not None and agl.RolloutMode == agl.Mode
+
+
+def test_nothing_of_v03_is_imported_before_it_is_used() -> None:
+    code = "import sys, agentlightning; print([m for m in sys.modules if 'compat' in m or 'tomllib' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
