@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentlightning as agl
+from agentlightning import EnqueueRolloutRequest  # type: ignore[attr-defined]
 from agentlightning.store import InMemoryLightningStore, LightningStoreServer, LightningStoreThreaded
 
 
@@ -34,7 +35,9 @@ async def test_a_lease_is_flat_and_has_its_attempt(store: InMemoryLightningStore
 
 
 async def test_many_requests_keep_their_order(store: InMemoryLightningStore) -> None:
-    made = await store.enqueue_many_rollouts([{"input": i, "metadata": {"i": i}} for i in range(3)])
+    made = await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input=i, metadata={"i": i}) for i in range(3)]
+    )
     assert [r.input for r in made] == [0, 1, 2] and made[2].metadata == {"i": 2}
     assert [r.input for r in await store.dequeue_many_rollouts(limit=2)] == [0, 1]
 

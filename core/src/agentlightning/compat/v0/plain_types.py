@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from threading import Event
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, runtime_checkable
 
 from agentlightning.types import Attempt, Resource, RolloutConfig, RolloutStatus, new_id
 
@@ -15,6 +15,9 @@ NamedResources = dict[str, Resource]
 """Resources by name."""
 TaskInput = Any
 """The input of a rollout, any JSON."""
+AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]
+Attributes = dict[str, AttributeValue]
+"""Attributes of a span."""
 WorkerStatus = Literal["idle", "busy", "unknown"]
 ThreadingEvent = ExecutionEvent = Event
 """What ends ``LitAgentRunner.iter(event=…)``."""
@@ -26,6 +29,16 @@ class Dataset(Protocol[Item_co]):
 
     def __getitem__(self, index: int) -> Item_co: ...
     def __len__(self) -> int: ...
+
+
+class EnqueueRolloutRequest(TypedDict, total=False):
+    """One rollout of ``enqueue_many_rollouts``."""
+
+    input: Required[Any]
+    mode: Literal["train", "val", "test"] | None
+    resources_id: str | None
+    config: RolloutConfig | None
+    metadata: dict[str, Any] | None
 
 
 def batch_iter_over_dataset(dataset: Dataset[Item], batch_size: int) -> Iterator[Sequence[Item]]:

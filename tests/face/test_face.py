@@ -1,0 +1,55 @@
+"""The lists of promises and of names name tests and words that exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.compat.v0.former_names import former_name, table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("face", ROOT / "scripts" / "face.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+face = load_script()
+TESTS = {test for one in face.promises().values() for test in one["tests"]} | set(face.names().values())
+
+
+@pytest.mark.parametrize("test", sorted(TESTS))
+def test_it_exists(test: str) -> None:
+    file, _, name = test.partition("::")
+    functions = {n.name for n in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(n, "name")}
+    assert not name or name in functions
+
+
+@pytest.mark.parametrize("key", face.promises())
+def test_the_documents_say_it(key: str) -> None:
+    promise = face.promises()[key]
+    assert promise["says"] and promise["tests"] and face.documented(promise), promise["docs"]
+
+
+def test_every_name_of_the_table_has_a_test_and_resolves() -> None:
+    listed = set(face.names())
+    assert {name for name in table()["names"] if "." not in name} <= listed
+    for name in listed:
+        module, _, last = name.rpartition(".")
+        assert (former_name(module, last) if module else getattr(agl, last)) is not None
+
+
+def test_a_promise_without_a_passed_test_is_not_kept() -> None:
+    outcomes = face.Outcomes()
+    outcomes.found = {"t.py::a": ["passed"], "t.py::b[1]": ["passed"], "t.py::b[2]": ["skipped"]}
+    assert outcomes.passed("t.py::a") and not outcomes.passed("t.py::b") and not outcomes.passed("t.py")
+    assert not outcomes.passed("t.py::never-ran")
