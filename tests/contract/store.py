@@ -310,6 +310,7 @@ class StoreContract(
             sampling={"seed": 2**70},
             response={"message": {"content": "half a pair: \ud83d"}},
             masked="off-policy-sampling",
+            logprobs_mode="processed",
             policy_version=4,
         )
         await store.add_calls([call(lease, 1), given])

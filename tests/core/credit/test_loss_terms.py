@@ -92,6 +92,19 @@ def test_stale_tokens_have_ratios_that_only_the_driver_knew() -> None:
     assert "is not known" in found(GRPO(), trained=None)["clip"].text
 
 
+def test_what_was_sampled_otherwise_has_a_weight() -> None:
+    pull = found(GRPO(), off_policy=True, version=1, logprob=math.log(0.5))
+    assert list(pull) == ["policy gradient", "clip", "importance weight"]
+    assert pull["clip"].size == 0.0 and pull["importance weight"].size is None
+    assert "over the recorded one, 0.5, at most 2; that factor" in pull["importance weight"].text
+    now = {"logprob": math.log(0.5), "off_policy": True}
+    assert found(GRPO(), now=math.log(0.1), **now)["importance weight"].text.endswith("would be 0.2")
+    assert found(GRPO(off_policy_cap=1.5), now=0.0, **now)["importance weight"].text.endswith("would be 1.5")
+    assert said(GRPO(), off_policy=True).startswith("made likelier; how far")
+    several = found(GRPO(epochs=2), now=math.log(0.1), **now)["clip"]
+    assert "under the policy shown" not in several.text  # its ratio is to weights that are gone
+
+
 def test_other_losses_and_a_critic() -> None:
     assert "clip" not in found(GRPO(loss="reinforce"))
     assert "its call" in found(GRPO(ratio_level="sequence"))["policy gradient"].text

@@ -71,6 +71,55 @@ def test_dual_clip_bounds_the_loss_of_bad_answers_only() -> None:
     assert grad(t, recipe) == pytest.approx([0.0, 2.0, 0.0])
 
 
+def test_tokens_that_were_sampled_otherwise_are_weighed_by_hand() -> None:
+    # The policy gives the tokens 0.2, 0.3 and 0.4; they were drawn with 0.5, 0.1 and 0.4 (not marked).
+    policy, drawn = (torch.tensor(p, dtype=torch.float64).log() for p in ([0.2, 0.3, 0.4], [0.5, 0.1, 0.4]))
+    t = Terms(
+        logp=policy.requires_grad_(),
+        old=drawn,
+        advantages=torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64),
+        weights=torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64),
+        segments=torch.arange(3),
+        stale=torch.tensor([False, True, False]),
+        off_policy=torch.tensor([True, True, False]),
+    )
+    # Weights 0.4, and 3 capped at 2; ratio 1, for the anchor is the policy itself.
+    found = policy_loss(t, Recipe(name="r"))
+    assert found.total.item() == pytest.approx(-0.5 * 0.4 * 1.0 + 0.25 * 2.0 * 1.0 - 0.25 * 2.0)
+    assert grad(t, Recipe(name="r")) == pytest.approx([-0.2, 0.5, -0.5])
+    assert grad(t, Recipe(name="r", off_policy_cap=4.0)) == pytest.approx([-0.2, 0.75, -0.5])
+    assert grad(t, Recipe(name="r", off_policy_cap=4.0, importance_cap=0.1)) == pytest.approx(
+        [-0.2, 0.75, -0.5]
+    )  # what was sampled otherwise has its own cap, stale or not
+    assert grad(t, Recipe(name="r", loss="reinforce")) == pytest.approx([-0.2, 0.5, -0.5])
+    with pytest.raises(ValueError, match="no off_policy_cap"):
+        policy_loss(t, Recipe(name="r", off_policy_cap=None))
+
+
+def test_the_weighed_gradient_is_that_of_the_expectation_under_the_policy() -> None:
+    """Summed over all answers with the probabilities that a mask drew them with: E_drawn[c · A · ∇ log π] is
+    the policy's own gradient over what the mask allows.
+    """
+    logits = torch.tensor([0.4, -0.3, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
+    policy = torch.log_softmax(logits, 0)
+    reward = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    allowed = torch.tensor([0, 2, 3])
+    drawn = torch.log_softmax(logits.detach()[allowed], 0)
+    one = torch.ones(3, dtype=torch.float64)
+    t = Terms(
+        logp=policy[allowed],
+        old=drawn,
+        advantages=reward[allowed],
+        weights=drawn.exp(),
+        segments=torch.arange(3),
+        stale=one < 0,
+        off_policy=one > 0,
+    )
+    (found,) = torch.autograd.grad(policy_loss(t, Recipe(name="r")).total, logits, retain_graph=True)
+    (wanted,) = torch.autograd.grad(-(policy.exp()[allowed] * reward[allowed]).sum(), logits)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)
+
+
 def test_weights_scale_and_nothing_is_normalised_again() -> None:
     recipe = Recipe(name="r")
     once = grad(terms([1.1, 0.9], [1.0, -2.0], [0.3, 0.1]), recipe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 
 import pytest
 import torch
@@ -250,6 +251,43 @@ def test_stale_tokens_are_reported_apart(recipe: Recipe) -> None:
     metrics = Updater(model, recipe).update([fresh, stale], version=3)
     assert metrics["logprob_gap_max"] < 1e-5 and metrics["logprob_gap_tokens"] == 2
     assert metrics["logprob_gap_stale_max"] == pytest.approx(0.3, rel=1e-3) and metrics["tokens_stale"] == 2
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, Recipe(name="many", epochs=2, minibatches=2)])
+def test_tokens_that_were_sampled_otherwise_are_measured_apart(recipe: Recipe) -> None:
+    """Their recorded logprobs are not the policy's, and that is no gap: it is their weight."""
+    model = tiny_model()
+    fresh = make_row(model, [1, 2, 3, 4], [(2, 4)], [1.0], name="fresh")
+    # Drawn half as likely, and four times as likely, as the policy draws them.
+    rare, likely = (
+        make_row(model, ids, [(2, 4)], [1.0], name=name, shift=shift)
+        for ids, name, shift in (
+            ([4, 3, 2, 1], "rare", math.log(2.5)),
+            ([4, 3, 1, 2], "likely", -math.log(4)),
+        )
+    )
+    for row in (rare, likely):
+        row.segments[0].off_policy = True
+        row.logprobs[2:4] = type(row.logprobs)(min(0.0, p) for p in row.logprobs[2:4])
+    metrics = Updater(model, recipe).update([fresh, rare, likely], version=0)
+    assert metrics["logprob_gap_max"] < 1e-5 and metrics["logprob_gap_tokens"] == 2
+    assert metrics["off_policy/tokens"] == 4 and metrics["off_policy/capped"] == 2
+    assert metrics["off_policy/weight_mean"] < (2 * 2.0 + 2 * 1.0) / 4
+    assert logprob_gap(model, [fresh, rare]).tokens == 2
+
+
+def test_a_weighed_row_has_the_gradient_of_the_plain_one_times_its_weight(
+    caught: list[torch.Tensor],
+) -> None:
+    model = tiny_model()
+    plain = make_row(model, [4, 3, 2, 1], [(2, 4)], [1.0])
+    weighed = make_row(model, [4, 3, 2, 1], [(2, 4)], [1.0], shift=-math.log(2) / 10)
+    weighed.segments[0].off_policy = True
+    assert max(weighed.logprobs) <= 0
+    want = gradient(model, [plain], caught) * 2 ** (-1 / 10)
+    assert relative(gradient(model, [weighed], caught), want) < 1e-5
+    capped = gradient(model, [weighed], caught, Recipe(name="low", off_policy_cap=0.25))
+    assert relative(capped, gradient(model, [plain], caught) * 0.25) < 1e-5
 
 
 def test_a_broken_batch_is_skipped_loudly(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from marks import sampled
 from plugins.local.engine_fixtures import ask, logprobs_of, small_policy
 
 from agl_local.generation.engine import Engine, Request
-from agl_local.network.sampling import Sampling, adjusted
+from agl_local.network.sampling import Sampling, adjusted, truncate
 from agl_local.policy.folder import Policy, state
 
 
@@ -251,6 +251,14 @@ def test_penalties_and_truncation_in_a_batch(engine, policy):
         want = alone(policy, prompt, max_tokens=12, seed=4, **setting)
         assert got.token_ids == want.token_ids and close(got.logprobs, want.logprobs)
     assert results[2].token_ids == alone(policy, prompt, max_tokens=12, temperature=0).token_ids
+    assert results[2].logprobs == [0.0] * len(results[2].token_ids)  # of what they were drawn from: one token
+    nucleus = Sampling(temperature=0.8)
+    with torch.no_grad():
+        tokens = results[3].token_ids
+        logits = policy.model(torch.tensor([[*prompt, *tokens]]))[0, len(prompt) - 1 : -1]
+    cut = [truncate(adjusted(row, nucleus, prompt, tokens, ()), 0, 0.3) for row in logits]
+    want = [float(torch.log_softmax(row, 0)[t]) for row, t in zip(cut, tokens, strict=True)]
+    assert close(results[3].logprobs, want)
     sampling = Sampling(repetition_penalty=1.5)
     with torch.no_grad():
         tokens = results[0].token_ids

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentlightning as agl
-from agentlightning.types import Row, Segment
+from agentlightning.types import Grammar, Row, Segment
 from agl_verl.rows import CannotTrain, Step, pack, step, train_row as for_recipe, unpack
 
 GRPO = agl.GRPO()
@@ -70,13 +70,50 @@ def test_versions_span_the_trained_tokens() -> None:
     assert (found.oldest, found.newest) == (2, 7)
 
 
-def test_a_guided_choice_is_refused() -> None:
-    with pytest.raises(CannotTrain, match="guided choice"):
+def segment(start: int, end: int, **given: object) -> Segment:
+    return Segment(call_id=f"c{start}", start=start, end=end, advantage=0.5, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"allowed": {3: [[13, 14]]}},
+        {"grammars": {3: Grammar("llguidance", "1.9.1", "start: /a/")}},
+        {"segments": [segment(1, 2), segment(3, 5, off_policy=True)]},
+    ],
+)
+def test_tokens_that_were_sampled_otherwise_are_marked(given: dict[str, object]) -> None:
+    two = {"segments": [segment(1, 2), segment(3, 5)], **given}
+    made = step([row([0, 1, 0, 1, 1], **two)], GRPO)
+    assert [list(one.off_policy) for one in made.rows] == [[0, 0, 1, 1]]
+    assert made.off_policy and made.off_policy_cap == 2.0
+    assert not step([row([0, 1, 0, 1, 1])], GRPO).off_policy
+
+
+def test_all_tokens_of_another_temperature_are_marked() -> None:
+    assert train_row(row([0, 1, 0, 1], temperature=0.5)).off_policy == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"allowed": {1: [[11], [12]]}}, "guided choice"),
+        ({"grammars": {1: Grammar("llguidance", "1.9.1", "start: /a/")}}, "under a grammar"),
+        ({"temperature": 0.5}, r"at temperature 0\.5"),
+    ],
+)
+def test_without_a_cap_they_are_refused(given: dict[str, object], what: str) -> None:
+    with pytest.raises(CannotTrain, match=f"{what}.*recipe.off_policy_cap is null"):
+        train_row(row([0, 1], segments=[segment(1, 2)], **given), agl.GRPO(off_policy_cap=None))
+
+
+def test_a_mask_where_no_call_begins_is_refused() -> None:
+    with pytest.raises(CannotTrain, match="masked at 1, where no segment starts"):
         train_row(row([0, 1], allowed={1: [[11], [12]]}))
 
 
 def test_a_row_without_a_trained_token_is_left_out_of_a_step_and_no_row_by_itself() -> None:
-    assert step([row([0, 0]), row([0, 1])], GRPO) == Step([train_row(row([0, 1]))])
+    assert step([row([0, 0]), row([0, 1])], GRPO) == Step([train_row(row([0, 1]))], off_policy_cap=2.0)
     with pytest.raises(CannotTrain, match="no trained token"):
         train_row(row([0, 0]))
 
@@ -86,11 +123,9 @@ def test_a_step_travels_as_bytes() -> None:
     assert unpack(pack(made)) == made
 
 
-def test_the_first_token_and_another_temperature_are_refused() -> None:
+def test_the_first_token_is_refused() -> None:
     with pytest.raises(CannotTrain, match="first token"):
         train_row(row([1, 1]))
-    with pytest.raises(CannotTrain, match=r"temperature 0\.5"):
-        train_row(row([0, 1], temperature=0.5))
 
 
 @pytest.mark.parametrize(("rows", "minibatches", "ranks", "share", "steps"), [

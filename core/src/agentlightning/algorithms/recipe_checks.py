@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
 from agentlightning.credit.assign import check_recipe
 from agentlightning.plugins.manager import Plugins
@@ -22,13 +24,17 @@ CORE_FIELDS = frozenset(
     }
 )  # fmt: skip
 """Recipe fields that core implements for every driver: they decide what the rows hold."""
+OFF_POLICY_CAP = "off_policy_cap"
+"""The field that is on by default, for drivers that implement it."""
 
 
 def check_supported_fields(
     recipe: Recipe, driver: str, supported: frozenset[str], why: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Raise if ``recipe`` uses a field that the driver does not implement. ``why``: field → reason."""
-    ignored = {k: v for k, v in recipe.uses().items() if k in why or k not in supported | CORE_FIELDS}
+    # Without off_policy_cap, credit leaves such calls out, whatever the driver.
+    used = {k: v for k, v in recipe.uses().items() if (k, v) != (OFF_POLICY_CAP, None)}
+    ignored = {k: v for k, v in used.items() if k in why or k not in supported | CORE_FIELDS}
     if ignored:
         reasons = {k: f" ({why[k]})" if k in why else "" for k in ignored}
         listed = ", ".join(f"{k}={v!r}{reasons[k]}" for k, v in sorted(ignored.items()))
@@ -36,6 +42,15 @@ def check_supported_fields(
             f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
             "or drop it"
         )
+
+
+def without_unsupported_default(recipe: Recipe, supported: frozenset[str]) -> Recipe:
+    """Return ``recipe`` as a driver can carry it out that does not know ``off_policy_cap``: credit then
+    leaves out the calls that only importance weights would make trainable.
+    """
+    if OFF_POLICY_CAP in supported or recipe.off_policy_cap != Recipe(name="").off_policy_cap:
+        return recipe
+    return msgspec.structs.replace(recipe, off_policy_cap=None)
 
 
 def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:

@@ -23,6 +23,7 @@ from agentlightning.credit.advantage.baselines import BASELINES, Advantage, Adva
 from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
 from agentlightning.credit.advantage.groups import CreditedCall, turns
 from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.off_policy import weighed_calls
 from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import RolloutAccount, close_ledger, open_ledger
@@ -210,6 +211,11 @@ def check_recipe(
             0 < r.temperature < math.inf,
             f"temperature = {r.temperature}: training needs a temperature above 0",
         ),
+        (
+            r.off_policy_cap is None or 0 < r.off_policy_cap < math.inf,
+            f"off_policy_cap = {r.off_policy_cap}: the largest importance weight must be finite and above 0; "
+            "null leaves out calls that were sampled otherwise than the policy",
+        ),
     )
     for holds, problem in checks:
         if not holds:
@@ -241,7 +247,7 @@ def _start(
         reason = "no-reward" if kind == "no-reward" else "failed-rollout"
         account.out = dict.fromkeys(account.policies, reason)
         return account
-    account.out = untrainable_reasons(record, judged, max_staleness=recipe.max_staleness, version=version)
+    account.out = untrainable_reasons(record, judged, recipe, version=version)
     _apply_rule(account, record, recipe, rule)
     return account
 
@@ -279,9 +285,10 @@ def _rows(
             account.out[one.call_id] = zero_reason
         else:
             trained.append(calls[one.call_id])
-    forest = build_forest(trained, merge=recipe.merge, temperature=recipe.temperature)
-    close_ledger(account, forest)
-    rows = [build_row(path, record.rollout, groups.calls, recipe, version) for path in forest.paths]
+    weighed = weighed_calls(trained, recipe)
+    forest = build_forest(trained, merge=recipe.merge, temperature=recipe.temperature, weighed=weighed)
+    close_ledger(account, forest, weighed)
+    rows = [build_row(path, record.rollout, groups.calls, recipe, version, weighed) for path in forest.paths]
     # Numbered by content: neither the attempt's id nor the arrival order of parallel calls is part of a row's
     # identity.
     rows.sort(key=lambda row: (row.policy, row.token_ids, row.logprobs))

@@ -25,7 +25,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "cancelled": "the agent hung up before the answer was complete",
         "not-selected": "`select`, the run's or a marked class's, does not choose it for training",
         "frozen-policy": "it went to a policy that this run does not train",
-        "off-policy-sampling": "it was sampled from another distribution than is trained (greedy, forced, …)",
+        "off-policy-sampling": "it was sampled from another distribution than is trained (greedy, forced, …) "
+        "and the probabilities that it was drawn with are not on record",
         "media": "its prompt holds images or other media: a driver of text cannot recompute its logprobs",
         "over-length": "its prompt was longer than the policy takes",
         "no-ids": "the engine gave no token ids for it",

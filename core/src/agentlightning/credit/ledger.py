@@ -7,7 +7,7 @@ one reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from agentlightning.credit.advantage.groups import CreditedCall
@@ -61,8 +61,9 @@ def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
     )
 
 
-def close_ledger(account: RolloutAccount, forest: Forest) -> None:
-    """Enter the trained calls, and the reasons of the other calls.
+def close_ledger(account: RolloutAccount, forest: Forest, weighed: Collection[str] = ()) -> None:
+    """Enter the trained calls, and the reasons of the other calls. ``weighed``: ids of the trained calls that
+    were sampled otherwise than the run's policy.
 
     ``AssertionError`` if a call is neither: that is a fault of this package, never of its input.
     """
@@ -70,6 +71,7 @@ def close_ledger(account: RolloutAccount, forest: Forest) -> None:
     for reason, n in sorted(Counter(account.out.values()).items()):
         ledger.left_out[reason] = ledger.left_out.get(reason, 0) + n
     ledger.trained = sum(len(path.own) for path in forest.paths)
+    ledger.off_policy = len(weighed)
     ledger.merged = ledger.trained - len(forest.paths)
     ledger.merge_failures = dict(sorted(forest.merge_failures.items()))
     if not ledger.sums:

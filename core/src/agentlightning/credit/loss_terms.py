@@ -2,8 +2,8 @@
 
 The loss of a token is ``weight · (c · surrogate(ratio · advantage) + kl · k3 − entropy · H)``. Rows hold
 weight, advantage and the logprob of sampling. Three values exist only while the driver updates: the ratio
-after the first optimizer step (or of a stale token), the entropy ``H`` at the token's place, and the
-reference's logprob. Invariant: a value that only the driver had is reported as unknown, never as 0.
+after the first optimizer step (or of a stale or off-policy token), the entropy ``H`` at the token's place,
+and the reference's logprob. Invariant: a value that only the driver had is reported as unknown, never as 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agentlightning.types import Recipe
 
 UNKNOWN = "the driver alone knew, and did not record it"
-LIMITS = ("clip", "importance cap")
+LIMITS = ("clip", "importance cap", "importance weight")
 """Terms that change the policy gradient and add none of their own."""
 
 
@@ -34,6 +34,9 @@ class TrainedToken(NamedTuple):
     """Its logprob under the policy that is shown."""
     gap: float | None = None
     """Largest difference between engine and trainer in any logprob of the step, where it was measured."""
+
+    off_policy: bool = False
+    """Whether it was drawn from another distribution than the policy's, with probability ``exp(logprob)``."""
 
     @property
     def fresh(self) -> bool:
@@ -75,7 +78,9 @@ def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
     if recipe.critic or token.advantage:
         if recipe.loss == "clip":
             found.append(_clip(recipe, token))
-        if recipe.importance_cap is not None:
+        if token.off_policy:
+            found.append(_importance_weight(recipe.off_policy_cap, token))
+        elif recipe.importance_cap is not None:
             found.append(_importance_cap(recipe.importance_cap, token))
     for field, term, effect in _PENALTIES:
         if coefficient := getattr(recipe, field):
@@ -126,10 +131,24 @@ def _importance_cap(cap: float, token: TrainedToken) -> LossTerm:
     return LossTerm("importance cap", None, text)
 
 
+def _importance_weight(cap: float | None, token: TrainedToken) -> LossTerm:
+    """The factor of a token that was sampled otherwise than the policy."""
+    then = "" if token.logprob is None else f", {math.exp(min(0.0, token.logprob)):.4g}"
+    at_most = "" if cap is None else f", at most {cap:g}"
+    text = (
+        "sampled otherwise than the policy (grammar, forced tool, own temperature): its policy gradient is "
+        f"multiplied by the policy's probability before the update over the recorded one{then}{at_most}"
+    )
+    if token.now is None or token.logprob is None or cap is None:
+        return LossTerm("importance weight", None, f"{text}; that factor {UNKNOWN}")
+    now = min(cap, math.exp(max(-20.0, min(20.0, token.now - token.logprob))))
+    return LossTerm("importance weight", None, f"{text}; under the policy shown it would be {now:.4g}")
+
+
 def _clip(recipe: Recipe, token: TrainedToken) -> LossTerm:
     """Whether the clip can have zeroed the policy gradient, and on which side."""
     steps = recipe.epochs * recipe.minibatches
-    if not token.fresh and recipe.importance_cap is None:
+    if not (token.fresh or token.off_policy) and recipe.importance_cap is None:
         why = f"{_age(token)}: its ratio in this step {UNKNOWN}{_ratio_now(recipe, token)}"
     elif steps > 1:
         first = f"ratio 1 in the first of {steps} optimizer steps"
@@ -162,8 +181,10 @@ def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
 
 def _ratio_now(recipe: Recipe, token: TrainedToken) -> str:
     """The effect of the clip under the policy that is shown."""
-    if token.now is None or token.logprob is None or recipe.ratio_level == "sequence" or recipe.critic:
+    unknown = token.now is None or token.logprob is None or token.off_policy
+    if unknown or recipe.ratio_level == "sequence" or recipe.critic:
         return ""
+    assert token.now is not None and token.logprob is not None
     ratio = math.exp(max(-20.0, min(20.0, token.now - token.logprob)))
     low, high = 1 - recipe.clip_low, recipe.clip_ratio_c or math.inf
     outside = ratio > 1 + recipe.clip_high if token.advantage > 0 else not low <= ratio <= high

@@ -150,6 +150,9 @@ def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
     if ages:
         out["staleness_mean"] = sum(age * n for age, n in ages.items()) / ages.total()
         out["staleness_max"] = max(ages)
+    if weighed := [segment for segment in trained if segment.off_policy]:
+        out["off_policy/calls"] = len(weighed)
+        out["off_policy/tokens"] = sum(segment.end - segment.start for segment in weighed)
     if trained:
         out["advantage_abs_mean"] = mean([abs(segment.advantage) for segment in trained])
     return out

@@ -29,6 +29,7 @@ from agentlightning.gateway.rewrite.sampling import (
 )
 from agentlightning.gateway.upstream.route import Routes, Upstream, choose_route
 from agentlightning.types import Call, Tags, merge_tags
+from agentlightning.types.base import LogprobsMode
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
@@ -101,6 +102,10 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         """Why a call with this sampling must not be trained."""
         return MEDIA if self.body is not self.chat else sampling.masked
 
+    def logprobs_mode(self, sampling: SamplingDecision) -> LogprobsMode | None:
+        """What the engine's logprobs of a call with this sampling are of, if that is known."""
+        return self.route.logprobs_mode if sampling.reported else None
+
     def _noted(self) -> dict[str, Any]:
         return {"api": self.api.name, **self.api.noted(self.agent_body)} if self.api.translated else {}
 
@@ -108,6 +113,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
         """A record of this call; ``fields`` say how it ended."""
         info, caller, sampling = self.attempt.info, self.caller, self.sampling
         fields.setdefault("masked", self.masked(sampling))
+        fields.setdefault("logprobs_mode", self.logprobs_mode(sampling))
         fields.setdefault("policy_version", self.version)
         fields.setdefault("sampling", sampling.used)
         edited = fields.pop("edited", self.edited)

@@ -20,6 +20,7 @@ import msgspec
 
 from agentlightning.types import Call, Grammar, Rollout, RolloutConfig, Span, tokens
 from agentlightning.types.arrays import Floats, pack_float32, to_bytes, to_list, unpack_float32
+from agentlightning.types.base import LogprobsMode
 from agentlightning.types.tokens import TokenIds
 
 if sys.version_info >= (3, 14):
@@ -151,6 +152,7 @@ class CallBody(msgspec.Struct, array_like=True):
     same_values: dict[str, str] = {}
     """Key of the request → a call with the same value in its request."""
     grammar: Grammar | None = None
+    logprobs_mode: LogprobsMode | None = None
 
 
 _AS_THEY_ARE = tuple(

@@ -6,7 +6,11 @@ from typing import Any
 
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
-from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import (
+    check_credit_fields,
+    check_supported_fields,
+    without_unsupported_default,
+)
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.serving import driver_spec
@@ -16,6 +20,11 @@ from agentlightning.types.base import ConfigError
 
 def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
     """Return the recipe that is trained with; an algorithm with a loop of its own has the default one."""
+    recipe, driver = _recipe_of(config, plugins), plugins.drivers.get(config.backend.driver)
+    return recipe if driver is None else without_unsupported_default(recipe, driver.supported_fields)
+
+
+def _recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
     given = config.training.algorithm
     if isinstance(given, Recipe):
         return given

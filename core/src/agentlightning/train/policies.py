@@ -162,6 +162,7 @@ def route(name: str, llm: LLM, **settings: Any) -> Upstream:
         api_key=llm.api_key,
         vocabulary=llm.vocabulary,
         context=llm.context,
+        logprobs_mode=llm.logprobs_mode,
         **{"trainable": False, **settings},
     )
 

@@ -13,6 +13,9 @@ import msgspec
 from agentlightning.types.arrays import to_list
 
 Mode = Literal["train", "val", "test"]
+LogprobsMode = Literal["processed", "raw"]
+"""What an engine's logprobs are of, in vLLM's words: ``processed``, the distribution that tokens were drawn
+from; ``raw``, the model's own, before grammar, temperature and the like."""
 Tags = dict[str, str]
 """The caller of a call: ``agent, role, node, side, phase, turn, …`` (free keys, string values)."""
 

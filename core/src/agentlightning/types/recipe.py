@@ -65,6 +65,10 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     """A token sampled more than this many versions ago is not trained (reason ``stale``)."""
     importance_cap: float | None = None
     """Truncated importance sampling for stale tokens; ``None``: off."""
+    off_policy_cap: float | None = 2.0
+    """Truncated importance sampling for calls that were sampled otherwise than the policy (grammar, forced
+    tool, own temperature) where the engine reports the probabilities of what it drew: the largest weight of
+    a token. ``None``: such calls are left out, as ``off-policy-sampling``."""
     filter_zero_std_groups: bool = False
     """Leave groups with equal credit out of the normalisation (their gradient is zero anyway)."""
     temperature: float = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentlightning.types.arrays import Floats, make_arrays
-from agentlightning.types.base import Model, Tags
+from agentlightning.types.base import LogprobsMode, Model, Tags
 from agentlightning.types.tokens import TokenIds
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
@@ -113,7 +113,13 @@ class Call(Model):
     status: Literal["ok", "error", "cancelled"] = "ok"
     error: str | None = None
     masked: str | None = None
-    """Why the call must not be trained, as known when it was recorded (``off-policy-sampling``, …)."""
+    """Why the call must not be trained as a sample of the run's policy, as known when it was recorded
+    (``off-policy-sampling``, …). Credit trains an ``off-policy-sampling`` call whose ``logprobs_mode`` is
+    ``processed``, by importance weights."""
+    logprobs_mode: LogprobsMode | None = None
+    """What ``logprobs`` are of, as the route declares it. ``processed``: the distribution that the tokens
+    were drawn from, after grammar, temperature, ``top_p`` and the like. ``raw``: the model's own. ``None``:
+    not declared, or the request shapes the distribution in a way that the engine's logprobs do not show."""
     start_time: float = 0.0
     end_time: float = 0.0
 

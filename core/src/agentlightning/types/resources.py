@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agentlightning.types.base import Model
+from agentlightning.types.base import LogprobsMode, Model
 
 
 class LLM(Model, tag="llm", tag_field="resource_type"):
@@ -21,6 +21,8 @@ class LLM(Model, tag="llm", tag_field="resource_type"):
     """Size of the model's vocabulary, if known: token ids are 0 to ``vocabulary - 1``."""
     context: int | None = None
     """Tokens of prompt and answer together that the model accepts, if known."""
+    logprobs_mode: LogprobsMode | None = None
+    """What its logprobs are of, if known (``Call.logprobs_mode``)."""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""

@@ -22,6 +22,9 @@ class Segment(Model):
     advantage: float
     trained: bool = True
     """False: re-used context whose tokens are trained in another row, or a masked call."""
+    off_policy: bool = False
+    """Its tokens were drawn from another distribution than the policy's at the row's temperature, with the
+    row's logprobs: the loss weighs each by importance (``Recipe.off_policy_cap``)."""
 
 
 class Row(Model):
@@ -74,6 +77,8 @@ class Ledger(Model):
     merged: int = 0
     """Calls that share a row with an earlier one (already counted in ``trained``)."""
     trained: int = 0
+    off_policy: int = 0
+    """Trained calls that were sampled otherwise than the run's policy (already counted in ``trained``)."""
     left_out: dict[str, int] = {}
     """Reason → calls not trained: ``failed-rollout, no-reward, no-ids, not-selected, frozen-policy,
     superseded, error, off-policy-sampling, over-length, mismatch, stale, other-attempt, …``."""

@@ -27,7 +27,7 @@ from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import TrainingSection
 from agl_verl.checkpoints import Checkpoints
 from agl_verl.config import critic
-from agl_verl.config.engines import key_of
+from agl_verl.config.engines import LOGPROBS_MODES, key_of
 from agl_verl.config.options import Options, overrides, read_options
 from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 from agl_verl.process.child import Child
@@ -133,7 +133,8 @@ class VerlDriver:
         ready = await self._alive(self._ready, self.options.start_seconds)
         first, *others = (f"{address}/v1" for address in ready["addresses"])
         key = key_of(secret) if self.options.engine == "vllm" else None
-        return LLM(endpoint=first, replicas=others, model=self.name, api_key=key)
+        mode = LOGPROBS_MODES[self.options.engine]
+        return LLM(endpoint=first, replicas=others, model=self.name, api_key=key, logprobs_mode=mode)
 
     @property
     def version(self) -> int:
@@ -172,7 +173,8 @@ class VerlDriver:
                 "steps": job.steps,
                 "checkpoints": str(self._checkpoints.folder),
                 "save_every": every,
-                "loss": None if plain(self.recipe) else self.recipe.model_dump(),
+                "recipe": self.recipe.model_dump(),
+                "plain": plain(self.recipe),
             }
         )
         try:

@@ -20,7 +20,7 @@ from agentlightning.types import Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
 
-WEIGHTS, SEGMENTS, STALE = "agl_weights", "agl_segments", "agl_stale"
+WEIGHTS, SEGMENTS, STALE, OFF_POLICY = "agl_weights", "agl_segments", "agl_stale", "agl_off_policy"
 """Names of the fields that verl does not know, and carries along to the loss."""
 OUTSIDE = -1
 """Segment of a token that no trained call wrote."""
@@ -43,6 +43,8 @@ class TrainRow(msgspec.Struct, array_like=True):
     """Policy versions that its trained tokens were sampled from."""
     stale: Flags
     """1 where a trained token is not known to be of the version that is trained."""
+    off_policy: Flags
+    """1 where a trained token was drawn from another distribution than the policy's, with its logprob."""
 
 
 class Step(msgspec.Struct):
@@ -53,6 +55,13 @@ class Step(msgspec.Struct):
     """Rows of one optimizer step, on all ranks together."""
     optimizer_steps: int = 1
     """None without a gradient: momentum alone would move the weights."""
+    off_policy_cap: float | None = None
+    """The largest importance weight of an off-policy token."""
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether a token was sampled otherwise than the policy: verl's own loss knows no weights for it."""
+        return any(any(row.off_policy) for row in self.rows)
 
 
 class CannotTrain(UsageError, ValueError):
@@ -63,17 +72,7 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
     """``row`` for verl, its weights times ``scale``; ``version`` is trained. Raises CannotTrain for what its
     loss would ignore.
     """
-    if row.allowed or row.grammars:
-        how = "guided choice" if row.allowed else "a grammar"
-        raise CannotTrain(
-            f"row {row.row_id}: its tokens were sampled by {how}, whose mask verl's loss does not "
-            "apply; train such calls with the local driver, or drop them with `select`"
-        )
-    if row.temperature != recipe.temperature:
-        raise CannotTrain(
-            f"row {row.row_id}: sampled at temperature {row.temperature}, but verl divides the logits of all "
-            f"rows by the recipe's, {recipe.temperature}"
-        )
+    off_policy = _off_policy(row, recipe)
     start = row.mask.index(1) if row.trained_tokens else -1
     if start < 1:
         what = "has no trained token" if start else "trains its first token, which nothing predicts"
@@ -92,7 +91,30 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
         oldest=min(versions),
         newest=max(versions),
         stale=Flags(on and v != version for on, v in zip(row.mask, row.versions, strict=True))[start:],
+        off_policy=off_policy[start:],
     )
+
+
+def _off_policy(row: Row, recipe: Recipe) -> Flags:
+    """Which trained tokens were drawn from another distribution than the one that verl computes: the whole
+    vocabulary, at the recipe's temperature. Their logprobs are of what they were drawn from.
+    """
+    masked, elsewhere = row.allowed.keys() | row.grammars.keys(), row.temperature != recipe.temperature
+    if recipe.off_policy_cap is None and (masked or elsewhere):
+        why = "under a grammar or by guided choice" if masked else f"at temperature {row.temperature}"
+        raise CannotTrain(
+            f"row {row.row_id}: sampled {why}, which verl's loss does not compute, and recipe.off_policy_cap "
+            "is null; set it (say 2.0) to weigh such tokens by importance, or drop the calls with `select`"
+        )
+    if unknown := masked - {segment.start for segment in row.segments}:
+        raise CannotTrain(
+            f"row {row.row_id}: an answer was masked at {min(unknown)}, where no segment starts"
+        )
+    found: Flags = Flags(row.mask if elsewhere else bytes(len(row.token_ids)))
+    for segment in row.segments:
+        if segment.trained and (segment.off_policy or segment.start in masked):
+            found[segment.start : segment.end] = Flags(Flags([1]) * (segment.end - segment.start))
+    return found
 
 
 def _segments(row: Row, recipe: Recipe) -> Ints:
@@ -120,7 +142,8 @@ def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0) 
     share = max(1, math.ceil(len(wanted) / (ranks * recipe.minibatches))) * ranks
     count = max(1, math.ceil(len(wanted) / share))
     made = [train_row(row, recipe, count, version) for row in wanted]
-    return Step(made, share, recipe.epochs * count if _pulls(made, recipe) else 0)
+    steps = recipe.epochs * count if _pulls(made, recipe) else 0
+    return Step(made, share, steps, recipe.off_policy_cap)
 
 
 def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:

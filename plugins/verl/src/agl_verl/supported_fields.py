@@ -10,7 +10,7 @@ from agentlightning.types import Recipe, UsageError
 SUPPORTED_FIELDS = frozenset(
     {
         "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
-        "minibatches", "importance_cap", "critic", "lam",
+        "minibatches", "importance_cap", "off_policy_cap", "critic", "lam",
         # Carried out by credit, whose rows verl takes as they are.
         "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
         "max_staleness", "filter_zero_std_groups", "temperature", "merge",
@@ -54,7 +54,8 @@ def plain(recipe: Recipe) -> bool:
     verl multiplies its KL and entropy terms with a sum over tokens that knows no weights, and its sequence
     objectives take a row for a sequence, where credit means a call. With a critic, advantages are verl's,
     and its loss knows no weights to go with them. A token of an older version was drawn with other logprobs
-    than those that verl computes before it updates. Such recipes bring their loss (``inside/loss.py``).
+    than those that verl computes before it updates. Such recipes bring their loss (``inside/loss.py``); so
+    does, from the first step on that has any, a run with tokens that were sampled otherwise than the policy.
     """
     plain = recipe.loss == "clip" and recipe.ratio_level == "token" and not recipe.critic
     fresh = not recipe.max_staleness and recipe.importance_cap is None

@@ -10,12 +10,14 @@ from core.credit.builders import make_record, make_wire, one_call
 from agentlightning import semconv
 from agentlightning.credit.eligibility.trainable import live_record, untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.recipes import GRPO
 from agentlightning.types import Span
 
 
 def reasons(*calls, max_staleness=0, version=None, wire: list[Span] | None = None):
     record = make_record(calls=list(calls), wire=wire)
-    return untrainable_reasons(record, verdicts(record), max_staleness=max_staleness, version=version)
+    recipe = GRPO(max_staleness=max_staleness)
+    return untrainable_reasons(record, verdicts(record), recipe, version=version)
 
 
 @pytest.mark.parametrize(

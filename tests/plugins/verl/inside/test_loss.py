@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import agentlightning as agl
 from agl_local.training.loss import Terms, policy_loss
 from agl_verl.inside.learning.gap import measure
 from agl_verl.inside.learning.loss import RecipeLoss
-from agl_verl.rows import SEGMENTS, STALE, WEIGHTS
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS
 
 LENGTHS = [(3, [1, 1, 0, 1]), (2, [1, 0, 1, 1, 1, 1]), (5, [1]), (7, [0])]
 """Prompt length and mask of each row; the last one is verl's padding, whose own fields are another row's."""
@@ -24,12 +25,17 @@ CALLS = [[0, 0, -1, 1], [0, -1, 1, 1, 1, 2], [0], [0, 0, -1, 1]]
 LATE = [[1, 1, 0, 0], [0, 0, 0, 1, 1, 0], [1], [1, 1, 0, 0]]
 """Tokens of an older version."""
 
+OFF = [[0, 1, 0, 0], [1, 0, 0, 1, 0, 0], [0], [0, 1, 0, 0]]
+"""Tokens that were sampled otherwise than the policy; one of each kind of age."""
+
 RECIPES = [
     agl.GRPO(kl=0.3, entropy=0.02),
     agl.GRPO(ratio_level="sequence", clip_low=0.05, clip_high=0.1),
     agl.GRPO(ratio_level="sequence", kl=0.1),
     agl.GRPO(loss="reinforce"),
     agl.GRPO(kl=0.2, clip_ratio_c=1.05),
+    agl.GRPO(),
+    agl.GRPO(off_policy_cap=0.8),
     agl.GRPO(max_staleness=1),
     agl.GRPO(max_staleness=1, importance_cap=1.1),
     agl.GRPO(max_staleness=1, importance_cap=0.9, ratio_level="sequence", kl=0.1),
@@ -66,6 +72,7 @@ def batch() -> tuple[dict[str, Any], TensorDict, torch.Tensor]:
         WEIGHTS: nested(weights),
         SEGMENTS: nested([torch.tensor(calls) for calls in CALLS]),
         STALE: nested([torch.tensor(late) for late in LATE]),
+        OFF_POLICY: nested([torch.tensor(off) for off in OFF]),
     }
     data = TensorDict(fields, batch_size=[len(LENGTHS)])
     tu.assign_non_tensor(data, dp_size=2)
@@ -76,7 +83,7 @@ def batch() -> tuple[dict[str, Any], TensorDict, torch.Tensor]:
 
 def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> torch.Tensor:
     """The same by hand: token by token, row by row."""
-    names = ("logp", "entropy", "old", "proximal", "late", "ref", "w", "a", "call")
+    names = ("logp", "entropy", "old", "proximal", "late", "off", "ref", "w", "a", "call")
     found: dict[str, list[Any]] = {name: [] for name in names}
     for i, (prompt, mask) in enumerate(LENGTHS):
         for t in (t for t, on in enumerate(mask) if on):
@@ -84,7 +91,10 @@ def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> tor
             found["logp"].append(model["log_probs"][i][prompt + t - 1])  # what predicts the token
             found["entropy"].append(model["entropy"][i][prompt + t - 1])
             found["proximal"].append(data["old_log_probs"][i][t])
-            found["old"].append(data["rollout_log_probs" if LATE[i][t] else "old_log_probs"][i][t])
+            found["old"].append(
+                data["rollout_log_probs" if LATE[i][t] or OFF[i][t] else "old_log_probs"][i][t]
+            )
+            found["off"].append(torch.tensor(bool(OFF[i][t])))
             found["late"].append(torch.tensor(bool(LATE[i][t])))
             found["ref"].append(data["ref_log_prob"][i][t])
             found["w"].append(weight)
@@ -93,7 +103,7 @@ def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> tor
     column = {name: torch.stack(values) for name, values in found.items()}
     terms = Terms(
         logp=column["logp"], old=column["old"], advantages=column["a"], weights=column["w"],
-        segments=column["call"], stale=column["late"], proximal=column["proximal"],
+        segments=column["call"], stale=column["late"], off_policy=column["off"], proximal=column["proximal"],
         reference=column["ref"], entropy=column["entropy"],
     )  # fmt: skip
     return policy_loss(terms, recipe).total
@@ -128,11 +138,22 @@ def test_the_gap_is_of_trained_tokens_only() -> None:
         [torch.tensor([-1.5, 9.0]), torch.tensor([-3.25])],
     )
     masks, fresh = [torch.tensor([1, 0]), torch.tensor([1])], [torch.tensor([0, 0]), torch.tensor([0])]
-    assert measure(a, b, masks, fresh) == {
+    assert measure(a, b, masks, fresh, fresh, 2.0) == {
         "logprob_gap_max": 0.5, "logprob_gap_mean": 0.375, "logprob_gap_tokens": 2.0,
     }  # fmt: skip
-    assert measure(a, b, fresh, fresh) == {}
-    assert measure(a, b, masks, [torch.tensor([1, 1]), torch.tensor([0])]) == {
+    assert measure(a, b, fresh, fresh, fresh, 2.0) == {}
+    assert measure(a, b, masks, [torch.tensor([1, 1]), torch.tensor([0])], fresh, 2.0) == {
         "logprob_gap_max": 0.25, "logprob_gap_mean": 0.25, "logprob_gap_tokens": 1.0,
         "logprob_gap_stale_max": 0.5, "logprob_gap_stale_mean": 0.5, "logprob_gap_stale_tokens": 1.0,
+    }  # fmt: skip
+
+
+def test_the_weights_of_what_was_sampled_otherwise_are_measured_apart() -> None:
+    ours = [torch.tensor([-1.0, -2.0, -0.5, -4.0])]
+    captured = [torch.tensor([-1.0, -2.0 - math.log(5), -0.5 - math.log(0.5), -4.25])]
+    masks, none = [torch.tensor([0, 1, 1, 1])], [torch.tensor([0, 0, 0, 0])]
+    found = measure(ours, captured, masks, none, [torch.tensor([0, 1, 1, 0])], 2.0)
+    assert found == {
+        "logprob_gap_max": 0.25, "logprob_gap_mean": 0.25, "logprob_gap_tokens": 1.0,
+        "off_policy/tokens": 2.0, "off_policy/capped": 1.0, "off_policy/weight_mean": pytest.approx(1.25),
     }  # fmt: skip

@@ -17,6 +17,7 @@ from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
 from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.off_policy import weighed_calls
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
 from agentlightning.credit.merging.forest import build_forest
@@ -226,7 +227,9 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     row, segment = found
     trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
     mine = [c for c in step.record.calls if c.call_id in trained]
-    link = build_forest(mine, merge=recipe.merge, temperature=recipe.temperature).links[call_id]
+    weighed = weighed_calls(mine, recipe)
+    forest = build_forest(mine, merge=recipe.merge, temperature=recipe.temperature, weighed=weighed)
+    link = forest.links[call_id]
     return {
         **out,
         "weight": {"value": row.weights[segment.start], "aggregation": recipe.loss_aggregation,

@@ -48,6 +48,7 @@ async def of_token(
         "now": None,
         **{name: traced.get(name) for name in ("position", "advantage", "weight", "weight_times_advantage")},
         "critic": run.recipe.critic,
+        "off_policy": bool(found and found[1].off_policy),
     }
     folders = [policy] if policy is not None else [folder for folder, _ in run.policies(call.policy)]
     if not folders:
@@ -85,6 +86,7 @@ async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[st
         trained=version_of(step.versions, call.policy),
         now=token["logprob_now"],
         gap=recorded.get("logprob_gap_max"),
+        off_policy=bool(token["off_policy"]),
     )
     found = loss_terms(run.recipe, at)
     said = net_effect(found)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 import msgspec
 
 from agentlightning import semconv
+from agentlightning.credit.eligibility.off_policy import OFF_POLICY, is_unweighable, is_weighed
 from agentlightning.credit.eligibility.verdicts import Verdict
-from agentlightning.types import Call, Record
+from agentlightning.types import Call, Recipe, Record
 
 Versions = int | Mapping[str, int | None] | None
 """Policy version about to be trained: one number, or one for each named policy; ``None``: unknown."""
@@ -27,14 +28,14 @@ ROUNDING = 1e-4
 
 
 def untrainable_reasons(
-    record: Record, verdicts: Mapping[str, Verdict], *, max_staleness: int, version: Versions
+    record: Record, verdicts: Mapping[str, Verdict], recipe: Recipe, *, version: Versions
 ) -> dict[str, str]:
     """Return call id → why the call cannot be trained; trainable calls are absent.
 
-    ``version``: the policy version about to be trained; a call more than ``max_staleness`` versions older is
-    ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and for calls
-    without a version, age is not checked. If versions are given by name, each call is checked against its
-    own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
+    ``version``: the policy version about to be trained; a call more than the recipe's ``max_staleness``
+    versions older is ``stale``, and one that claims a later version is ``version-ahead``. With ``None``, and
+    for calls without a version, age is not checked. If versions are given by name, each call is checked
+    against its own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
     """
     superseded, attempt = superseded_calls(record), record.attempt
     supplied = attempt.metadata.get(semconv.SUPPLIED) if attempt else None
@@ -49,15 +50,15 @@ def untrainable_reasons(
             (supplied is not None and call.call_id not in supplied, "replaced-by-agent"),
             (isinstance(version, Mapping) and call.policy not in version, "frozen-policy"),
             (not call.selected, "not-selected"),
-            (call.masked, call.masked),
+            (call.masked and not is_weighed(call, recipe), call.masked),
             (not call.has_ids, "no-ids"),
             (not call.response_ids, "empty-response"),
             (not call.prompt_ids, "empty-prompt"),
             (verdicts[call.call_id].kind == "mismatch", "mismatch"),
             (call.logprobs is None, "no-logprobs"),
             (not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs or ()), "bad-logprobs"),
-            (not _has_distribution(call), "off-policy-sampling"),
-            (age > max_staleness, "stale"),
+            (is_unweighable(call, recipe) or not _has_distribution(call), OFF_POLICY),
+            (age > recipe.max_staleness, "stale"),
             (age < 0, "version-ahead"),
         )
         if reason := next((reason for applies, reason in checks if applies), None):
@@ -84,10 +85,12 @@ def superseded_calls(record: Record) -> set[str]:
 
 def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
     """Return the record for a credit rule: live calls in order, each untrainable call with its reason in
-    ``masked``."""
+    ``masked``, which is empty for the others."""
     live = sorted((c for c in record.calls if reasons.get(c.call_id) not in NOT_LIVE), key=call_order)
     calls = [
-        msgspec.structs.replace(call, masked=reasons[call.call_id]) if call.call_id in reasons else call
+        call
+        if call.masked == (why := reasons.get(call.call_id))
+        else msgspec.structs.replace(call, masked=why)
         for call in live
     ]
     return msgspec.structs.replace(record, calls=calls)

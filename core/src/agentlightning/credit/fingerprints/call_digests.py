@@ -27,7 +27,7 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "logprobs": ("logprobs",),
         "policy version": ("policy", "policy_version"),
         "tags": ("tags",),
-        "sampling": ("sampling", "allowed", "grammar"),
+        "sampling": ("sampling", "allowed", "grammar", "logprobs_mode"),
         "request": ("request", "asked", "model"),
         "response": ("response", "finish_reason", "error"),
         "usage": ("prompt_tokens", "completion_tokens"),
@@ -38,6 +38,7 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 OTHER_PART = "identity or fate"
 _NAMED = frozenset(name for names in CALL_PARTS.values() for name in names)
 _FIELDS = {**CALL_PARTS, OTHER_PART: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
+_LATER = frozenset({"grammar", "logprobs_mode"})
 _ARRAYS = frozenset({"token ids", "logprobs"})
 
 
@@ -64,16 +65,16 @@ class CallDigests:
             call.span_id, call.trace_id, call.sampling, call.allowed, call.tags,
             call.prompt_tokens, call.completion_tokens,
             call.api, call.response_id, call.edited.get("over_length"),
-            *_grammar(call),
+            *_later_fields(call),
         ]  # fmt: skip
         yield text_bytes(json.dumps(rest, sort_keys=True))
 
     def _part(self, call: Call, part: str) -> Iterable[bytes]:
         if part == "token ids" and self._layout > 1:
             return self._ids(call)
-        values = [getattr(call, name) for name in _FIELDS[part] if name != "grammar"]
-        if "grammar" in _FIELDS[part]:
-            values += _grammar(call)
+        values = [getattr(call, name) for name in _FIELDS[part] if name not in _LATER]
+        if _LATER.issubset(_FIELDS[part]):
+            values += _later_fields(call)
         if part in _ARRAYS:
             return map(_array, values)
         if part == "request" and self._layout > 1 and call.request is not None:
@@ -103,9 +104,12 @@ class CallDigests:
             yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
 
 
-def _grammar(call: Call) -> list[Any]:
-    """The grammar, if there is one: calls without any keep the digests of versions that knew no grammars."""
-    return [] if call.grammar is None else [plain(call.grammar)]
+def _later_fields(call: Call) -> list[Any]:
+    """The grammar and the mode of the logprobs, if there are any: calls without them keep the digests of
+    versions that did not know them.
+    """
+    found: list[Any] = [] if call.grammar is None else [plain(call.grammar)]
+    return found if call.logprobs_mode is None else [*found, call.logprobs_mode]
 
 
 def _array(values: Sequence[float] | None) -> bytes:

@@ -51,16 +51,19 @@ def _parts(row: Row) -> Iterable[bytes]:
     for start, sequences in sorted(row.allowed.items()):
         yield struct.pack("<qq", start, len(sequences))
         yield from map(int_bytes, sequences)
-    yield from grammar_bytes(row)
+    yield from constraint_bytes(row)
 
 
-def grammar_bytes(row: Row) -> Iterable[bytes]:
-    """Encode the grammars of ``row``; a row without any has the digest that it had before there were
-    grammars.
+def constraint_bytes(row: Row) -> Iterable[bytes]:
+    """Encode the grammars of ``row``, and where it was sampled otherwise than the policy; a row without any
+    has the digest that it had before there were such rows.
     """
     for start, grammar in sorted(row.grammars.items()):
         yield struct.pack("<q", start)
         yield from map(text_bytes, (grammar.library, grammar.version, grammar.text))
+    if starts := [segment.start for segment in row.segments if segment.off_policy]:
+        yield text_bytes("off-policy")
+        yield int_bytes(starts)
 
 
 def digest_of(parts: Iterable[bytes]) -> str:

@@ -19,8 +19,8 @@ from agentlightning.credit.fingerprints.call_digests import LAYOUT, CallDigests
 from agentlightning.credit.fingerprints.chain import plain
 from agentlightning.credit.fingerprints.digest import (
     canonical_order,
+    constraint_bytes,
     digest_of,
-    grammar_bytes,
     int_bytes,
     real_bytes,
     text_bytes,
@@ -178,4 +178,4 @@ def _tokens(row: Row) -> Iterable[bytes]:
     yield int_bytes(row.versions)
     yield struct.pack("<d", row.temperature)
     yield text_bytes(json.dumps(sorted(row.allowed.items())))
-    yield from grammar_bytes(row)
+    yield from constraint_bytes(row)

@@ -17,7 +17,7 @@ tokens of the rows, not with the tokens of the prompts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.credit.eligibility.trainable import call_order
@@ -75,10 +75,17 @@ class Forest:
         return dict(Counter(link.reason for link in self.links.values() if link.reason))
 
 
-def build_forest(calls: Iterable[Call], *, merge: bool = True, temperature: float = 1.0) -> Forest:
+def build_forest(
+    calls: Iterable[Call],
+    *,
+    merge: bool = True,
+    temperature: float = 1.0,
+    weighed: Collection[str] = (),
+) -> Forest:
     """Build the forest over the calls of *one* rollout.
 
-    ``merge=False``: every call is a path of its own. ``temperature``: that of calls that do not state one.
+    ``merge=False``: every call is a path of its own. ``temperature``: that of calls that do not state one,
+    and of the calls with the ids ``weighed``, which are trained at the run's temperature by importance.
     ``ValueError`` for calls of several rollouts, or without token ids or a response.
     """
     ordered = sorted(calls, key=call_order)
@@ -86,7 +93,7 @@ def build_forest(calls: Iterable[Call], *, merge: bool = True, temperature: floa
     if not merge:
         links = {call.call_id: MergeLink("start", None, "") for call in ordered}
         return Forest([CallPath((), (call,)) for call in ordered], links)
-    nodes = _link(ordered, temperature)
+    nodes = _link(ordered, temperature, weighed)
     return Forest([_path(node) for node in nodes if node.starts_row], _merge_links(nodes))
 
 
@@ -120,7 +127,7 @@ class _Ends:
         return found
 
 
-def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
+def _link(ordered: Sequence[Call], temperature: float, weighed: Collection[str]) -> list[CallNode]:
     """A node for each call, tied to the call it extends. Choices of one request do not see each other."""
     lanes: dict[tuple[str, float], _Ends] = {}
     nodes: list[CallNode] = []
@@ -130,7 +137,8 @@ def _link(ordered: Sequence[Call], temperature: float) -> list[CallNode]:
             for lane, node in waiting:
                 lane.add(node)
             waiting = []
-        lane = lanes.setdefault((call.policy, temperature_of(call, temperature)), _Ends())
+        own_temperature = temperature if call.call_id in weighed else temperature_of(call, temperature)
+        lane = lanes.setdefault((call.policy, own_temperature), _Ends())
         data, own, end = shared_buffer(*_ids(call))
         node = CallNode(call, data, end, lane.longest(data, own))
         if node.parent is not None:

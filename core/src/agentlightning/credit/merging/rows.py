@@ -9,7 +9,7 @@ for every segment; the mask is 1 on trained segments and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from agentlightning.credit.advantage.baselines import Advantage
@@ -26,9 +26,11 @@ def build_row(
     advantages: Mapping[str, Advantage],
     recipe: Recipe,
     version: Versions = None,
+    weighed: Collection[str] = (),
 ) -> Row:
     """Return one row. Its weights are still 0, because they depend on the whole batch, and its id is the
     rollout's until the rows of the rollout are numbered. ``version``: the version about to be trained.
+    ``weighed``: ids of the calls that are trained by importance, at the recipe's temperature.
     """
     end = path.own[-1]
     token_ids = concat(as_ids(end.prompt_ids or ()), end.response_ids or ())
@@ -43,7 +45,9 @@ def build_row(
         logprobs=Floats(bytes(8 * n)),
         weights=Floats(bytes(8 * n)),
         versions=Ints(b"\xff" * 4 * n),
-        temperature=temperature_of(end, recipe.temperature),
+        temperature=(
+            recipe.temperature if end.call_id in weighed else temperature_of(end, recipe.temperature)
+        ),
         metadata=_metadata(path, rollout, advantages, version_of(version, end.policy)),
     )
     for call in path.shared:
@@ -52,11 +56,11 @@ def build_row(
             Segment(call_id=call.call_id, start=start, end=stop, advantage=0.0, trained=False)
         )
     for call in path.own:
-        _train(row, call, advantages[call.call_id].value)
+        _train(row, call, advantages[call.call_id].value, call.call_id in weighed)
     return row
 
 
-def _train(row: Row, call: Call, advantage: float) -> None:
+def _train(row: Row, call: Call, advantage: float, off_policy: bool) -> None:
     """Write the response of one call into its place in the row."""
     start, stop = _span(call)
     n = stop - start
@@ -64,7 +68,9 @@ def _train(row: Row, call: Call, advantage: float) -> None:
     row.advantages[start:stop] = Floats([advantage]) * n
     row.logprobs[start:stop] = call.logprobs or ()
     row.versions[start:stop] = Ints([-1 if call.policy_version is None else call.policy_version]) * n
-    row.segments.append(Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage))
+    row.segments.append(
+        Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage, off_policy=off_policy)
+    )
     if call.allowed is not None:
         row.allowed[start] = call.allowed
     if call.grammar is not None:

@@ -7,9 +7,10 @@ Invariant: a call whose distribution could not be set is recorded as such, and n
 been.
 
 A request that constrains its answer (a guided choice, structured output, a forced tool) is sampled from what
-the constraint allows. It can be trained if the driver can make the engine's masks again and the engine's
-logprobs are those of the masked distribution; an engine confirms both by answering with ``guided_choice_ids``
-or ``grammar``. Without them the call stays masked.
+the constraint allows. It is trained like any other if the driver can make the engine's masks again and the
+engine's logprobs are those of the masked distribution; an engine confirms both by answering with
+``guided_choice_ids`` or ``grammar``. Without them the call is marked :data:`OFF_POLICY`, and credit trains it
+by importance weights if the route's logprobs are ``processed`` (:attr:`SamplingDecision.reported`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-OFF_POLICY = "off-policy-sampling"
-"""``Call.masked`` of a call that was not sampled from the run's distribution."""
+from agentlightning.credit.eligibility.off_policy import OFF_POLICY
 
 
 class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):
@@ -51,6 +51,10 @@ _CONSTRAINTS = frozenset(
     }
 )  # fmt: skip
 """Request fields that say which answers are allowed."""
+_REPORTED = _CONSTRAINTS | {
+    "allowed_token_ids", "bad_words", "logit_bias", "min_tokens", "structural_tag"
+}  # fmt: skip
+"""Request fields whose effect processed logprobs show: they change logits before the token is drawn."""
 _STRUCTURED = ("choice", "grammar", "json", "regex")
 """What ``guided_*`` are called in ``structured_outputs``."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, {}, [], "")
@@ -67,6 +71,8 @@ class SamplingDecision(msgspec.Struct, frozen=True):
     guided: bool = False
     """Off policy only because the request constrains its answer: trainable if the engine says by which masks.
     """
+    reported: bool = True
+    """Whether processed logprobs show all that shapes the distribution."""
 
     @property
     def masked(self) -> str | None:
@@ -93,7 +99,9 @@ def apply_sampling(
     shaping = _shaping(body) if policy else {}
     use_structured_outputs(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
-    return SamplingDecision(used, asked | shaping, bool(shaping), is_constraint(shaping))
+    return SamplingDecision(
+        used, asked | shaping, bool(shaping), is_constraint(shaping), _REPORTED.issuperset(_shaping(body))
+    )
 
 
 def _shaping(body: dict[str, Any]) -> dict[str, Any]:

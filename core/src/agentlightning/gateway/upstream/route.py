@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 from urllib.parse import urlsplit
 
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.gateway.upstream.endpoints import Endpoints
+from agentlightning.types.base import LogprobsMode
 from agentlightning.types.tokens import as_ids
 
 SECRET_LENGTH = 12
@@ -47,6 +49,11 @@ class Upstream:
     """Tokens of prompt and answer together that the model takes, if known: longer transitions that an agent
     returns are refused. ``window`` limits a call.
     """
+    logprobs_mode: LogprobsMode | None = None
+    """What the engine's logprobs are of. ``processed`` (vLLM: ``--logprobs-mode processed_logprobs``): the
+    distribution that tokens were drawn from, so that calls sampled otherwise than the run's policy can be
+    trained. ``raw`` (vLLM's default): the model's own. ``None``: not known; such calls are masked.
+    """
     window: int | None = field(default=None, init=False)
     """Tokens of prompt and answer together, as far as known."""
     can_count: bool | None = field(default=None, init=False)
@@ -65,6 +72,11 @@ class Upstream:
             self._check_url(url)
         if len({url.rstrip("/") for url in urls}) < len(urls):
             raise ValueError(f"route {self.policy!r}: an address is given twice: {', '.join(urls)}")
+        if self.logprobs_mode not in (None, *get_args(LogprobsMode)):
+            raise ValueError(
+                f"route {self.policy!r}: logprobs_mode is {self.logprobs_mode!r}; use one of "
+                f"{', '.join(get_args(LogprobsMode))}, or None if it is not known"
+            )
         self.window = self.settings.max_len
         self.endpoints = Endpoints(urls)
         key = self.api_key or ""

@@ -30,13 +30,13 @@ def sample_batch(logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[in
     if ids is not None:
         confined = confine(rows, ids, samples, eos_ids)
         logprobs = torch.log_softmax(confined / _temperatures(samples, rows.device), dim=-1)
-        tokens = _choose(logprobs, samples)
+        tokens, logprobs = _choose(logprobs, samples)
     elif all([s.plain for s in samples]):
         logprobs = torch.log_softmax(rows, dim=-1)
         tokens = _draw(logprobs, samples)
     else:
         logprobs = torch.log_softmax(_prepare(rows, samples, eos_ids), dim=-1)
-        tokens = _choose(logprobs, samples)
+        tokens, logprobs = _choose(logprobs, samples)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0]
     named = tokens if ids is None else ids[tokens]
     return Drawn(named.tolist(), chosen.tolist(), _alternatives(logprobs, ids, samples))
@@ -59,22 +59,32 @@ def _temperatures(samples: Sequence[Sample], device: torch.device) -> Tensor:
     return torch.tensor([[s.sampling.temperature or 1.0] for s in samples], device=device)
 
 
-def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
+def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+    """The tokens, and the log probabilities [B, V] that they were drawn with: after top-k and top-p. Of a
+    greedy sample they stay the model's: nothing was drawn.
+    """
     greedy = [s.sampling.temperature == 0 for s in samples]
     if all(greedy):
-        return logprobs.argmax(dim=-1)
-    cut = logprobs
-    if any(s.sampling.top_p < 1 or s.sampling.top_k > 0 for s in samples):
-        cut = torch.stack(
-            [
-                truncate(row, s.sampling.top_k, s.sampling.top_p)
-                for row, s in zip(logprobs, samples, strict=True)
-            ]
-        )
-    tokens = _draw(cut, samples)
+        return logprobs.argmax(dim=-1), logprobs
+    drawn = logprobs
+    if any(_truncates(s) for s in samples):
+        drawn = torch.stack([_truncated(row, s) for row, s in zip(logprobs, samples, strict=True)])
+    tokens = _draw(drawn, samples)
     if any(greedy):
         tokens = torch.where(torch.tensor(greedy, device=tokens.device), logprobs.argmax(dim=-1), tokens)
-    return tokens
+    return tokens, drawn
+
+
+def _truncates(sample: Sample) -> bool:
+    s = sample.sampling
+    return s.temperature > 0 and (s.top_p < 1 or s.top_k > 0)
+
+
+def _truncated(row: Tensor, sample: Sample) -> Tensor:
+    """The row after top-k and top-p, summing to 1 again; the same bits where neither acts."""
+    if not _truncates(sample):
+        return row
+    return torch.log_softmax(truncate(row, sample.sampling.top_k, sample.sampling.top_p), dim=-1)
 
 
 def _draw(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:

@@ -47,7 +47,7 @@ class Engines:
     def llm(self, name: str) -> LLM:
         """Where they are, once they are started; each serves the policy under ``name``."""
         first, *others = (f"{engine.address}/v1" for engine in self.each)
-        return LLM(endpoint=first, replicas=others, model=name)
+        return LLM(endpoint=first, replicas=others, model=name, logprobs_mode="processed")
 
     def update(self, tensors: Mapping[str, Tensor], version: int, mode: PauseMode = "drain") -> int:
         """Publish ``tensors`` (``policy.folder.state``) to all; the version that they serve then. ``mode``:

@@ -38,6 +38,8 @@ class Tokens:
     """Share in the loss; they sum over the step's batch as the recipe's ``loss_aggregation`` says."""
     versions: Tensor
     """Policy version that sampled the token."""
+    off_policy: Tensor
+    """Bool: drawn from another distribution than the policy's, with the probability ``exp(old)``."""
     temperature: Tensor
     segments: Tensor
     """Index (0, 1, …) of the call that the token belongs to, for sequence-level objectives."""
@@ -86,6 +88,7 @@ def tokens_of(
         advantages=trained_of("advantages", torch.float64),
         weights=trained_of("weights", torch.float64),
         versions=trained_of("versions", torch.int32).long(),
+        off_policy=torch.tensor(_off_policy(rows, trained), dtype=torch.bool),
         temperature=torch.tensor([row.temperature for row in rows], dtype=torch.float64)[packed.rows],
         segments=torch.tensor(_segments(rows, trained), dtype=torch.long),
         guides=_guides(rows, trained, eos_ids, grammars),
@@ -194,6 +197,15 @@ def _segments(rows: Sequence[Row], trained: Sequence[Sequence[int]]) -> list[int
     for i, (row, positions) in enumerate(zip(rows, trained, strict=True)):
         owners = _owners(row)
         out.extend(number.setdefault((i, owners.get(t, -1)), len(number)) for t in positions)
+    return out
+
+
+def _off_policy(rows: Sequence[Row], trained: Sequence[Sequence[int]]) -> list[bool]:
+    """Whether each trained token was drawn from another distribution than the policy's."""
+    out: list[bool] = []
+    for row, positions in zip(rows, trained, strict=True):
+        spans = [(s.start, s.end) for s in row.segments if s.trained and s.off_policy]
+        out.extend(any(start <= t < end for start, end in spans) for t in positions)
     return out
 
 

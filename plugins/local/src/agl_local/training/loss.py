@@ -15,10 +15,13 @@ at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's ba
                  loss "reinforce":  −A_t · logp_t
     k3_t         exp(ref_t − logp_t) − 1 − (ref_t − logp_t)  ≥ 0               joschu.net/blog/kl-approx.html
 
-``anchor`` is ``old`` and ``c`` is 1, except for stale tokens when ``importance_cap`` is set. Those are
-clipped around the trainer's own weights before the update (``proximal``) and carry
-``c_t = min(exp(proximal_t − old_t), importance_cap)``: truncated importance sampling (arXiv:1802.01561), with
-the ratio split in two (arXiv:2110.00641).
+``anchor`` is ``old`` and ``c`` is 1, except for two kinds of tokens: stale ones when ``importance_cap`` is
+set, and off-policy ones, which were drawn from another distribution than the policy's (under a grammar, at a
+temperature of their own) with the probabilities ``exp(old)``. Those are clipped around the trainer's own
+weights before the update (``proximal``, the policy's distribution in full, at the run's temperature) and
+carry ``c_t = min(exp(proximal_t − old_t), cap)``: truncated importance sampling (arXiv:1802.01561), with the
+ratio split in two (arXiv:2110.00641). ``cap`` is ``importance_cap`` for stale tokens and ``off_policy_cap``
+for off-policy ones, stale or not.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Terms:
     segments: Tensor
     stale: Tensor
     """Bool: not known to be sampled by the version being trained."""
+    off_policy: Tensor | None = None
+    """Bool: drawn from another distribution than the policy's; ``None``: no token was."""
     proximal: Tensor | None = None
     reference: Tensor | None = None
     entropy: Tensor | None = None
@@ -63,7 +68,7 @@ class Loss:
 
 def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
     """The formula above, summed over the tokens given."""
-    anchor, correction = anchors(terms, recipe.importance_cap)
+    anchor, correction = anchors(terms, recipe.importance_cap, recipe.off_policy_cap)
     log_ratio = (terms.logp - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     used = segment_mean(log_ratio, terms.segments) if recipe.ratio_level == "sequence" else log_ratio
     surrogate, clipped = SURROGATES[recipe.loss](terms, used.exp(), recipe)
@@ -86,14 +91,23 @@ def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
     return Loss(total, used.detach(), clipped.detach(), None if kl is None else kl.detach())
 
 
-def anchors(terms: Terms, cap: float | None) -> tuple[Tensor, Tensor]:
-    """What ratios are taken against, and the importance weight ``c`` of each token."""
-    one = torch.ones_like(terms.old)
-    if cap is None:
-        return terms.old, one
+def anchors(terms: Terms, cap: float | None, off_policy_cap: float | None = None) -> tuple[Tensor, Tensor]:
+    """What ratios are taken against, and the importance weight ``c`` of each token. ``ValueError`` for
+    off-policy tokens without their cap: credit leaves those out.
+    """
+    off = torch.zeros_like(terms.stale) if terms.off_policy is None else terms.off_policy
+    if off_policy_cap is None and bool(off.any()):
+        raise ValueError(
+            "tokens were sampled otherwise than the policy, and the recipe has no off_policy_cap"
+        )
     proximal = terms.logp.detach() if terms.proximal is None else terms.proximal
-    importance = (proximal - terms.old).clamp(max=MAX_LOG_RATIO).exp().clamp(max=cap)
-    return torch.where(terms.stale, proximal, terms.old), torch.where(terms.stale, importance, one)
+    weight = (proximal - terms.old).clamp(max=MAX_LOG_RATIO).exp()
+    anchor, c = terms.old, torch.ones_like(terms.old)
+    for tokens, largest in ((terms.stale, cap), (off, off_policy_cap)):
+        if largest is not None:
+            anchor = torch.where(tokens, proximal, anchor)
+            c = torch.where(tokens, weight.clamp(max=largest), c)
+    return anchor, c
 
 
 def clip(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:

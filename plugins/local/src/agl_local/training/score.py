@@ -52,14 +52,16 @@ def logprob_gap(
     micro_tokens: int = 8192,
     grammars: GrammarCompiler | None = None,
 ) -> Gap:
-    """Compare the stored logprobs of every trained token of ``rows`` with those of ``model``."""
+    """Compare the stored logprobs of the trained tokens of ``rows`` with those of ``model``; tokens that were
+    drawn from another distribution than the policy's have logprobs of that one, and are not compared.
+    """
     gaps = GapMeter()
     for row in rows:
         check_row(row, model.config.vocab_size, eos_ids=eos_ids, grammars=grammars)
     share = can_share(model)
     for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens, share, eos_ids):
         tokens = tokens_of(group, eos_ids, share, grammars).to(model.device, compute_dtype(model))
-        gaps.add(tokens, score_tokens(model, tokens))
+        gaps.add(tokens, score_tokens(model, tokens), ~tokens.off_policy)
     return gaps.result()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agl_local.training.batch import Tokens
-from agl_local.training.loss import Loss, Terms
+from agl_local.training.loss import MAX_LOG_RATIO, Loss, Terms
 from agl_local.training.pack import Packed
 from agl_local.training.score import GapMeter
 
@@ -21,6 +21,7 @@ class Tally:
     """Of one update; ``version`` is the policy version whose tokens count as fresh."""
 
     version: int
+    off_policy_cap: float | None = None
     optimizer_steps: int = 0
     skipped: int = 0
     empty: int = 0
@@ -29,6 +30,8 @@ class Tally:
     sums: list[Tensor] = field(default_factory=list)
     fresh: GapMeter = field(default_factory=GapMeter)
     old: GapMeter = field(default_factory=GapMeter)
+    off_policy: list[Tensor] = field(default_factory=list)
+    """Importance weights of off-policy tokens, before they are capped."""
     measured: set[str] = field(default_factory=set)
     needed: int = 0
     computed: int = 0
@@ -51,13 +54,17 @@ class Tally:
         self.sums.append(torch.stack([ones, none, none, none, -logprobs]).sum(dim=1))
 
     def measure(self, tokens: Tokens, logprobs: Tensor) -> None:
-        """Compare logprobs of the weights before the first step with the stored ones, each row once."""
+        """Compare logprobs of the weights before the first step with the stored ones, each row once. Those of
+        off-policy tokens are of another distribution: their quotient is the importance weight.
+        """
         if tokens.row_ids[0] in self.measured:
             return
         self.measured.update(tokens.row_ids)
-        stale = tokens.versions != self.version
-        self.fresh.add(tokens, logprobs, ~stale)
-        self.old.add(tokens, logprobs, stale)
+        stale, off = tokens.versions != self.version, tokens.off_policy
+        self.fresh.add(tokens, logprobs, ~stale & ~off)
+        self.old.add(tokens, logprobs, stale & ~off)
+        if bool(off.any()):
+            self.off_policy.append((logprobs.detach() - tokens.old)[off].clamp(max=MAX_LOG_RATIO).exp())
 
     def step(self, loss: float, norm: float, stepped: bool) -> None:
         self.optimizer_steps += 1
@@ -85,4 +92,9 @@ class Tally:
                 out[f"logprob_gap_{name}max"] = gap.max
                 out[f"logprob_gap_{name}mean"] = gap.mean
                 out[f"logprob_gap_{name}tokens"] = float(gap.tokens)
+        if self.off_policy and self.off_policy_cap is not None:
+            weights = torch.cat(self.off_policy).cpu().double()
+            out["off_policy/tokens"] = float(len(weights))
+            out["off_policy/capped"] = float((weights > self.off_policy_cap).sum())
+            out["off_policy/weight_mean"] = float(weights.clamp(max=self.off_policy_cap).mean())
         return out

@@ -107,7 +107,8 @@ class Updater:
         """Train on ``rows``, sampled by policy ``version`` or earlier ones (None: the latest that occurs in
         them). ``tell`` is called after each micro-batch.
 
-        Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of the rest;
+        Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of older ones;
+        ``off_policy/*`` of tokens that were sampled otherwise than the policy, which are in neither;
         ``entropy`` is the mean of −logp unless the recipe has an entropy term). Raises RowError before
         anything is changed if a row is unfit.
         """
@@ -116,7 +117,7 @@ class Updater:
         began = time.perf_counter()
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
-        stats = Tally(current)
+        stats = Tally(current, self.recipe.off_policy_cap)
         live = sum(map(self._live, rows))
         self._meter = Meter(len(self._to_prescore(rows)) + self.recipe.epochs * live, tell)
         proximal = self._prescore(rows, stats)
@@ -179,6 +180,7 @@ class Updater:
                 weights=tokens.weights,
                 segments=tokens.segments,
                 stale=tokens.versions != stats.version,
+                off_policy=tokens.off_policy,
                 proximal=_joined(proximal, tokens),
                 reference=self._reference_logprobs(tokens),
                 entropy=scores.entropy,
@@ -224,18 +226,19 @@ class Updater:
             stats.add_still(logprobs[of_still.to(logprobs.device)[tokens.packed.rows]])
             counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
             known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
-        return known if self._anchored else {}
+        return known if self._anchored(rows) else {}
 
     def _to_prescore(self, rows: Sequence[Row]) -> list[Row]:
-        if self._anchored or (self.verify and self.recipe.minibatches > 1):
+        if self._anchored(rows) or (self.verify and self.recipe.minibatches > 1):
             return list(rows)
         return [row for row in rows if not self._live(row)] if self.verify else []
 
-    @property
-    def _anchored(self) -> bool:
+    def _anchored(self, rows: Sequence[Row]) -> bool:
         """The logprobs before the first step are an anchor of the later ones."""
-        several = self.recipe.minibatches > 1 or self.recipe.epochs > 1
-        return self.recipe.importance_cap is not None and several
+        if self.recipe.minibatches == 1 and self.recipe.epochs == 1:
+            return False
+        weighed = any(s.trained and s.off_policy for row in rows for s in row.segments)
+        return self.recipe.importance_cap is not None or weighed
 
     def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""

@@ -13,6 +13,7 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 from agentlightning.types import UsageError
+from agentlightning.types.base import LogprobsMode
 from agl_verl.config.modes import ROLLOUT
 from agl_verl.config.quote import quote
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 Engine = Literal["embedded", "vllm", "sglang"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}
 """What each calls the parser of the ``<tool_call>`` that Qwen's models write."""
+LOGPROBS_MODES: dict[Engine, LogprobsMode | None] = {
+    "embedded": "processed",
+    "vllm": "processed",
+    "sglang": None,
+}
+"""What each one's logprobs are of. SGLang's are not known to show every constraint."""
 MEMORY = 0.5
 """Share of a GPU that a server takes where nothing is said."""
 

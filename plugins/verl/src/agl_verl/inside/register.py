@@ -35,7 +35,7 @@ def carried(
     from agl_verl.inside.learning.gap import tell
     from agl_verl.inside.steps.sampler import StepBuffer
 
-    tell(StepBuffer.keys)
+    tell(StepBuffer.keys, StepBuffer.step.off_policy_cap)
     advantages = token_level_rewards * response_mask
     return advantages, advantages
 

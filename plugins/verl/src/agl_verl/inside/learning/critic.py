@@ -89,7 +89,7 @@ def estimating(theirs: Gae) -> Gae:
         from agl_verl.inside.learning.gap import tell
         from agl_verl.inside.steps.sampler import StepBuffer
 
-        tell(StepBuffer.keys)
+        tell(StepBuffer.keys, StepBuffer.step.off_policy_cap)
         if int(response_mask.sum()) < 2:
             return torch.zeros_like(values), token_level_rewards * response_mask
         return theirs(

@@ -12,14 +12,18 @@ import torch
 import transfer_queue as tq
 
 from agl_verl.process.channel import Channel
-from agl_verl.rows import STALE
+from agl_verl.rows import OFF_POLICY, STALE
+
+MAX_LOG_RATIO = 20.0
 
 
-def tell(keys: list[str]) -> None:
+def tell(keys: list[str], off_policy_cap: float | None = None) -> None:
     """Tell the driver what the rows ``keys`` of this step say."""
-    fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE]
+    fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE, OFF_POLICY]
     data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
-    Channel().ask("measured", **measure(*(data[name].unbind() for name in fields)))
+    ours, captured, masks, stale, off_policy = (data[name].unbind() for name in fields)
+    found = measure(ours, captured, masks, stale, off_policy, off_policy_cap)
+    Channel().ask("measured", **found)
 
 
 def measure(
@@ -27,19 +31,28 @@ def measure(
     captured: Iterable[torch.Tensor],
     masks: Iterable[torch.Tensor],
     stale: Iterable[torch.Tensor],
+    off_policy: Iterable[torch.Tensor],
+    off_policy_cap: float | None,
 ) -> dict[str, float]:
     """Largest and mean difference over the trained tokens, those of older versions apart: theirs is what the
-    policy has learned since. Nothing is said of what there is none of.
+    policy has learned since. Of off-policy tokens, the number, how many weights were capped, and the mean
+    weight. Nothing is said of what there is none of.
     """
-    gaps, old = [], []
-    for a, b, mask, row in zip(ours, captured, masks, stale, strict=True):
+    apart, old, other = [], [], []
+    for a, b, mask, late_row, off_row in zip(ours, captured, masks, stale, off_policy, strict=True):
         on = mask.bool()
-        gaps.append((a - b)[on].abs())
-        old.append(row[on].bool())
-    every, late = torch.cat(gaps), torch.cat(old)
+        apart.append((a - b)[on])
+        old.append(late_row[on].bool())
+        other.append(off_row[on].bool())
+    every, late, off = torch.cat(apart), torch.cat(old), torch.cat(other)
     found: dict[str, float] = {}
-    for name, of in (("logprob_gap", every[~late]), ("logprob_gap_stale", every[late])):
+    for name, of in (("logprob_gap", every[~late & ~off]), ("logprob_gap_stale", every[late & ~off])):
         if len(of):
-            found |= {f"{name}_max": float(of.max()), f"{name}_mean": float(of.mean())}
+            found |= {f"{name}_max": float(of.abs().max()), f"{name}_mean": float(of.abs().mean())}
             found[f"{name}_tokens"] = float(len(of))
+    if off_policy_cap is not None and bool(off.any()):
+        weights = every[off].double().clamp(max=MAX_LOG_RATIO).exp()
+        found["off_policy/tokens"] = float(len(weights))
+        found["off_policy/capped"] = float((weights > off_policy_cap).sum())
+        found["off_policy/weight_mean"] = float(weights.clamp(max=off_policy_cap).mean())
     return found

@@ -1,5 +1,5 @@
 """The loss of recipes that verl's own cannot say: weighted KL and entropy, calls as sequences, no ratio,
-tokens of older versions.
+tokens of older versions, tokens that were sampled otherwise than the policy.
 
 The formula is written once, in :mod:`agl_local.training.loss`; here verl's tensors become its terms. verl
 calls a loss with what the model computed for a micro-batch and that micro-batch's fields, ours among them,
@@ -18,7 +18,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from agentlightning.types import Recipe
 from agl_local.training.loss import Terms, policy_loss
-from agl_verl.rows import SEGMENTS, STALE, WEIGHTS
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS
 
 
 class RecipeLoss:
@@ -60,17 +60,18 @@ def terms_of(
     carrier = flat(data["advantages"].unbind(), masks)
     numbers = [flat([row], [mask]) for row, mask in zip(data[SEGMENTS].unbind(), masks, strict=True)]
     calls = torch.cat([torch.stack([torch.full_like(n, i), n], 1) for i, n in enumerate(numbers)])
-    proximal, captured, stale = (
-        flat(data[name].unbind(), masks) for name in ("old_log_probs", "rollout_log_probs", STALE)
+    proximal, captured, stale, off_policy = (
+        flat(data[name].unbind(), masks) for name in ("old_log_probs", "rollout_log_probs", STALE, OFF_POLICY)
     )
     reference = flat(data["ref_log_prob"].unbind(), masks) if "ref_log_prob" in data.keys() else None  # noqa: SIM118
     return Terms(
         logp=logp,
-        old=torch.where(stale.bool(), captured, proximal),
+        old=torch.where(stale.bool() | off_policy.bool(), captured, proximal),
         advantages=carrier if unweighted else torch.where(weights > 0, carrier / weights, 0.0),
         weights=weights,
         segments=torch.unique(calls, dim=0, return_inverse=True)[1],
         stale=stale.bool(),
+        off_policy=off_policy.bool(),
         proximal=proximal,
         reference=reference,
         entropy=None if entropy is None else flat(no_padding_2_padding(entropy, data), masks),

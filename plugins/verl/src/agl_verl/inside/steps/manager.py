@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from agl_verl.inside.serving.replica import ENGINES
-from agl_verl.inside.steps.sampler import StepBuffer
+from agl_verl.inside.steps.sampler import StepBuffer, use_recipe_loss
 from agl_verl.inside.steps.trajectories import forget
 from agl_verl.inside.steps.watch import Watch, everybody
 from agl_verl.process.channel import Channel
@@ -49,10 +49,9 @@ class Manager:
                 settings.default_local_dir, settings.save_freq = order["checkpoints"], order["save_every"]
                 settings.max_actor_ckpt_to_keep = None  # the driver removes what is superfluous
                 settings.max_critic_ckpt_to_keep = None
-                if order["loss"] is not None:
-                    from agl_verl.inside.learning.loss import RecipeLoss
-
-                    trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(order["loss"]))
+                StepBuffer.recipe = order["recipe"]
+                if not order["plain"]:
+                    use_recipe_loss(trainer, order["recipe"])
                 return
             else:
                 raise ValueError(f"the driver's order is not known: {order}")

@@ -31,6 +31,8 @@ class StepBuffer:
     """What is trained, see there."""
     keys: list[str] = []
     """Of the step's rows."""
+    recipe: dict[str, Any] | None = None
+    """The recipe whose loss verl's own stands for so far; ``None``: the recipe's own loss is set."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(poll_interval=POLL, **given)  # type: ignore[call-arg]
@@ -45,6 +47,8 @@ class StepBuffer:
             global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
         )
         StepBuffer.keys = list(batch.keys)
+        if self.step.off_policy and StepBuffer.recipe is not None:
+            use_recipe_loss(self.trainer, StepBuffer.recipe)
         config = self.trainer.config
         config.actor_rollout_ref.actor.ppo_mini_batch_size = self.step.share
         config.critic.ppo_mini_batch_size = self.step.share
@@ -59,6 +63,14 @@ class StepBuffer:
         StepBuffer.step = found
         put(uid, number, found.rows)
         tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
+
+
+def use_recipe_loss(trainer: Any, recipe: dict[str, Any]) -> None:
+    """Train by the recipe's own loss from now on. Where verl's says the same, both have one gradient."""
+    from agl_verl.inside.learning.loss import RecipeLoss
+
+    trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(recipe))
+    StepBuffer.recipe = None
 
 
 class SyncSteps(StepBuffer, ReplayBuffer):  # type: ignore[misc]

@@ -10,10 +10,11 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import TokenIds
-from agl_verl.rows import SEGMENTS, STALE, WEIGHTS, TrainRow
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, TrainRow
 
 _NO = TokenIds([0])
-EMPTY = TrainRow(_NO, _NO, Flags([0]), Floats([0]), Floats([0]), Floats([0]), Ints([-1]), 0, 0, Flags([0]))
+_OFF = Flags([0])
+EMPTY = TrainRow(_NO, _NO, _OFF, Floats([0]), Floats([0]), Floats([0]), Ints([-1]), 0, 0, _OFF, _OFF)
 """Stands for a step in which nothing is trained: verl cannot go on without a row."""
 
 
@@ -37,6 +38,7 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
                 WEIGHTS: _floats(row.weights),
                 SEGMENTS: _longs(row.segments),
                 STALE: _longs(row.stale, torch.int8),
+                OFF_POLICY: _longs(row.off_policy, torch.int8),
                 "uid": uid,
                 "num_turns": 1,
                 "extra_fields": {"reward_extra_info": {}},
