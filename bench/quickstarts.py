@@ -32,6 +32,7 @@ FRAMEWORKS: dict[str, tuple[str, str]] = {
     "langgraph": ("latest", "langgraph"),
     "autogen": ("latest", "autogen-agentchat"),
     "crewai": ("crewai", "crewai"),
+    "dspy": ("dspy", "dspy"),
     "google-adk": ("adk", "google-adk"),
     "openai-agents": ("latest", "openai-agents"),
     "agentscope": ("latest", "agentscope"),

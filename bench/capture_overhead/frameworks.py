@@ -252,6 +252,28 @@ def llama_index() -> Run:
     return run
 
 
+def dspy() -> Run:
+    """A ``ReAct`` that thinks once, named by its class. The canned answers are not in DSPy's form, so its
+    adapter does not read them.
+    """
+    import dspy as framework
+
+    class Plain(framework.ChatAdapter):  # type: ignore[misc]
+        def _call_postprocess(self, processed: Any, signature: Any, outputs: Any, *more: Any) -> Any:
+            if "next_tool_name" not in signature.output_fields:
+                return [{"reasoning": "", "answer": "42"}]
+            return [{"next_thought": "", "next_tool_name": "add", "next_tool_args": {"a": 17, "b": 25}}]
+
+    model = framework.LM("openai/policy", api_base=URL, api_key=KEY, cache=False, engine="litellm")
+    agent = type(NAME, (framework.ReAct,), {})("task -> answer", tools=[add], max_iters=1)
+
+    async def run(task: str) -> Any:
+        with framework.context(lm=model, adapter=Plain()):
+            return await agent.acall(task=task)
+
+    return run
+
+
 def strands_agents() -> Run:
     """An ``Agent`` for each run: it remembers."""
     from openai import AsyncOpenAI
@@ -282,6 +304,7 @@ CASES = {
     "agent-framework": Case(
         "latest", "agent-framework-core", "agl_agent_framework:AgentFrameworkInstrumentor", agent_framework
     ),
+    "dspy": Case("dspy", "dspy", "agl_dspy:DSPyInstrumentor", dspy),
     "google-adk": Case("adk", "google-adk", "agl_google_adk:GoogleADKInstrumentor", google_adk),
     "pydantic-ai": Case("latest", "pydantic-ai-slim", "agl_pydantic_ai:PydanticAIInstrumentor", pydantic_ai),
     "llama-index": Case(

@@ -18,6 +18,7 @@ FRAMEWORKS = {
     "agentscope": ("AgentScope", "agentscope"),
     "autogen": ("AutoGen", "autogen-agentchat"),
     "crewai": ("CrewAI", "crewai"),
+    "dspy": ("DSPy", "dspy"),
     "google_adk": ("Google ADK", "google-adk"),
     "langchain": ("LangChain", "langchain"),
     "langgraph": ("LangGraph", "langgraph"),

@@ -27,6 +27,7 @@ FRAMEWORKS = [
     "agentscope",
     "autogen",
     "crewai",
+    "dspy",
     "google_adk",
     "langchain",
     "langgraph",

@@ -7,8 +7,8 @@ suite that one needs. pip would look for a missing one elsewhere.
 from __future__ import annotations
 
 _ADAPTERS = (
-    *("agent-framework", "agentscope", "autogen", "crewai", "google-adk", "langchain", "langgraph"),
-    *("llama-index", "openai-agents", "pydantic-ai", "smolagents", "strands-agents"),
+    *("agent-framework", "agentscope", "autogen", "crewai", "dspy", "google-adk", "langchain"),
+    *("langgraph", "llama-index", "openai-agents", "pydantic-ai", "smolagents", "strands-agents"),
 )
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
