@@ -7,9 +7,10 @@ import math
 import pytest
 from contract.storing import Clock, call, span
 
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import read_failure_table, rollout_config
+from agentlightning.types.failure import read_failure_table
 from agentlightning.types.work import MAX_ATTEMPTS, UNRESPONSIVE_SECONDS
 
 NO_TIMES = [math.nan, math.inf, -math.inf, -1.0, 1e300, 10**400]
@@ -53,9 +54,7 @@ class TryingContract:
         assert (await store.get_rollout_by_id(ids[0])).attempts == 1
 
     async def test_rollouts_of_a_run_are_tried_as_the_run_says(self, store: Store) -> None:
-        tried = rollout_config(
-            read_failure_table({"agent-raised": "retry"}), timeout_seconds=60.0, max_attempts=5
-        )
+        tried = RunnerSection(max_attempts=5).rollout_config(read_failure_table({"agent-raised": "retry"}))
         await store.add_run("r", {}, tried)
         await store.add_run("r", {}, tried)
         own = RolloutConfig(max_attempts=1)

@@ -27,7 +27,7 @@ from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import LLM, AttemptStatus, Batch, Recipe, Rollout, RolloutConfig, RolloutStatus
-from agentlightning.types.failure import failure_kind, read_failure_table, rollout_config
+from agentlightning.types.failure import failure_kind, read_failure_table
 
 RECIPE = Recipe(name="t")
 ATTEMPTS = 2
@@ -81,7 +81,8 @@ class World:
 
     async def run(self, tasks: list[dict[str, Any]], table: dict[str, Any], mode: Any = "train") -> list[str]:
         """Roll the tasks out as one group, until all have ended."""
-        config = rollout_config(read_failure_table(table), timeout_seconds=None, max_attempts=ATTEMPTS)
+        settings = RunnerSection(timeout_seconds=None, max_attempts=ATTEMPTS)
+        config = settings.rollout_config(read_failure_table(table))
         rollouts = [
             Rollout(
                 rollout_id=f"r{n}",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.types.failure import (
     DEFAULT_FAILURE_TABLE,
     FAILURE_KINDS,
@@ -14,7 +15,6 @@ from agentlightning.types.failure import (
     failure_kind,
     failure_kind_of_end,
     read_failure_table,
-    rollout_config,
 )
 
 
@@ -58,13 +58,14 @@ def test_bad_tables_are_named(table: dict[str, Any], words: str) -> None:
 def test_by_default_nothing_becomes_a_number_and_what_is_nobodys_fault_is_tried_again() -> None:
     assert read_failure_table(None) == dict(DEFAULT_FAILURE_TABLE)
     assert all(action == FailureAction(retry=True) for action in DEFAULT_FAILURE_TABLE.values())
-    config = rollout_config(read_failure_table(None), timeout_seconds=5.0)
+    config = RunnerSection(timeout_seconds=5.0).rollout_config(read_failure_table(None))
     assert (config.timeout_seconds, config.max_attempts) == (5.0, 3)
     assert config.retry_on == ["bad-record", "cancelled", "model-5xx", "unresponsive"]
 
 
 def test_without_a_kind_to_try_again_there_is_one_attempt() -> None:
-    config = rollout_config(read_failure_table(dict.fromkeys(DEFAULT_FAILURE_TABLE)), max_attempts=5)
+    never = read_failure_table(dict.fromkeys(DEFAULT_FAILURE_TABLE))
+    config = RunnerSection(max_attempts=5).rollout_config(never)
     assert (config.max_attempts, config.retry_on) == (1, [])
 
 

@@ -132,7 +132,11 @@ class OpenRun:
     def versions(self) -> list[tuple[str, str, str]]:
         """Return the packages whose version has changed: (name, then, now)."""
         then: dict[str, str] = self.info.get("versions") or {}
-        return [(name, was, now) for name, was in then.items() if (now := _installed(name)) != was]
+        return [
+            (name, was, now)
+            for name, was in then.items()
+            if (now := installed(name) or "not installed") != was
+        ]
 
 
 @asynccontextmanager
@@ -165,8 +169,9 @@ async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = Non
     return OpenRun(run_id, infos[run_id], store, plugins or load(), folder)
 
 
-def _installed(name: str) -> str:
+def installed(name: str) -> str | None:
+    """Return the version of a distribution, ``None`` if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "not installed"
+        return None

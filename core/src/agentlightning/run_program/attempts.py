@@ -92,16 +92,11 @@ class ProgramAttempt:
 
     def _settings(self, context: AttemptContext) -> ChildSettings:
         session, options = self._session, self._session.options
-        assert context.key is not None and context.gateway is not None
-        return ChildSettings(
-            rollout_id=context.rollout_id,
-            attempt_id=context.attempt_id,
-            key=context.key,
-            gateway=context.gateway,
+        return ChildSettings.of(
+            context,
             store=session.spans_url,
             task=self._task,
             tags=dict(options.tags),
-            policies=context.policies,
             adapters=list(options.adapters or ()),
             per_entry=options.per_entry,
         )

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -25,7 +24,7 @@ from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
-from agentlightning.webserver.body import read, run_in_thread, too_large
+from agentlightning.webserver.body import decoded, read, too_large
 
 _LOG = logging.getLogger(__name__)
 DRAIN_SECONDS = 2.0
@@ -229,8 +228,7 @@ class Collector:
         self, body: bytes, claims: Claims, program: ConnectedProgram
     ) -> traces.RefusalCounts:
         try:
-            work = partial(_decoded, body)
-            spans, damaged, reports = await run_in_thread(work) if len(body) > _SMALL else work()
+            spans, damaged, reports = await decoded(body, _read_spans, _SMALL)
             program.reports |= {report.process: report for report in reports}
             refused = await traces.store_spans(self._store, spans, claims, damaged)
         except otlp.Undecodable as error:
@@ -261,7 +259,7 @@ async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) 
     return True
 
 
-def _decoded(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
+def _read_spans(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
     """Return the spans, the number of damaged spans, and the reports."""
     exported, damaged = otlp.decode(body, otlp.PROTOBUF)
     about = [otlp.attributes(one.resource.attributes) for one in exported if not one.spans]

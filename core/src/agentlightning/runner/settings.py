@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from agentlightning.gateway.settings import CallSection
-from agentlightning.types.failure import MAX_ATTEMPTS
+from agentlightning.types import RolloutConfig
+from agentlightning.types.failure import FailureTable
 from agentlightning.types.sections import Names
-from agentlightning.types.work import UNRESPONSIVE_SECONDS
+from agentlightning.types.work import MAX_ATTEMPTS, UNRESPONSIVE_SECONDS
 
 Isolation = Literal["inline", "process"]
 
@@ -32,9 +33,13 @@ class RunnerSection(CallSection):
     emitted_overrides_returned: bool = False
     """Whether a reward that the agent emits wins over the reward that it returns."""
 
-    @property
-    def attempts(self) -> dict[str, Any]:
-        """Return the settings of attempts, by the names of a rollout's configuration."""
-        return self.model_dump(
-            include={"timeout_seconds", "unresponsive_seconds", "max_attempts", "emitted_overrides_returned"}
+    def rollout_config(self, table: FailureTable) -> RolloutConfig:
+        """Return the configuration of rollouts, whose failures are retried as ``table`` says."""
+        kinds = sorted(kind for kind, action in table.items() if action.retry)
+        return RolloutConfig(
+            timeout_seconds=self.timeout_seconds,
+            unresponsive_seconds=self.unresponsive_seconds,
+            max_attempts=self.max_attempts if kinds else 1,
+            retry_on=kinds,
+            emitted_overrides_returned=self.emitted_overrides_returned,
         )

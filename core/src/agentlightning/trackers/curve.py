@@ -48,11 +48,9 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(one) / len(one) if one else math.nan for one in known]
 
 
-def curve(
-    values: Sequence[float], *, width: int = 60, height: int = 8, low: float = 0.0, high: float = 1.0
-) -> list[str]:
-    """Draw ``values`` as ``height`` lines of text, with the axis at the left. Values beyond ``low`` and
-    ``high`` are drawn at the border.
+def curve(values: Sequence[float], *, width: int = 60, height: int = 8) -> list[str]:
+    """Draw ``values`` as ``height`` lines of text, with the axis at the left. Values beyond 0 and 1 are drawn
+    at the border.
     """
     if not values:
         return []
@@ -64,21 +62,19 @@ def curve(
         if math.isnan(value):
             before = None
             continue
-        share = min(1.0, max(0.0, (value - low) / (high - low)))
-        y = round((1 - share) * (rows - 1))
+        y = round((1 - min(1.0, max(0.0, value))) * (rows - 1))
         last = y if before is None else before
         for step in range(min(y, last), max(y, last) + 1):
             cells[step // 4][x // 2] |= _DOTS[x % 2][step % 4]
         before = y
     lines = []
     for i, row in enumerate(cells):
-        label = high - (high - low) * i / max(1, height - 1)
+        label = 1.0 - i / max(1, height - 1)
         lines.append(f"{label:5.2f} ┤" + "".join(chr(0x2800 + cell) for cell in row).rstrip("\u2800"))
     return lines
 
 
-def sparkline(values: Sequence[float], width: int = 24, low: float = 0.0, high: float = 1.0) -> str:
+def sparkline(values: Sequence[float], width: int = 24) -> str:
     """Draw the last ``width`` values as bars of eight heights."""
     bars = "▁▂▃▄▅▆▇█"
-    shares = ((v if math.isnan(v) else min(1.0, max(0.0, (v - low) / (high - low)))) for v in values[-width:])
-    return "".join(" " if math.isnan(share) else bars[min(7, int(8 * share))] for share in shares)
+    return "".join(" " if math.isnan(v) else bars[int(min(7, max(0.0, 8 * v)))] for v in values[-width:])

@@ -11,8 +11,6 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
+from agentlightning.audit.run import installed
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.store.base import Store
@@ -46,6 +45,8 @@ REPORTED = (
     "versions",
 )
 """Settings that may change at a resume; each change is printed and recorded."""
+RECORDED = ("agl-core", "agl-local", "agl-autogen", "torch", "openai")
+"""Distributions whose versions are recorded, where they are installed."""
 
 
 def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "quorum": training.quorum and training.quorum.model_dump(),
         "tries": context.config.model_dump(),
         "python": platform.python_version(),
-        "versions": versions(("agl-core", "agl-local", "agl-autogen", "torch", "openai")),
+        "versions": {name: found for name in RECORDED if (found := installed(name)) is not None},
     }
 
 
@@ -132,15 +133,6 @@ def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]
             for found in differences(then.get(name), now.get(name), f"{key}.{name}" if key else str(name))
         ]
     return [] if then == now else [(key, then, now)]
-
-
-def versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those distributions in ``names`` that are installed."""
-    found = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -> None:

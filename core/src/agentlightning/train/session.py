@@ -32,7 +32,6 @@ from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
 from agentlightning.types import Call, Recipe, Resource, UsageError
-from agentlightning.types.failure import rollout_config
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -85,7 +84,7 @@ class TrainingSession:
                 named=policies.names if policies.named and serve_policy else (),
                 driver=driver,
                 headroom=config.environment.headroom,
-                config=rollout_config(config.training.failure, **config.agent.attempts),
+                config=config.agent.rollout_config(config.training.failure),
                 say=say,
                 initial_resources=dict(self.initial_resources),
                 serve_policy=serve_policy,

@@ -84,9 +84,9 @@ class Trainer:
         self._dev = dev
 
     @classmethod
-    def from_config(cls, config: RunConfig, *, plugins: Plugins | None = None) -> Trainer:
+    def from_config(cls, config: RunConfig) -> Trainer:
         """Return the trainer of a description whose fields hold objects, not names of a file."""
-        return cls(**fields_of(config), plugins=plugins)
+        return cls(**fields_of(config))
 
     def __getattr__(self, name: str) -> Any:
         if name == "config":  # not made yet

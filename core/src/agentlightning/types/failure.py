@@ -17,12 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types.base import JsonDump
-from agentlightning.types.work import (
-    MAX_ATTEMPTS as MAX_ATTEMPTS,
-    RETRIED_KINDS,
-    UNRESPONSIVE_SECONDS,
-    RolloutConfig,
-)
+from agentlightning.types.work import RETRIED_KINDS
 
 FAILURE_KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -121,25 +116,3 @@ def _action(kind: str, value: Any) -> FailureAction:
             f"failure[{kind!r}]: cannot be tried again, {NOT_RETRYABLE[kind]}; give a reward or 'leave-out'"
         )
     return action
-
-
-def rollout_config(
-    table: FailureTable,
-    *,
-    timeout_seconds: float | None = None,
-    unresponsive_seconds: float | None = UNRESPONSIVE_SECONDS,
-    max_attempts: int = MAX_ATTEMPTS,
-    emitted_overrides_returned: bool = False,
-) -> RolloutConfig:
-    """Return the configuration of rollouts under ``table``. ``timeout_seconds`` limits an attempt. A worker
-    counts as dead after ``unresponsive_seconds`` of silence. ``max_attempts`` includes the first one.
-    ``emitted_overrides_returned``: an emitted reward overrides the returned one.
-    """
-    kinds = sorted(kind for kind, action in table.items() if action.retry)
-    return RolloutConfig(
-        timeout_seconds=timeout_seconds,
-        unresponsive_seconds=unresponsive_seconds,
-        max_attempts=max_attempts if kinds else 1,
-        retry_on=kinds,
-        emitted_overrides_returned=emitted_overrides_returned,
-    )

@@ -175,3 +175,8 @@ def _pool() -> ThreadPoolExecutor:
 async def run_in_thread(work: Callable[[], T]) -> T:
     """Run ``work`` in a thread, so that the event loop goes on."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), work)
+
+
+async def decoded(raw: bytes, decode: Callable[[bytes], T], large: int = THREAD_BYTES) -> T:
+    """Return ``decode(raw)``, made in a thread if ``raw`` has more than ``large`` bytes."""
+    return decode(raw) if len(raw) <= large else await run_in_thread(lambda: decode(raw))

@@ -54,7 +54,7 @@ def emit_reward(
     2**53, and when a name, an agent or an attribute is invalid; the message says which.
     """
     whole = (call is None and agent is None) if final is None else final
-    reward = {**_reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
+    reward = {**reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
     return _emit(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
 
 
@@ -62,12 +62,13 @@ def returned_reward_span(value: float) -> Span:
     """Make the span of the reward that the agent returned. The runner writes it to the store itself: nothing
     is delivered here.
     """
-    return _span(semconv.REWARD_SPAN, _reward_attributes(value, "reward", None, final=True))
+    return _span(semconv.REWARD_SPAN, reward_attributes(value, final=True))
 
 
-def _reward_attributes(
-    value: float | Mapping[str, float], name: str, primary_key: str | None, *, final: bool
+def reward_attributes(
+    value: float | Mapping[str, float], name: str = "reward", primary_key: str | None = None, *, final: bool
 ) -> dict[str, Any]:
+    """Return the attributes of a reward's span. Arguments and errors: as for :func:`emit_reward`."""
     dimensions = None
     if is_instance(value, Mapping):
         dimensions = {

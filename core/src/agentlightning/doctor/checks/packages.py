@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from agentlightning.audit.run import installed
 from agentlightning.capture.sdk.openai import OPENAI
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.report import Check, Notes
@@ -99,14 +100,6 @@ def plugin_versions() -> dict[str, str]:
 def imported_sdk_wrappers() -> list[str]:
     """Return the packages that wrap the openai SDK and are imported in this process."""
     return [name for name, module in SDK_WRAPPERS.items() if module in sys.modules]
-
-
-def installed(distribution: str) -> str | None:
-    """Return the version of a distribution, or ``None`` if it is not installed."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def _adapter(notes: Notes, spec: AdapterSpec) -> None:

@@ -10,14 +10,7 @@ from aiohttp import web
 
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS
-from agentlightning.webserver.body import (
-    THREAD_BYTES,
-    NotPlain,
-    check_container_count,
-    check_plain,
-    read,
-    run_in_thread,
-)
+from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 
 MAX_CHOICES = 1024
 """Choices of one request at most: engines sample all of them, and each is a record."""
@@ -30,7 +23,7 @@ async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
     """
     raw = await read(request, limit)
     check_container_count(raw)
-    return await run_in_thread(lambda: decode_json(raw)) if len(raw) > THREAD_BYTES else decode_json(raw)
+    return await decoded(raw, decode_json)
 
 
 def decode_json(raw: bytes) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def copied(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {**found, "stream": True} if body.get("stream") else found
 
 
-def response_format(format: Any, path: str, name: str = "answer") -> dict[str, Any] | None:
+def response_format(format: Any, path: str) -> dict[str, Any] | None:
     """A format of structured output as ``response_format``; plain text is none."""
     if (kind := type_of(format, path)) == "text":
         return None
@@ -99,5 +99,5 @@ def response_format(format: Any, path: str, name: str = "answer") -> dict[str, A
     if kind != "json_schema":
         raise unsupported(f"{path} of type {kind!r}", "use text, json_object or json_schema")
     keys = ("name", "description", "schema", "strict")
-    schema = {"name": name, **{key: format[key] for key in keys if format.get(key) is not None}}
+    schema = {"name": "answer", **{key: format[key] for key in keys if format.get(key) is not None}}
     return {"type": "json_schema", "json_schema": schema}

@@ -180,18 +180,8 @@ class CommandAgent(LitAgent[Any]):
             raise
 
     def _settings(self, task: Any, context: AttemptContext, gateway: str, spans: str) -> ChildSettings:
-        assert context.key is not None
-        return ChildSettings(
-            rollout_id=context.rollout_id,
-            attempt_id=context.attempt_id,
-            key=context.key,
-            gateway=gateway,
-            store=spans,
-            model=_model(context),
-            task=task,
-            tags=dict(context.tags),
-            policies=context.policies,
-            adapters=self.adapters,
+        return ChildSettings.of(
+            context, gateway=gateway, store=spans, model=_model(context), task=task, adapters=self.adapters
         )
 
     def _variables(

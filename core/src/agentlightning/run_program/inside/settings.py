@@ -18,6 +18,8 @@ TASK = "AGL_TASK"
 SETTINGS = "AGL_PROGRAM"
 """The other settings as JSON."""
 
+_OF_CONTEXT = ("rollout_id", "attempt_id", "key", "gateway", "tags", "policies")
+
 
 class ChildSettings(msgspec.Struct, kw_only=True):
     """The attempt that a process works for, and the servers that it talks to."""
@@ -37,6 +39,13 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     adapters: list[str] = []
     """Adapters to activate; empty: the adapters of all imported frameworks."""
     per_entry: bool = False
+
+    @classmethod
+    def of(cls, context: AttemptContext, **fields: Any) -> ChildSettings:
+        """Return the settings of an attempt. ``fields``: those that its context does not know."""
+        assert context.key is not None and context.gateway is not None
+        known = {name: getattr(context, name) for name in _OF_CONTEXT}
+        return cls(**{**known, **fields})
 
     def variables(self, watched: list[str]) -> dict[str, str]:
         """Return the settings as environment variables. ``watched``: packages whose import begins capture."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.delivery import attempt_trace_id, new_span
+from agentlightning.capture.emit.emitters import reward_attributes
 from agentlightning.capture.emit.validation import BadRecord, short_repr
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
@@ -125,14 +126,8 @@ class MatchedTransitions:
     def _reward_span(self, call: Call, value: float) -> Span:
         """Return the span of a call's reward."""
         attributes = {
-            semconv.REWARD_VALUE: value,
-            semconv.REWARD_NAME: "reward",
-            semconv.EVALUATION_NAME: "reward",
-            semconv.EVALUATION_SCORE: value,
-            semconv.REWARD_FINAL: False,
-            semconv.REWARD_CALL: call.call_id,
-            semconv.SUPPLIED: True,
-        }
+            **reward_attributes(value, final=False), semconv.REWARD_CALL: call.call_id, semconv.SUPPLIED: True
+        }  # fmt: skip
         context = AttemptContext(call.rollout_id, call.attempt_id, sink=lambda span: None)
         return new_span(context, semconv.REWARD_SPAN, (attempt_trace_id(call.attempt_id), None), attributes)
 

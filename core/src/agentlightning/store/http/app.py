@@ -48,14 +48,7 @@ from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver.body import (
-    THREAD_BYTES,
-    NotPlain,
-    check_container_count,
-    check_plain,
-    read,
-    run_in_thread,
-)
+from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 from agentlightning.webserver.guard import guard
 
 _log = logging.getLogger(__name__)
@@ -144,15 +137,15 @@ def _handler(store: Store, route: Route) -> Handler:
 async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
     """Decode a body as ``kind``; a large one in a thread, so that other requests go on."""
 
-    def work() -> Any:
+    def work(raw: bytes) -> Any:
         if content_type != PACKED:
-            check_container_count(body)
-        found = decode(body, content_type, kind)
+            check_container_count(raw)
+        found = decode(raw, content_type, kind)
         if kind is not list[BatchItem]:  # the calls of a batch are checked one by one
             check_json(found)
         return found
 
-    return await run_in_thread(work) if len(body) > THREAD_BYTES else work()
+    return await decoded(body, work)
 
 
 def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:

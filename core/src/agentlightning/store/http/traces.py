@@ -24,7 +24,7 @@ from agentlightning.keys import PREFIX as KEY, Claims, Keys
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver.body import check_container_count, read, run_in_thread
+from agentlightning.webserver.body import check_container_count, decoded, read
 from agentlightning.webserver.guard import JSON
 
 PATH: Final = "/v1/traces"
@@ -110,14 +110,14 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> 
             415, "unknown-type", f"Content-Type {content_type}: send one of {', '.join(_TYPES)}"
         )
     body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
-    work = partial(_decoded, body, content_type)
-    found, damaged = work() if len(body) < _SMALL_BODY else await run_in_thread(work)
+    read_spans = partial(_read_spans, content_type=content_type)
+    found, damaged = await decoded(body, read_spans, _SMALL_BODY)
     refused = await store_spans(store, found, claims, damaged)
     n, why = sum(refused.values()), reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
 
 
-def _decoded(body: bytes, content_type: str) -> tuple[list[Span], int]:
+def _read_spans(body: bytes, content_type: str) -> tuple[list[Span], int]:
     """Return the sound spans of a body and the number of damaged ones."""
     from agentlightning.store.http import otlp
 
