@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from plugins.local.driver_fixtures import make_row, tiny_policy, tiny_tokenizer
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from agentlightning.types import Grammar
 from agl_local.generation.engine import Engine
@@ -23,7 +23,7 @@ from agl_local.text.constraints import (
     regex_grammar,
     text_or_calls_grammar,
 )
-from agl_local.text.grammar import GrammarCompiler, GrammarError, unpack_bits
+from agl_local.text.grammar import LONGEST, GrammarCompiler, GrammarError, unpack_bits
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.batch import RowError, check_row, tokens_of
 from agl_local.training.logprobs import token_logprobs
@@ -223,3 +223,31 @@ def test_rows_that_do_not_fit_their_grammar_are_refused(compiler) -> None:
     row.grammars = {2: compiler.check(regex_grammar("no"))}
     with pytest.raises(RowError, match="a grammar at position 2, where no segment starts"):
         check_row(row, SIZE, grammars=compiler)
+
+
+def with_tokens(*pieces: str) -> ChatTokenizer:
+    """The tiny tokenizer with more tokens, each a fixed piece of text."""
+    backend = Tokenizer.from_str(TOKENIZER.backend.to_str())
+    backend.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces])
+    return ChatTokenizer(backend, chat_template=TOKENIZER.template.source, config=TOKENIZER.config)
+
+
+def test_a_policys_own_long_token_is_allowed_where_its_text_is() -> None:
+    """Also where two tools begin alike, and a shorter token would do."""
+    head = '{"name": "add", "arguments": {"a": '
+    tokenizer = with_tokens("<tool_call>\n", head)
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    grammar = compiler.check(calls_grammar({"add": NUMBER, "subtract": NUMBER}, many=True))
+    written = tokenizer.encode(ADD)
+    assert tokenizer.encode(head)[0] in written
+    assert len(compiler.bits(grammar, written)) == len(written)
+    assert len(compiler.bits(grammar, TOKENIZER.encode(ADD))) == len(TOKENIZER.encode(ADD))
+
+
+def test_a_token_longer_than_the_library_takes_is_never_allowed() -> None:
+    text = "a" * (LONGEST + 1)
+    tokenizer = with_tokens(text, "b" * LONGEST)
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    mask = compiler.start(compiler.check(regex_grammar("[ab]*"))).mask(())
+    (too_long,), (longest,) = tokenizer.encode(text), tokenizer.encode("b" * LONGEST)
+    assert not mask[too_long] and mask[longest]

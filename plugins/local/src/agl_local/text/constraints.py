@@ -2,7 +2,9 @@
 
 JSON is written as Python's ``json.dumps`` writes it (``", "`` and ``": "``, no other white space), which is
 what chat templates show for tool calls. A small model that may write white space anywhere writes little else.
-Tool calls have the hermes form of ``text.tools``.
+Tool calls have the hermes form of ``text.tools``. The library may not choose the tokens of a text that is
+the only one allowed: it would take those that its look-back of four tokens lets it see, and forbid a policy's
+own longer token.
 """
 
 from __future__ import annotations
@@ -15,23 +17,24 @@ from agl_local.text.tools import CLOSE, OPEN
 
 Schema = Mapping[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
 _FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def json_grammar(schema: Schema) -> str:
     """Return the grammar of JSON texts that ``schema`` describes."""
-    return f"start: {_json(schema)}\n"
+    return f"{_OPTIONS}start: {_json(schema)}\n"
 
 
 def regex_grammar(pattern: str) -> str:
     """Return the grammar of texts that ``pattern`` (in Rust's syntax, no look-around) matches as a whole."""
     escaped = pattern.replace("/", "\\/").replace("\n", "\\n")
-    return f"start: TEXT\nTEXT: /{escaped}/\n"
+    return f"{_OPTIONS}start: TEXT\nTEXT: /{escaped}/\n"
 
 
 def calls_grammar(tools: Mapping[str, Schema], *, many: bool) -> str:
     """Return the grammar of one call of ``tools`` (name to schema of the arguments), or of one or more."""
-    return f"start: {_calls(many)}\n" + _call_rules(tools)
+    return f"{_OPTIONS}start: {_calls(many)}\n" + _call_rules(tools)
 
 
 def text_or_calls_grammar(tools: Mapping[str, Schema], *, many: bool) -> str:
@@ -40,12 +43,13 @@ def text_or_calls_grammar(tools: Mapping[str, Schema], *, many: bool) -> str:
     or any number.
     """
     start = "(head body)* TEXT" if many else "TEXT | head body"
-    return f"start: {start}\nTEXT: /(?s:.*)/\nhead[lazy]: TEXT {json.dumps(OPEN)}\n{_call_rules(tools)}"
+    head = f"TEXT: /(?s:.*)/\nhead[lazy]: TEXT {json.dumps(OPEN)}\n"
+    return f"{_OPTIONS}start: {start}\n{head}{_call_rules(tools)}"
 
 
 def json_or_calls_grammar(schema: Schema, tools: Mapping[str, Schema], *, many: bool) -> str:
     """Return the grammar of either a JSON text that ``schema`` describes or calls of ``tools``."""
-    return f"start: answer | {_calls(many)}\nanswer: {_json(schema)}\n" + _call_rules(tools)
+    return f"{_OPTIONS}start: answer | {_calls(many)}\nanswer: {_json(schema)}\n" + _call_rules(tools)
 
 
 def _calls(many: bool) -> str:

@@ -28,6 +28,9 @@ LIBRARY = "llguidance"
 _version = cache(version)
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 """Line and column of an error, in a text that the user has never seen."""
+LONGEST = 1024
+"""Bytes of the longest token that the library takes. No grammar allows a longer one, whose text the shorter
+tokens write as well."""
 _KEPT = 128
 """Compiled grammars that are kept: those used last."""
 
@@ -137,7 +140,8 @@ class _Words:
 
     def __init__(self, tokenizer: ChatTokenizer, vocab_size: int) -> None:
         ids = range(vocab_size)
-        self.tokens = [tokenizer.token_bytes(i) for i in ids]
+        written = [tokenizer.token_bytes(i) for i in ids]
+        self.tokens = [token if len(token) <= LONGEST else b"" for token in written]
         self.special_token_ids = [i for i in ids if tokenizer.is_special(i)]
         self.eos_token_id = tokenizer.eos_ids[0]
         self.bos_token_id = None
