@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -87,6 +87,15 @@ quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (so
 
 test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl"); the last line is JSON
 	@$(PY) bench/trained_commands.py $(PROGRAMS)
+
+trained-programs: .venv/demo ## framework programs with typed answers, trained on CPU; the last line is JSON
+	@$(PY) bench/trained_programs.py $(PROGRAMS)
+
+programs: .venv/demo ## forty programs of other people under `agl run` (some: PROGRAMS="…"); the last line is JSON
+	@$(PY) bench/programs/run.py $(PROGRAMS)
+
+test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its environment
+	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q tests/adapters/programs/test_programs.py -k semantic
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

@@ -100,14 +100,19 @@ def second_request(
     return [*first_request(question, wording), call, answered]
 
 
-def teach(problem: Problem, mistaken: bool, wording: Wording = AUTOGEN) -> tuple[Example, Example]:
-    """Both calls of the teacher on a generated problem; ``mistaken`` has an effect on kinds that have a
+def expression_of(problem: Problem, mistaken: bool) -> str:
+    """The teacher's expression for a generated problem; ``mistaken`` has an effect on kinds that have a
     mistake.
     """
-    expression = problem["expression"]
     if mistaken and problem["kind"] in MISTAKES:
         # In every kind the expression has the numbers in the order of the text.
-        expression = MISTAKES[problem["kind"]].format(*re.findall(r"\d+", expression))
+        return MISTAKES[problem["kind"]].format(*re.findall(r"\d+", problem["expression"]))
+    return problem["expression"]
+
+
+def teach(problem: Problem, mistaken: bool, wording: Wording = AUTOGEN) -> tuple[Example, Example]:
+    """Both calls of the teacher on a generated problem."""
+    expression = expression_of(problem, mistaken)
     question = problem["question"]
     call = call_message(expression)
     result = calculate_text(expression)

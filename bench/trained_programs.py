@@ -1,0 +1,86 @@
+"""Agents of frameworks whose every answer has a form, trained as they are: a Pydantic AI agent with
+``output_type`` and a smolagents ``ToolCallingAgent``.
+
+    python bench/record.py trained_programs -- make trained-programs      (one: PROGRAMS="smolagents")
+
+Each is trained on CPU by its file in ``examples/typed_answers``, in the environment that holds its framework
+(``scripts/environment``). The engine's grammar gives the answers the form that the framework asks for. The
+last line is one JSON object: per program its held-out reward before and after (greedy) with their 95 %
+intervals, and the calls that training made and captured exactly. Exit status 1 if a run fails, the intervals
+overlap, or a call is not exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from each import each
+from trained_commands import sound
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "pydantic_ai": ("programs", "pydantic-ai-slim"),
+    "smolagents": ("smolagents", "smolagents"),
+}
+"""Program → its environment, and the distribution whose version is told."""
+QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def environment(name: str) -> Path:
+    """The interpreter of an environment, made if need be."""
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "environment"), name], stdout=subprocess.PIPE, check=True
+    )
+    return Path(made.stdout.decode().splitlines()[-1])
+
+
+def train(name: str) -> dict[str, Any]:
+    """Train one program; what its run says. CalledProcessError if it fails."""
+    place, package = PROGRAMS[name]
+    folder = environment(place).parent
+    variables = {**os.environ, **QUIET, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
+    made = subprocess.run(
+        [str(folder / "agl"), "train", "--config", f"examples/typed_answers/{name}.yaml"],
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    version = subprocess.run(
+        [str(folder / "python"), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    summary = json.loads(made.stdout.decode().splitlines()[-1])
+    return {
+        "version": version.stdout.decode().strip(),
+        "before": summary["reward_before"],
+        "after": summary["reward_after"],
+        "ci_before": summary["ci_before"],
+        "ci_after": summary["ci_after"],
+        "calls": int(summary["calls"]),
+        "exact": int(summary["calls_exact"]),
+    }
+
+
+def main() -> int:
+    """Train the programs asked for (default: all) and print."""
+    parser = argparse.ArgumentParser(description="Train framework programs whose every answer has a form.")
+    parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
+    asked = parser.parse_args().programs or list(PROGRAMS)
+    if unknown := sorted(set(asked) - set(PROGRAMS)):
+        parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
+    results, failed = each(asked, train)
+    unsound = [name for name, one in results.items() if not sound(one)]
+    print(json.dumps({"programs": results, "failed": failed, "not_better_or_not_exact": unsound}))
+    return 1 if failed or unsound else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
