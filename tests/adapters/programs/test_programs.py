@@ -80,6 +80,13 @@ PROGRAMS = [
         tools={"get_weather": 2},
     ),
     App("google_adk_agent.py", "google.adk", {"weather_agent": 2}, "google-adk"),
+    App(
+        "semantic_kernel_agent.py",
+        "semantic_kernel",
+        {"forecaster": 2, "critic": 1},
+        None,
+        tools={"WeatherPlugin-get_weather": 1},
+    ),
 ]
 
 
@@ -91,8 +98,9 @@ def reply(body: dict[str, Any]) -> Any:
         return '{"good": true}'
     if not told and (handoff := next((name for name in offered if name.startswith("transfer_to")), None)):
         return tool_call(handoff, {}, "call_handoff")
-    if "get_weather" in offered and not any("sunny" in text for text in told):
-        return tool_call("get_weather", {"city": "Paris"}, "call_weather")
+    weather = next((name for name in offered if name.endswith("get_weather")), None)
+    if weather is not None and not any("sunny" in text for text in told):
+        return tool_call(weather, {"city": "Paris"}, "call_weather")
     if "generate_response" in offered:  # how AgentScope 1 ends
         return tool_call("generate_response", {"response": "sunny"}, "call_end")
     return "sunny"
@@ -125,7 +133,7 @@ async def test_an_unmodified_program_is_captured_exactly(app: App, tmp_path: Pat
     outcome = await run_app(app, tmp_path)
     assert outcome.summary.verdicts == {"exact": sum(app.agents.values())}, outcome.summary.unsure
     assert outcome.summary.agents == dict(app.agents)
-    tools = {name: n for name, n in outcome.summary.tools.items() if name == "get_weather"}
+    tools = {name: n for name, n in outcome.summary.tools.items() if name.endswith("get_weather")}
     assert tools == dict(app.tools)
     assert app.adapter is None or app.adapter in outcome.summary.adapters
     assert outcome.summary.warnings == []

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import ProgramOptions, read_input, read_tags, read_tasks
-from agentlightning.run_program.process import environment
+from agentlightning.run_program.process import SWITCHES, environment
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 
@@ -96,6 +96,13 @@ def test_secrets_are_kept_back_and_keys_of_other_engines_stay() -> None:
     assert not {"s", "t", "sk-user", "sk-vendor"} & set(found.values())
     theirs = environment({"ANTHROPIC_API_KEY": "sk-ant"}, SETTINGS, [])
     assert theirs["ANTHROPIC_API_KEY"] == "sk-ant" and "ANTHROPIC_BASE_URL" not in theirs
+
+
+def test_switches_of_frameworks_are_set_unless_the_user_has_set_one() -> None:
+    first, second = SWITCHES
+    assert environment({}, SETTINGS, [])[first] == environment({}, SETTINGS, [])[second] == "true"
+    own = environment({first: "false"}, SETTINGS, [])
+    assert own[first] == "false" and second not in own
 
 
 def test_a_proxy_is_not_in_the_way() -> None:

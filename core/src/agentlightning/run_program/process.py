@@ -31,6 +31,11 @@ TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
 NOT_EXECUTED = 126
 """Exit status for a file that the system refuses to execute."""
+SWITCHES = {
+    "SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS": "true",
+    "SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE": "true",
+}
+"""Variables by which a framework makes spans with its agents' names and its tools' arguments and results."""
 REWARD_FILE_BYTES = 4096
 """Bytes that are read of a reward file."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -43,7 +48,8 @@ def environment(
     """Return the program's environment. ``watched``: packages whose import begins capture. ``api_key_env``:
     the variable of the engine's key; the program finds the attempt's key there.
 
-    If the user has set one of Anthropic's variables, both stay: they are for another engine.
+    If the user has set one of Anthropic's variables, both stay: they are for another engine. So do those of
+    :data:`SWITCHES`.
     """
     found = {name: value for name, value in base.items() if name not in SECRETS}
     # An entry's attempt has a key of its own, with which the wire layer replaces this one.
@@ -55,6 +61,8 @@ def environment(
     }
     if not (base.get("ANTHROPIC_BASE_URL") or base.get("ANTHROPIC_API_KEY")):
         found |= {"ANTHROPIC_BASE_URL": settings.gateway.removesuffix("/v1"), "ANTHROPIC_API_KEY": key}
+    if not any(name in base for name in SWITCHES):
+        found |= SWITCHES
     if api_key_env is not None:
         found[api_key_env] = key
     if any(base.get(name) for name in _PROXIES):
