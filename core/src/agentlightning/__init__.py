@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         algo as algo,
     )
     from agentlightning.algorithms.verl_config import VERL as VERL
+    from agentlightning.bundled.agent import Agent as Agent
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -68,6 +69,13 @@ if TYPE_CHECKING:
     from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
+    from agentlightning.train.faces import (
+        APOTrainer as APOTrainer,
+        GRPOTrainer as GRPOTrainer,
+        RLConfig as RLConfig,
+        RLOOTrainer as RLOOTrainer,
+        SFTTrainer as SFTTrainer,
+    )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
     from agentlightning.types.policy import PolicyFolder as PolicyFolder
@@ -101,6 +109,8 @@ _PUBLIC = {
     "compat.v0.lightning_store": "LightningStore",
     "compat.v0.tracer": "tracer= AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
+    "bundled.agent": "Agent",
+    "train.faces": "APOTrainer GRPOTrainer RLConfig RLOOTrainer SFTTrainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation Grammar
         JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate ProxyLLM

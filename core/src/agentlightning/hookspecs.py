@@ -63,6 +63,11 @@ def agl_trackers() -> list[specs.TrackerSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_task_sets() -> list[specs.TaskSetSpec]:  # type: ignore[empty-body]
+    """Sets of tasks with exact graders, which ``environment.eval_tasks`` names."""
+
+
+@hookspec
 def agl_policies() -> list[specs.PolicySpec]:  # type: ignore[empty-body]
     """Pretrained policies that ``backend.policy`` may name in place of a folder."""
 

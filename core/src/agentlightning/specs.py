@@ -226,6 +226,8 @@ class DriverSpec:
     """``serve_forever(policy, name, options)`` serves a policy for ``agl serve`` until a signal, and returns
     the exit status. ``options``: ``--host``, ``--port``, and the further words of the command line.
     """
+    finetune: Callable[[str, str, Path, str | None, Mapping[str, Any]], dict[str, Any]] | None = None
+    """``finetune(policy, chats, output, held_out, settings)`` learns from chats and returns a summary."""
 
     def __post_init__(self) -> None:
         where = f"driver {self.name!r}"
@@ -274,6 +276,15 @@ class PolicySpec:
 
     name: str
     fetch: Callable[[], Path]
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSetSpec:
+    """Tasks by name: ``factory()`` returns an :class:`agentlightning.bundled.task_set.TaskSet`."""
+
+    name: str
+    factory: Callable[[], Any]
     about: str = ""
 
 

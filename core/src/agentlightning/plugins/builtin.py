@@ -76,6 +76,20 @@ def agl_trackers() -> list[specs.TrackerSpec]:
 
 
 @hookimpl
+def agl_task_sets() -> list[specs.TaskSetSpec]:
+    sets = {
+        "math": ("math:math", "word problems, with a calculator"),
+        "reasoning": ("reasoning:reasoning", "orders of people from comparisons"),
+        "sql-generation": ("sql_generation:sql_generation", "questions about a small database"),
+        "coding": ("coding:coding", "small Python functions, run in a process with limits"),
+    }
+    return [
+        specs.TaskSetSpec(name, lazily(f"agentlightning.bundled.{place}"), about)
+        for name, (place, about) in sets.items()
+    ]
+
+
+@hookimpl
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),

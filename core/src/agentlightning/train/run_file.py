@@ -16,6 +16,7 @@ import yaml
 
 from agentlightning.train.fields import build, new_key, rename_keys
 from agentlightning.train.run_config import RunConfig
+from agentlightning.train.seed_keys import expand
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE
 
@@ -40,9 +41,11 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """Read the configuration ``file``. ``overrides``: dotted key (``training.seed``) → value, which wins."""
     path = Path(file)
     data = _read(path)
+    expand(data, str(path))
     rename_keys(data, str(path))
     for key, value in (overrides or {}).items():
         _assign(data, new_key(key, str(path)), value, path)
+    expand(data, str(path))
     rename_keys(data, str(path))
     config = build(data, str(path), context=FILE)
     _check_required(config, data, path)

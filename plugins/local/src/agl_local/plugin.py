@@ -50,6 +50,26 @@ def serve_forever(policy: Path, name: str, options: Sequence[str]) -> int:
     return main(["--policy", str(policy), "--name", name, *options])
 
 
+def finetune(
+    policy: str, chats: str, output: Path, held_out: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Do what ``agl sft`` does; ``settings``: the fields of ``SftSettings``."""
+    from agl_local.machine import auto_threads
+    from agl_local.sft.finetune import SftSettings
+    from agl_local.sft.job import load_chats, run
+
+    val = load_chats(held_out, "val") if held_out else None
+    return run(
+        policy, load_chats(chats, "data"), output, SftSettings(**settings), val=val, threads=auto_threads()
+    )
+
+
+def tiny_policy() -> Path:
+    """Return the folder of the policy that comes with this package; in a checkout, the quickstarts' one."""
+    here = Path(__file__).parent / "tiny_policy"
+    return here if here.is_dir() else Path(__file__).parents[4] / "examples" / "quickstart" / "policy"
+
+
 def fetch_policy(name: str) -> Path:
     """Return the folder of a model, fetched on first use; see ``policy.fetch.fetch``."""
     from agl_local.policy.fetch import fetch
@@ -79,6 +99,7 @@ def agl_drivers() -> list[DriverSpec]:
             multi_policy=True,
             serve=make_server,
             serve_forever=serve_forever,
+            finetune=finetune,
         )
     ]
 
@@ -94,8 +115,11 @@ def agl_commands() -> list[CommandSpec]:
 
 @hookimpl
 def agl_policies() -> list[PolicySpec]:
-    """The models of the catalogue."""
+    """The policy that comes with the package, and the models of the catalogue."""
     return [
-        PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
-        for model in CATALOGUE.values()
+        PolicySpec("tiny", tiny_policy, "half a million parameters, taught the task set math"),
+        *(
+            PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
+            for model in CATALOGUE.values()
+        ),
     ]

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 from agentlightning.compat.v0.stores.v03_store import plain_store
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.admission.attempts import AttemptInfo
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.types import LLM, ProxyLLM, UsageError
@@ -95,9 +96,10 @@ class LLMProxy:
         if self.store is None:
             raise UsageError("LLMProxy: give it a store before it starts, LLMProxy(store=…)")
         os.environ.setdefault("AGL_SECRET", os.urandom(32).hex())
-        gateway = Gateway(plain_store(self.store), Keys.from_env())
+        settings = GatewaySection(listen=f"{self.host}:{self.port}")
+        gateway = Gateway(plain_store(self.store), Keys.from_env(), settings)
         self.attach(gateway)
-        await gateway.start(self.host, self.port)
+        await gateway.start()
         self._own = True
 
     async def stop(self) -> None:

@@ -1,0 +1,1 @@
+"""What comes with the package: a small agent, and sets of tasks with exact graders."""
