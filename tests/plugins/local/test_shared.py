@@ -146,14 +146,14 @@ def test_no_room_is_said_and_changes_nothing(weights, monkeypatch):
 
 def test_closing_while_weights_are_written_waits_for_them(weights, monkeypatch):
     writing, go = threading.Event(), threading.Event()
-    fill = shared.Layout.fill
+    parts = shared.Layout.parts
 
-    def slow(*args: object) -> None:
+    def slow(*args: object) -> object:
         writing.set()
         assert go.wait(60)
-        fill(*args)
+        return parts(*args)
 
-    monkeypatch.setattr(shared.Layout, "fill", slow)
+    monkeypatch.setattr(shared.Layout, "parts", slow)
     failed: list[Exception] = []
 
     def publish() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -51,6 +51,13 @@ class Layout:
             name: _view(block, len(self._header) + start, shape, self.dtype)
             for name, (start, shape) in self._places.items()
         }
+
+    def parts(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The header and ``tensors`` as they follow each other in a block: bytes on the CPU, of type uint8."""
+        yield torch.frombuffer(bytearray(self._header), dtype=torch.uint8)
+        for name in self._places:
+            tensor = tensors[name].detach().to("cpu", self.dtype)
+            yield tensor.contiguous().view(-1).view(torch.uint8)
 
     def fill(self, block: Tensor, tensors: Mapping[str, Tensor]) -> None:
         """Write the header and ``tensors`` (of any device and type) into ``block`` [size], of type uint8."""

@@ -108,15 +108,23 @@ def map_weights(files: Sequence[int], handover: Handover) -> dict[str, Tensor]:
 def _write(file: int, number: int, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Handover:
     layout = Layout({name: tensor.shape for name, tensor in tensors.items()}, dtype)
     try:
-        os.ftruncate(file, layout.size)
+        os.ftruncate(file, 0)
+        for part in layout.parts(tensors):
+            _append(file, memoryview(part.numpy()))
         mapped = mmap.mmap(file, layout.size)
     except OSError as error:
         raise NoRoom(f"no room for {layout.size / 2**20:.0f} MiB of shared weights: {error}") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapped.madvise(mmap.MADV_HUGEPAGE)  # fewer and faster page faults where the system grants it
-    block = torch.frombuffer(mapped, dtype=torch.uint8)  # the mapping ends with the last tensor over it
-    layout.fill(block, tensors)
-    return Handover(number, layout.size, _words(block))
+    return Handover(number, layout.size, _words(torch.frombuffer(mapped, dtype=torch.uint8)))
+
+
+def _append(file: int, data: memoryview) -> None:
+    """Write all of ``data`` behind what ``file`` has. A write into memory takes half the time of a copy
+    through a mapping, which faults on each page.
+    """
+    end = os.fstat(file).st_size
+    while data:
+        written = os.pwrite(file, data, end)
+        data, end = data[written:], end + written
 
 
 class NoRoom(UsageError, OSError):
