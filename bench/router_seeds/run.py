@@ -39,11 +39,16 @@ def kept(file: Path | None) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def judged(runs: list[dict[str, Any]]) -> dict[str, bool]:
-    """Return what holds for all runs of the main row: the gain, intervals that are apart, exact calls."""
+    """Return what holds for all runs of the main row: the gain, intervals that are apart, exact calls.
+
+    ``ahead_of_baseline``: the difference on the same questions is positive beyond chance.
+    ``clear_of_baseline``: more than that, the two intervals do not meet.
+    """
     main = [one for one in runs if one["row"] == "names"]
     return {
         "gained": all(one["reward_after"] - one["reward_before"] >= GAIN for one in main),
         "intervals_apart": all(one["ci_before"][1] < one["ci_after"][0] for one in main),
+        "ahead_of_baseline": all(one["ci_ahead"][0] > 0 for one in main),
         "clear_of_baseline": all(one["ci_baseline"][1] < one["ci_after"][0] for one in main),
         "calls_exact": all(one["calls"] == one["calls_exact"] for one in runs),
     }

@@ -51,7 +51,7 @@ PARTS = {
 AGL = Path(sys.executable).with_name("agl")
 KEYS = {
     "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
-    "ci_baseline", "train_seconds", "calls", "calls_exact", "seed",
+    "ci_baseline", "ahead_of_baseline", "ci_ahead", "train_seconds", "calls", "calls_exact", "seed",
 }  # fmt: skip
 
 

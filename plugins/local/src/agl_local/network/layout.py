@@ -53,7 +53,7 @@ class Layout:
         }
 
     def parts(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """The header and ``tensors`` as they follow each other in a block: bytes on the CPU, of type uint8."""
+        """Header and ``tensors`` as they follow each other in a block: bytes on the CPU, of type uint8."""
         yield torch.frombuffer(bytearray(self._header), dtype=torch.uint8)
         for name in self._places:
             tensor = tensors[name].detach().to("cpu", self.dtype)
