@@ -92,6 +92,7 @@ def agl_task_sets() -> list[specs.TaskSetSpec]:
 @hookimpl
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
+        "init": ("init", "write a project that trains as it is"),
         "train": ("train", "train an agent"),
         "run": ("run_program", "run a program as it is, and record its model calls"),
         "eval": ("evaluate", "score an agent on tasks"),
