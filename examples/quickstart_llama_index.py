@@ -6,11 +6,14 @@ The policy is a tiny one that learns on a CPU in seconds.
 
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai_like import OpenAILike
+from openai import DefaultAsyncHttpxClient
 
 import agentlightning as agl  # ours, 1 of 3
 from calc_x.calculator import calculate_text
 from calc_x.datasets import load
 from calc_x.grading import ANSWER_FORM, grade
+
+HTTP = DefaultAsyncHttpxClient()  # for all rollouts: else each of their models makes one, which takes long
 
 
 def calculate(expression: str) -> str:
@@ -24,6 +27,7 @@ async def solve(task, llm):
         model=llm.model,
         api_base=llm.endpoint,
         api_key=llm.api_key,
+        async_http_client=HTTP,
         is_chat_model=True,
         is_function_calling_model=True,
     )

@@ -256,7 +256,12 @@ def dspy() -> Run:
     """A ``ReAct`` that thinks once, named by its class. The canned answers are not in DSPy's form, so its
     adapter does not read them.
     """
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     import dspy as framework
+    import httpx
+    import litellm
+
+    litellm.aclient_session = httpx.AsyncClient()  # litellm's own is not httpx's, in whose place answers are
 
     class Plain(framework.ChatAdapter):  # type: ignore[misc]
         def _call_postprocess(self, processed: Any, signature: Any, outputs: Any, *more: Any) -> Any:
