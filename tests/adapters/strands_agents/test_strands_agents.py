@@ -1,4 +1,4 @@
-"""What is Strands' own: agents as tools, events that are read, refused calls, marked classes."""
+"""What is Strands' own: agents as tools, swarms, graphs, events that are read, refused calls, marks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("strands")
 
 from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
+from contract.recording import Recording, assert_each_exact, assert_exact
 from contract.script import say
 from openai import AsyncOpenAI
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
+from strands.multiagent import GraphBuilder, Swarm
 
 import agentlightning as agl
 from agentlightning import semconv
@@ -26,7 +27,7 @@ from agl_strands_agents import SCOPE, StrandsInstrumentor, entry_methods
 from agl_strands_agents.plugin import agl_adapters
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
@@ -59,6 +60,12 @@ def recording(server: ScriptedModelServer) -> Recording:
     return Recording("strands", server.url)
 
 
+def both_done(state: Any) -> bool:
+    """Whether the judge may begin: a graph's edge leads on when any branch is done."""
+    done = {node.node_id for node in state.completed_nodes}
+    return {"node-left", "node-right"} <= done
+
+
 def made(model: Any, name: str = "solver", kind: type[Agent] = Agent, tools: Any = ()) -> Agent:
     return kind(
         model=model, name=name, system_prompt=f"You are {name}.", tools=list(tools), callback_handler=None
@@ -69,7 +76,7 @@ def made(model: Any, name: str = "solver", kind: type[Agent] = Agent, tools: Any
 async def test_an_agent_as_a_tool(server: ScriptedModelServer, model: Any, recording: Recording) -> None:
     helper = made(model, "helper", tools=[add])
 
-    @tool
+    @tool  # type: ignore[untyped-decorator]
     async def ask(question: str) -> str:
         """Ask the helper."""
         return str(await helper.invoke_async(question))
@@ -88,6 +95,45 @@ async def test_an_agent_as_a_tool(server: ScriptedModelServer, model: Any, recor
     inner = next(s for s in recording.named("invoke_agent") if s.attributes[semconv.AGENT_NAME] == "helper")
     assert inner.parent_id == names["ask"].span_id and names["add"].parent_id == inner.span_id
     assert_exact(recording, server.log)
+
+
+@feature("multi-agent", "tools")
+async def test_a_swarm_hands_over(server: ScriptedModelServer, model: Any, recording: Recording) -> None:
+    def script(body: dict[str, Any]) -> Any:
+        first = "You are reader" in str(body["messages"][0]["content"])
+        if first and body["messages"][-1]["role"] != "tool":
+            return tool_call("handoff_to_agent", {"agent_name": "writer", "message": "write it"})
+        return "done"
+
+    server.reply = script
+    with recording.active():
+        await Swarm([made(model, "reader"), made(model, "writer")]).invoke_async("go")
+    assert list(dict.fromkeys(recording.agents())) == ["reader", "writer"]
+    (handed,) = recording.named("execute_tool")
+    assert handed.attributes[semconv.TOOL_NAME] == "handoff_to_agent"
+    assert handed.attributes[semconv.AGENT_NAME] == "reader"
+    turns = [span.attributes[semconv.AGENT_NAME] for span in recording.named("invoke_agent")]
+    assert turns == ["reader", "writer"]
+    assert_exact(recording, server.log)
+
+
+@feature("multi-agent", "concurrency")
+async def test_a_graph_runs_branches_at_once(
+    server: ScriptedModelServer, model: Any, recording: Recording
+) -> None:
+    graph = GraphBuilder().set_max_node_executions(9)  # without a bound it warns
+    for name in ("planner", "left", "right", "judge"):
+        graph.add_node(made(model, name), f"node-{name}")
+    for before, after in (("planner", "left"), ("planner", "right"), ("left", "judge"), ("right", "judge")):
+        graph.add_edge(f"node-{before}", f"node-{after}", condition=both_done if after == "judge" else None)
+    graph.set_entry_point("node-planner")
+    server.reply = lambda body: "done"
+    with recording.active():
+        await graph.build().invoke_async("go")
+    first, *branches, last = recording.agents()
+    assert (first, sorted(map(str, branches)), last) == ("planner", ["left", "right"], "judge")
+    assert len(recording.named("invoke_agent")) == 4
+    assert_each_exact(recording, server.log)
 
 
 @feature("tools")
