@@ -30,21 +30,26 @@ from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_diges
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.aliases import StepMetrics
-from agentlightning.types.sections import TrainingSection
+from agentlightning.types.sections import EnvironmentSection, TrainingSection
 
 
 class RL:
     """Trains with ``recipe`` as ``training`` says: steps, batch size, failure table, quorum and schedule.
 
-    ``headroom_tasks``: held-out tasks that scripted policies answer. Raises ``UsageError`` if the schedule
+    Of ``environment`` it reads how many tasks scripted policies answer. Raises ``UsageError`` if the schedule
     does not work with the recipe.
     """
 
-    def __init__(self, recipe: Recipe, training: TrainingSection, *, headroom_tasks: int = 100) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        training: TrainingSection,
+        environment: EnvironmentSection = EnvironmentSection(),
+    ) -> None:
         check_schedule(recipe, training)
         self.recipe = recipe
         self.training = training
-        self.headroom_tasks = headroom_tasks
+        self.environment = environment
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate; return both evaluations and the seconds of training for the summary."""
@@ -297,7 +302,7 @@ class RLJob:
             return
         self.headroom["policy"] = before.reward
         for name in self.context.headroom:
-            if evaluation := await self.measure(name, policy=name, limit=self.rl.headroom_tasks):
+            if evaluation := await self.measure(name, policy=name, limit=self.rl.environment.headroom_tasks):
                 self.headroom[name] = evaluation.reward
         ceiling = self.headroom.get("oracle", 1.0)
         room = 100 * (ceiling - before.reward)

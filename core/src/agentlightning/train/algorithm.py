@@ -62,6 +62,6 @@ def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms["rl"].factory(
-        recipe=recipe, training=config.training, headroom_tasks=config.environment.headroom_tasks
+        recipe=recipe, training=config.training, environment=config.environment
     )
     return made

@@ -23,11 +23,12 @@ from agentlightning.run_program.commands.command import UnknownField
 from agentlightning.run_program.commands.settings import EXIT_STATUS, JSON_LINE, RewardSection
 from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import PolicySource, fetch_pretrained
-from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
+from agentlightning.train.run_config import PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder, missing_policy_message
+from agentlightning.types.sections import DataSection
 
 
 class ConfiguredRun(NamedTuple):

@@ -16,10 +16,10 @@ from pydantic.fields import FieldInfo
 
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
 from agentlightning.train.policies import PolicySource
-from agentlightning.train.run_config import DataSection, PolicySection, RunConfig
+from agentlightning.train.run_config import PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import FILE, Quorum, Section
+from agentlightning.types.sections import FILE, DataSection, Quorum, Section
 
 
 class RunFields(TypedDict, total=False):

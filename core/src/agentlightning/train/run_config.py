@@ -22,7 +22,13 @@ from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
 from agentlightning.types import LLM
 from agentlightning.types.policy import PolicyFolder
-from agentlightning.types.sections import NamesOrDefault, Section, Text, TrainingSection
+from agentlightning.types.sections import (
+    EnvironmentSection,
+    NamesOrDefault,
+    Section,
+    Text,
+    TrainingSection,
+)
 
 
 class AgentSection(RunnerSection):
@@ -47,33 +53,6 @@ class AgentSection(RunnerSection):
         if self.command is None and (self.reward is not None or self.program != ProgramSection()):
             raise ValueError("agent: reward and program belong to a command, and there is none")
         return self
-
-
-class DataSection(Section):
-    """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""
-
-    file: str | None = None
-    """Path of a file with a task in each line or row."""
-    target: str | None = None
-    """``module:function`` that returns the tasks."""
-    args: dict[str, Any] = {}
-    """Keyword arguments of ``target``."""
-    limit: int | None = Field(default=None, ge=1)
-    """At most this many tasks, the first ones."""
-
-
-class EnvironmentSection(Section):
-    """The tasks, and the scripted policies to compare with."""
-
-    train: DataSection | None = None
-    """Tasks to train on."""
-    val: DataSection | None = None
-    """Held-out tasks, for evaluations."""
-    headroom: dict[str, Text] = {}
-    """Scripted policies that bound the possible gain, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
-    to the script of a ScriptedModelServer."""
-    headroom_tasks: int = Field(default=100, ge=1)
-    """Held-out tasks that scripted policies answer."""
 
 
 class PolicySection(Section):

@@ -1,4 +1,4 @@
-"""The settings of training, and the types of fields that all sections of a run's description share.
+"""Sections of a run's description that several rooms read, and the types of fields that all sections share.
 
 A type says what a field accepts, and how the JSON Schema of a run's YAML file describes the field.
 """
@@ -121,3 +121,30 @@ class TrainingSection(Section):
     """Number of later steps whose rollouts run while a step is trained (``docs/async.md``)."""
     dynamic_sampling: int = Field(default=0, ge=0)
     """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
+
+
+class DataSection(Section):
+    """A dataset: ``file`` (.jsonl, .json, .csv, .parquet) or ``target`` with ``args``."""
+
+    file: str | None = None
+    """Path of a file with a task in each line or row."""
+    target: str | None = None
+    """``module:function`` that returns the tasks."""
+    args: dict[str, Any] = {}
+    """Keyword arguments of ``target``."""
+    limit: int | None = Field(default=None, ge=1)
+    """At most this many tasks, the first ones."""
+
+
+class EnvironmentSection(Section):
+    """The tasks, and the scripted policies to compare with."""
+
+    train: DataSection | None = None
+    """Tasks to train on."""
+    val: DataSection | None = None
+    """Held-out tasks, for evaluations."""
+    headroom: dict[str, Text] = {}
+    """Scripted policies that bound the possible gain, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
+    to the script of a ScriptedModelServer."""
+    headroom_tasks: int = Field(default=100, ge=1)
+    """Held-out tasks that scripted policies answer."""

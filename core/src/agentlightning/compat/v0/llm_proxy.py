@@ -96,8 +96,9 @@ class LLMProxy:
         if self.store is None:
             raise UsageError("LLMProxy: give it a store before it starts, LLMProxy(store=…)")
         os.environ.setdefault("AGL_SECRET", os.urandom(32).hex())
-        settings = GatewaySection(listen=f"{self.host}:{self.port}")
-        gateway = Gateway(plain_store(self.store), Keys.from_env(), settings)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        listen = GatewaySection(listen=f"{host}:{self.port}")
+        gateway = Gateway(plain_store(self.store), Keys.from_env(), listen)
         self.attach(gateway)
         await gateway.start()
         self._own = True
