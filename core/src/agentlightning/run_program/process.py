@@ -19,6 +19,7 @@ from pathlib import Path
 from agentlightning.decorator.errors import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
+from agentlightning.run_program.inside.import_hook import watched_root
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree
@@ -182,5 +183,5 @@ def watched_packages(plugins: Plugins) -> list[str]:
     frameworks with an adapter here. Adapters that only the program's environment has are found when the
     program imports an SDK.
     """
-    roots = {spec.framework.partition(".")[0] for spec in plugins.adapters.values()}
+    roots = {watched_root(spec.framework) for spec in plugins.adapters.values()}
     return sorted({"agentlightning", *SDKS, *roots})

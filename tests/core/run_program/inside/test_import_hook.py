@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from agentlightning.run_program.inside.import_hook import ImportWatcher
+from agentlightning.run_program.inside import import_hook
+from agentlightning.run_program.inside.import_hook import ImportWatcher, watched_root
 
 
 class Site:
@@ -129,3 +130,19 @@ def test_a_fork_forgets_what_other_threads_import(site: Site) -> None:
         may.set()
         thread.join()
         del sys.modules["hold"]
+
+
+def test_of_a_shared_name_only_the_package_below_is_watched(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else capture would begin in the middle of the program's own import of ``google.protobuf``."""
+    assert watched_root("google.adk") == "google.adk" and watched_root("agents.tracing") == "agents"
+    monkeypatch.setattr(import_hook, "SHARED", {"space"})
+    site.watcher.roots = {watched_root("space.graph")}
+    site.write("space/other.py")
+    site.write("space/graph/__init__.py")
+    site.write("space/graph/node.py")
+    importlib.import_module("space.other")
+    assert site.notified == []
+    importlib.import_module("space.graph.node")
+    assert site.notified == ["space.graph", "space.graph.node"]

@@ -21,6 +21,14 @@ from typing import Any
 WATCH_VARIABLE = "AGL_WATCH"
 """Environment variable: packages whose import begins capture, separated by commas."""
 OnImport = Callable[[str], None]
+SHARED = frozenset({"google"})
+"""Names that packages of many owners share: the package below is watched, not every import of one."""
+
+
+def watched_root(module: str) -> str:
+    """Return the package to watch for a framework's ``module``."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] in SHARED else 1])
 
 
 class ImportWatcher:
@@ -41,7 +49,7 @@ class ImportWatcher:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that a later finder returns."""
-        root = name.partition(".")[0]
+        root = watched_root(name)
         if root not in self.roots or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:

@@ -21,7 +21,7 @@ from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.capture.spans.processors import unfinished_spans
 from agentlightning.plugins.manager import load
 from agentlightning.run_program.inside.exporter import SpanExporter
-from agentlightning.run_program.inside.import_hook import OnImport
+from agentlightning.run_program.inside.import_hook import OnImport, watched_root
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.specs import AdapterSpec
 
@@ -71,7 +71,7 @@ class AdapterActivator:
         after_fork_in_child(self._renew_lock)
         self._again = False
         self._tried: Counter[str] = Counter()
-        self.roots = {spec.framework.partition(".")[0] for spec in self._pending}
+        self.roots = {watched_root(spec.framework) for spec in self._pending}
         for name in names:
             if name not in known:
                 exporter.adapter(name, "it is not installed in the program's environment")
