@@ -54,7 +54,7 @@ def finetune(
     policy: str, chats: str, output: Path, held_out: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Do what ``agl sft`` does; ``settings``: the fields of ``SftSettings``."""
-    from agl_local.machine import auto_threads
+    from agl_local.cores import auto_threads
     from agl_local.sft.finetune import SftSettings
     from agl_local.sft.job import load_chats, run
 
