@@ -94,13 +94,13 @@ class VLLM:
 
 
 @asynccontextmanager
-async def vllm(python: Path, model: Path, log: Path) -> AsyncIterator[VLLM]:
-    """vLLM on ``model``, serving it as :data:`NAME`."""
+async def vllm(python: Path, model: Path, log: Path, *flags: str) -> AsyncIterator[VLLM]:
+    """vLLM on ``model``, serving it as :data:`NAME`. ``flags``: of its command line, beside :data:`FLAGS`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), *FLAGS]
+    command += ["--host", "127.0.0.1", "--port", str(port), *FLAGS, *flags]
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=out, stderr=out, env=os.environ | SETTINGS, start_new_session=True

@@ -52,14 +52,16 @@ FLAT = {"type": "function", "name": "vote", "description": "Vote.", "parameters"
 FORM = {"type": "json_schema", "json_schema": {"name": "vote", "schema": SCHEMA, "strict": True}}
 SAID = [{"role": "user", "content": TASK}]
 LIMIT = 96
+POLICY, OWN = "policy", "own"
+"""Names of the model. Calls to the second one keep the agent's own sampling."""
 Cell = Callable[[Asked], Awaitable[Any]]
 
 
-def chat(**fields: Any) -> Cell:
+def chat(model: str = POLICY, **fields: Any) -> Cell:
     async def ask(asked: Asked) -> Any:
         async with asked.client() as client:
             create: Any = client.chat.completions.create
-            return await create(model="policy", messages=SAID, max_tokens=LIMIT, **fields)
+            return await create(model=model, messages=SAID, max_tokens=LIMIT, **fields)
 
     return ask
 
@@ -212,7 +214,7 @@ CELLS: dict[str, dict[str, Cell]] = {
         "json_schema": pydantic_ai("native"),
         "json_object": pydantic_ai("prompted"),
         "required tool": pydantic_ai("tool"),
-        "named tool": pydantic_ai(tool_choice=["vote"]),
+        "named tool": pydantic_ai("tool", tool_choice=["final_result"]),
         "no parallel tools": pydantic_ai(parallel_tool_calls=False),
     },
     "OpenAI Agents": {
@@ -252,5 +254,10 @@ LACKS: dict[str, dict[str, str]] = {
     "LangChain": {"previous_response_id": "its chat completions have none"},
     "Agent Framework": {"previous_response_id": "its chat completion client has none"},
 }
-REFUSED: dict[tuple[str, str], str] = {}
-"""Cells that are not served, and why."""
+OWN_SAMPLING: dict[str, Cell] = {
+    "own temperature": chat(OWN, temperature=0.7),
+    "own top_p": chat(OWN, top_p=0.8),
+}
+"""Calls whose sampling is not the run's, of the openai SDK."""
+REFUSED: dict[tuple[str, str, str], str] = {}
+"""Engine, framework and feature of cells that are not served, and why."""

@@ -31,7 +31,7 @@ from agl_verl.rows import WEIGHTS
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What the driver hears of a step's rows."""
     found: list[list[str]] = []
-    monkeypatch.setattr(gap, "tell", found.append)
+    monkeypatch.setattr(gap, "tell", lambda keys, cap: found.append(keys))
     return found
 
 

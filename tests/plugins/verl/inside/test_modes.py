@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("verl", reason="verl has an environment of its own: make test-verl-inside")
 
+import msgspec
 import safetensors.torch
 from plugins.local.engine_fixtures import small_policy
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
@@ -23,6 +24,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.rollout.replica import RolloutReplica
 
 import agentlightning as agl
+from agentlightning.types.arrays import Flags
 from agl_local.policy.folder import save_policy, state
 from agl_verl.config.modes import BUFFERS
 from agl_verl.config.options import overrides, read_options
@@ -33,7 +35,7 @@ from agl_verl.inside.steps.sampler import StepBuffer
 from agl_verl.rows import Step, TrainRow, pack, unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")  # verl's, where nobody asked for one
-ROW = TrainRow([1], [2, 3], [1, 1], [-1.0, -2.0], [0.5, 0.5], [1.0, 1.0], [0, 0], 1, 2, [1, 0])
+ROW = TrainRow([1], [2, 3], [1, 1], [-1.0, -2.0], [0.5, 0.5], [1.0, 1.0], [0, 0], 1, 2, [1, 0], [0, 0])
 APART = {"mode": "separate_async", "device": "cuda", "engine": "vllm", "engine_gpus": 2, "ranks": 2}
 
 
@@ -146,6 +148,27 @@ def test_a_step_is_fetched_when_it_is_sampled(
         assert trainer.config.trainer.critic_warmup == (0 if rows else number + 1)
         queue.kv_clear(batch.keys, "train")
     assert not queue.tags and not StepBuffer.asked and StepBuffer.trainer is trainer
+
+
+def test_the_recipes_own_loss_takes_over_with_the_first_token_that_was_sampled_otherwise(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, asked, losses = Queue(), list[int](), list[Any]()
+    for module in (replay_buffer, sampler, trajectories):
+        monkeypatch.setattr(module, "tq", queue)
+    trainer = Trainer(policy, "sync")
+    trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=losses.append)  # type: ignore[attr-defined]
+    recipe = agl.GRPO()
+    monkeypatch.setattr(StepBuffer, "recipe", recipe.model_dump())
+    marked = msgspec.structs.replace(ROW, off_policy=Flags([0, 1]))
+    for number, (row, expected) in enumerate([(ROW, 0), (marked, 1), (marked, 1), (ROW, 1)], start=1):
+        monkeypatch.setattr(sampler, "Channel", lambda row=row: Driver([row], asked))
+        queue.kv_put(f"u{number}", "train", {"is_prompt": True, "status": "pending", "global_steps": number})
+        StepBuffer.asked.append((f"u{number}", number))
+        batch, _ = trainer.buffer.sample(global_steps=number, partition_id="train", batch_size=1)
+        queue.kv_clear(batch.keys, "train")
+        assert len(losses) == expected
+    assert losses[0].recipe == recipe and StepBuffer.recipe is None
 
 
 def test_what_a_checkpoint_of_the_queue_brings_back_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
