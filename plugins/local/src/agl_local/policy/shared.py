@@ -110,7 +110,7 @@ def _write(file: int, number: int, tensors: Mapping[str, Tensor], dtype: torch.d
     try:
         os.ftruncate(file, 0)
         for part in layout.parts(tensors):
-            _append(file, memoryview(part.numpy()))
+            _append(file, part.numpy().data)
         mapped = mmap.mmap(file, layout.size)
     except OSError as error:
         raise NoRoom(f"no room for {layout.size / 2**20:.0f} MiB of shared weights: {error}") from error
