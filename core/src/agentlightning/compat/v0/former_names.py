@@ -76,3 +76,9 @@ class FormerModule(Loader):
         setattr(module, "__getattr__", lambda attribute: former_name(name, attribute))  # noqa: B010
         setattr(module, "__all__", table()["modules"][name].split())  # noqa: B010
         module.__doc__ = f"The names of {module.__name__} in Agent Lightning 0.3 (docs/from-0x.md)."
+        home, attribute = sys.modules[PACKAGE]._HOMES.get(name, ("", name))
+        if not attribute:  # a public name that is a module: both are the same object
+            real = import_module(home)
+            for inherited in ("__getattr__", "__path__"):
+                real.__dict__.setdefault(inherited, getattr(module, inherited))
+            sys.modules[module.__name__] = real
