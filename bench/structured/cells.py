@@ -222,7 +222,7 @@ CELLS: dict[str, dict[str, Cell]] = {
         "required tool": openai_agents(tool_choice="required"),
         "named tool": openai_agents(tool_choice="vote"),
         "no parallel tools": openai_agents(parallel_tool_calls=False),
-        "previous_response_id": openai_agents(api="responses", follow=True),
+        "previous_response_id": openai_agents(output=True, api="responses", follow=True),
     },
     "AutoGen": {
         "json_schema": autogen(Vote),
