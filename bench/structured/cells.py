@@ -104,7 +104,7 @@ def pydantic_ai(output: str = "", **settings: Any) -> Cell:
     return ask
 
 
-def openai_agents(output: bool = False, api: str = "chat", **settings: Any) -> Cell:
+def openai_agents(output: bool = False, api: str = "chat", follow: bool = False, **settings: Any) -> Cell:
     async def ask(asked: Asked) -> Any:
         from agents import (
             Agent,
@@ -118,12 +118,11 @@ def openai_agents(output: bool = False, api: str = "chat", **settings: Any) -> C
 
         set_tracing_disabled(True)
         kind: Any = OpenAIChatCompletionsModel if api == "chat" else OpenAIResponsesModel
-        follow = settings.pop("follow", False)
         agent: Any = Agent(
             name="voter",
             model=kind("policy", asked.client()),
             output_type=Vote if output else None,
-            tools=[] if output or follow else [function_tool(vote)],
+            tools=[] if output else [function_tool(vote)],
             tool_use_behavior="stop_on_first_tool",
             model_settings=ModelSettings(max_tokens=LIMIT, **settings),
         )
