@@ -25,7 +25,7 @@ from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
-from agentlightning.types.failure import MAX_ATTEMPTS
+from agentlightning.types.work import MAX_ATTEMPTS
 
 At = Callable[[int], Any]
 
