@@ -117,7 +117,12 @@ def test_one_that_does_not_start_is_said_and_all_are_closed() -> None:
         engines.start()
     engines.close()
     assert [one.did[1:] for one in each] == [["start", "close"]] * 3
-    assert engines.llm("m") == LLM(endpoint="http://a/v1", replicas=["http://b/v1", "http://c/v1"], model="m")
+    assert engines.llm("m") == LLM(
+        endpoint="http://a/v1",
+        replicas=["http://b/v1", "http://c/v1"],
+        model="m",
+        logprobs_mode="processed",
+    )
 
 
 def test_versions_must_agree() -> None:

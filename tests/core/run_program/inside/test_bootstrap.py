@@ -33,6 +33,7 @@ def test_a_program_that_calls_no_model_loads_nothing() -> None:
     loaded, path = watched.stdout.splitlines()
     assert set(eval(loaded)) <= {
         "agentlightning",
+        "agentlightning._lazy",
         "agentlightning._version",
         "agentlightning.run_program",
         "agentlightning.run_program.inside",
