@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_ai import Agent
+from pydantic_ai import Agent, UsageLimitExceeded, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import agentlightning as agl
 from calc_x.calculator import calculate_text
 from calc_x.grading import grade
+
+MOST = UsageLimits(request_limit=4)
+"""A model that calculates for ever would fill its context."""
 
 
 class Answer(BaseModel):
@@ -37,5 +40,8 @@ async def solve(task: Mapping[str, Any], llm: agl.LLM) -> float:
         tools=[calculate],
         output_type=Answer,
     )
-    result = await agent.run(task["question"])
+    try:
+        result = await agent.run(task["question"], usage_limits=MOST)
+    except UsageLimitExceeded:
+        return 0.0
     return grade(f"{result.output.answer:g}", task["result"])

@@ -44,6 +44,8 @@ def test_a_function_is_run_and_compared() -> None:
     assert coding.grade(task, "```python\ndef square(x):\n    return x + x\n```") == 0.0
     greedy = "```python\ndef square(x):\n    return len([0] * 10**9) and x * x\n```"
     assert coding.grade(task, greedy) == 0.0
+    told = "```python\nprint('x' * 2**{})\ndef square(x):\n    return x * x\n```"
+    assert [coding.grade(task, told.format(power)) for power in (10, 24)] == [1.0, 0.0], "output has a limit"
 
 
 def test_sets_are_joined() -> None:
@@ -85,3 +87,10 @@ def test_the_calculator() -> None:
 def test_a_query_only_reads_and_ends(text: str) -> None:
     sql = task_set("sql-generation")
     assert sql.grade(sql.train[0], text) == 0.0
+
+
+def test_a_query_makes_no_texts_without_end() -> None:
+    sql = task_set("sql-generation")
+    made = {**sql.train[0], "answer": "SELECT length(hex(zeroblob(1000)))"}
+    long = {**made, "answer": "SELECT length(hex(zeroblob(60000)))"}
+    assert [sql.grade(one, one["answer"]) for one in (made, long)] == [1.0, 0.0]

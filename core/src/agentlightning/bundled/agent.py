@@ -6,9 +6,12 @@ its own ``grade``. Its model calls are captured like those of any agent.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 from agentlightning.bundled.task_set import task_set
@@ -46,7 +49,8 @@ class Agent(LitAgent[Any]):
         llm = next((one for one in resources.values() if isinstance(one, LLM)), None)
         if llm is None:
             raise UsageError(f"agent {self.name!r} was given no model among {sorted(resources)}")
-        return self.score(task, await self.answer(task, llm))
+        text = await self.answer(task, llm)
+        return await asyncio.to_thread(self.score, task, text)  # a grader may start a process
 
     def score(self, task: Any, text: str) -> float:
         """Return the reward of an answer."""
@@ -61,7 +65,7 @@ class Agent(LitAgent[Any]):
 
     async def answer(self, task: Any, llm: LLM) -> str:
         """Return the model's final text. The tools that it asks for are run in turn."""
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         of_set = task_set(task["set"]) if isinstance(task, Mapping) and "set" in task else None
         system = self.system_prompt if self.system_prompt is not None else of_set and of_set.system
@@ -73,8 +77,9 @@ class Agent(LitAgent[Any]):
         asked: dict[str, Any] = {"model": llm.model, **llm.sampling_parameters}
         if tools:
             asked["tools"] = [tool_schema(tool) for tool in tools.values()]
+        http, key = DefaultAsyncHttpxClient(verify=_certificates()), llm.api_key or "none"
         with tagged(agent=self.name):
-            async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
+            async with AsyncOpenAI(base_url=llm.endpoint, api_key=key, http_client=http) as client:
                 for _ in range(self.max_turns):
                     reply = await client.chat.completions.create(messages=messages, **asked)
                     said = reply.choices[0].message
@@ -113,6 +118,12 @@ def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
     about = {"name": function.__name__, "description": inspect.getdoc(function) or function.__name__}
     parameters = {"type": "object", "properties": properties, "required": required}
     return {"type": "function", "function": {**about, "parameters": parameters}}
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The trusted certificates, read once: reading takes longer than all the rest of a client."""
+    return ssl.create_default_context()
 
 
 async def _run(tools: Mapping[str, Callable[..., Any]], name: str, arguments: str) -> str:

@@ -1,7 +1,7 @@
 """``coding``: small Python functions, graded by tests that run in a process of their own.
 
-The process has no environment, an empty folder, Python's isolated mode, and limits on CPU time, memory, files
-and processes. It is no jail: it can read what this user can read. Run untrusted models in a container.
+The process has no environment, an empty folder, Python's isolated mode, and limits on CPU time, memory,
+output and processes. It is no jail: it can read what this user can read. Run untrusted models in a container.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FUNCTIONS: tuple[tuple[str, str, str, list[list[Any]]], ...] = (
 # fmt: on
 _HARNESS = """
 import json, resource, sys
-for kind, most in ((resource.RLIMIT_CPU, 4), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, 1 << 30)):
+for kind, most in ((resource.RLIMIT_CPU, 4), (resource.RLIMIT_FSIZE, 1 << 20), (resource.RLIMIT_AS, 1 << 30)):
     resource.setrlimit(kind, (most, most))
 try:
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -88,15 +88,17 @@ def grade(task: Mapping[str, Any], text: str) -> float:
 def _results(task: Mapping[str, Any], code: str) -> Any:
     """Return what the function returns for each call; ``None`` if the process fails or takes too long."""
     given = json.dumps({"code": code, "name": task["name"], "calls": task["calls"]})
-    with tempfile.TemporaryDirectory(prefix="agl-coding-") as folder:
+    with tempfile.TemporaryDirectory(prefix="agl-coding-") as folder, tempfile.TemporaryFile("w+") as output:
         try:
+            # Into a file, whose size is limited: a pipe would be read into this process's memory without end.
             done = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _HARNESS],
-                input=given, capture_output=True, text=True, timeout=SECONDS, cwd=folder, env={},
+                [sys.executable, "-I", "-S", "-c", _HARNESS], input=given, text=True, timeout=SECONDS,
+                stdout=output, stderr=subprocess.DEVNULL, cwd=folder, env={},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return None
-    try:
-        return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
-    except (IndexError, ValueError):
-        return None
+        output.seek(0)
+        try:
+            return json.loads(output.read().splitlines()[-1]) if done.returncode == 0 else None
+        except (IndexError, ValueError):
+            return None

@@ -21,6 +21,8 @@ STEPS = 200_000
 """Instructions of SQLite that a query may take."""
 LIMIT = 1_000
 """Rows that a query may return."""
+BYTES = 100_000
+"""Bytes of a text or blob that a query may make."""
 _COUNTRIES = ("Norway", "Peru", "Japan", "Kenya")
 _CONTINENTS = ("Europe", "America", "Asia", "Africa")
 
@@ -87,6 +89,7 @@ def _rows(sql: str) -> list[tuple[Any, ...]] | None:
         database.executescript(SCHEMA + _ROWS)
         database.set_authorizer(_only_read)
         database.set_progress_handler(lambda: 1, STEPS)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BYTES)
         return database.execute(sql.strip().rstrip(";")).fetchmany(LIMIT)
     except (sqlite3.Error, sqlite3.Warning, ValueError):
         return None
