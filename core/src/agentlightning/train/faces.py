@@ -17,8 +17,8 @@ from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
+from agentlightning.train.early_keys import POLICY, steps_of
 from agentlightning.train.policies import fetch_pretrained
-from agentlightning.train.seed_keys import POLICY, steps_of
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import UsageError
 
