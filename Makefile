@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -132,6 +132,9 @@ bench: .venv/demo ## import time and install size of the core; the last line is 
 
 bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON
 	@$(PY) bench/records.py
+
+bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's file to verl's process; the last line is JSON
+	@$(PY) bench/step.py $(STEP)
 
 bench-real: .venv/test ## a pretrained model of 135M beside transformers, vLLM and TRL; the last line is JSON
 	@$(PY) bench/real_model/run.py

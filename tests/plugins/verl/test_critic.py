@@ -40,16 +40,17 @@ def lines(recipe: agl.Recipe = PPO, **options: Any) -> dict[str, str]:
 
 def test_a_row_is_paid_at_the_last_token_of_each_call() -> None:
     found = train_row(row((2, 4, 1.0), (6, 8, 0.75)), PPO)
-    assert found.prompt == [10, 11] and found.mask == [1, 1, 0, 0, 1, 1]
-    assert found.carrier == [0.0, 0.25, 0.0, 0.0, 0.0, 0.75]
-    assert found.weights == [0.1, 0.1, 0.0, 0.0, 0.1, 0.1]
+    columns = found.columns()
+    assert found.prompt == [10, 11] and columns.mask.tolist() == [1, 1, 0, 0, 1, 1]
+    assert columns.carrier.tolist() == [0.0, 0.25, 0.0, 0.0, 0.0, 0.75]
+    assert columns.weights.tolist() == [0.1, 0.1, 0.0, 0.0, 0.1, 0.1]
 
 
 def test_minibatches_scale_weights_and_no_rewards() -> None:
     made = step([row((2, 4, 1.0))] * 4, agl.PPO(minibatches=2, epochs=3))
     assert (made.share, made.optimizer_steps) == (2, 6)
-    assert {tuple(one.weights[:2]) for one in made.rows} == {(0.2, 0.2)}
-    assert {tuple(one.carrier[:2]) for one in made.rows} == {(0.0, 1.0)}
+    assert {tuple(one.columns().weights[:2]) for one in made.rows} == {(0.2, 0.2)}
+    assert {tuple(one.columns().carrier[:2]) for one in made.rows} == {(0.0, 1.0)}
 
 
 @pytest.mark.parametrize(("rows", "steps"), [

@@ -35,17 +35,20 @@ def row(mask: list[int], **given: object) -> Row:
 def test_the_prompt_ends_where_training_begins() -> None:
     found = train_row(row([0, 0, 1, 1, 0, 1]))
     assert (found.prompt, found.response) == ([10, 11], [12, 13, 14, 15])
-    assert found.mask == [1, 1, 0, 1]
-    assert found.logprobs == [-1.0, -1.0, 0.0, -1.0]
-    assert found.carrier == [0.125, 0.125, 0.0, 0.125]
+    columns = found.columns()
+    assert columns.mask.tolist() == [1, 1, 0, 1]
+    assert columns.logprobs.tolist() == [-1.0, -1.0, 0.0, -1.0]
+    assert columns.carrier.tolist() == [0.125, 0.125, 0.0, 0.125]
+    assert found.runs == [2, 1, 1]
     assert (found.oldest, found.newest) == (3, 3)
 
 
 def test_a_token_that_is_not_known_to_be_of_the_version_that_is_trained_is_stale() -> None:
     merged = row([0, 1, 0, 1, 1], versions=[-1, 2, -1, 3, -1])
-    assert for_recipe(merged, GRPO, version=3).stale == [1, 0, 0, 1]
+    assert for_recipe(merged, GRPO, version=3).columns().stale.tolist() == [1, 0, 0, 1]
     (made,) = unpack(pack(step([merged], GRPO, version=2))).rows
-    assert (made.stale, made.oldest, made.newest) == ([0, 0, 1, 1], 2, 3)
+    assert (made.columns().stale.tolist(), made.oldest, made.newest) == ([0, 0, 1, 1], 2, 3)
+    assert made.stale_tokens == 2
 
 
 @given(
@@ -59,10 +62,11 @@ def test_the_carrier_sums_to_what_credit_means(tokens: list[tuple[bool, float, f
     advantages = [a if m else 0.0 for m, (_, a, _) in zip(mask, tokens, strict=True)]
     weights = [w if m else 0.0 for m, (_, _, w) in zip(mask, tokens, strict=True)]
     found = train_row(row(mask, advantages=advantages, weights=weights))
-    assert sum(found.carrier) == pytest.approx(sum(a * w for a, w in zip(advantages, weights, strict=True)))
+    columns = found.columns()
+    assert sum(columns.carrier) == pytest.approx(sum(a * w for a, w in zip(advantages, weights, strict=True)))
     assert found.prompt + found.response == row(mask).token_ids
-    assert sum(found.mask) == sum(mask)
-    assert all(m or not c for m, c in zip(found.mask, found.carrier, strict=True))
+    assert sum(columns.mask) == sum(mask) == found.trained_tokens
+    assert all(m or not c for m, c in zip(columns.mask, columns.carrier, strict=True))
 
 
 def test_versions_span_the_trained_tokens() -> None:
@@ -85,13 +89,13 @@ def segment(start: int, end: int, **given: object) -> Segment:
 def test_tokens_that_were_sampled_otherwise_are_marked(given: dict[str, object]) -> None:
     two = {"segments": [segment(1, 2), segment(3, 5)], **given}
     made = step([row([0, 1, 0, 1, 1], **two)], GRPO)
-    assert [list(one.off_policy) for one in made.rows] == [[0, 0, 1, 1]]
+    assert [one.columns().off_policy.tolist() for one in made.rows] == [[0, 0, 1, 1]]
     assert made.off_policy and made.off_policy_cap == 2.0
     assert not step([row([0, 1, 0, 1, 1])], GRPO).off_policy
 
 
 def test_all_tokens_of_another_temperature_are_marked() -> None:
-    assert train_row(row([0, 1, 0, 1], temperature=0.5)).off_policy == [1, 0, 1]
+    assert train_row(row([0, 1, 0, 1], temperature=0.5)).columns().off_policy.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +127,16 @@ def test_a_step_travels_as_bytes() -> None:
     assert unpack(pack(made)) == made
 
 
+def test_what_travels_does_not_grow_with_what_tokens_have_in_common() -> None:
+    mask = [0] + [0] * 900 + [1] * 100
+    one = [row(mask, token_ids=list(range(1001)))]
+    two = [row(mask * 2, token_ids=list(range(2002)))]
+    sizes = [len(pack(step(rows, GRPO))) for rows in (one, two)]
+    assert sizes[1] - sizes[0] == pytest.approx(
+        1001 * 4 + 100 * 4, rel=0.05
+    )  # ids, and logprobs where trained
+
+
 def test_the_first_token_is_refused() -> None:
     with pytest.raises(CannotTrain, match="first token"):
         train_row(row([1, 1]))
@@ -140,7 +154,7 @@ def test_minibatches_share_the_rows_and_the_weights_stay_what_they_were(
     assert (made.share, made.optimizer_steps) == (share, 3 * steps)
     assert share % ranks == 0
     for one in made.rows:  # each optimizer step sees one part in `steps` of them
-        assert sum(one.weights) / steps == pytest.approx(0.5)
+        assert sum(one.columns().weights) / steps == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("given", "steps"), [({}, 0), ({"kl": 0.1}, 1), ({"entropy": 0.1}, 1)])
@@ -157,6 +171,6 @@ def test_tokens_know_their_calls() -> None:
         Segment(call_id="c", start=5, end=6, advantage=1.0, trained=False),
     ]
     found = train_row(row([0, 1, 0, 1, 1, 0], segments=segments))
-    assert found.segments == [0, -1, 1, 1, -1]
+    assert found.columns().segments.tolist() == [0, -1, 1, 1, -1]
     with pytest.raises(CannotTrain, match="no trained call"):
         train_row(row([0, 1, 0, 1, 1, 1], segments=segments), agl.GRPO(ratio_level="sequence"))

@@ -144,7 +144,7 @@ def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
         "tokens": sum(len(row.token_ids) for row in rows),
         "tokens_trained": all_trained - idle,
         "tokens_zero_advantage": idle,
-        "tokens_version_unknown": all_trained - sum(v >= 0 for row in rows for v in row.versions),
+        "tokens_version_unknown": all_trained - sum(sum(_versions(row).values()) for row in rows),
     }
     ages = sum((_ages(row) for row in rows), Counter[int]())
     if ages:
@@ -168,6 +168,15 @@ def _ages(row: Row) -> Counter[int]:
     """Age in versions → trained tokens of that age, for tokens with a known version."""
     if "staleness" not in row.metadata:
         return Counter()
-    versions = Counter(version for version in row.versions if version >= 0)
+    versions = _versions(row)
     trained = row.metadata["staleness"] + min(versions)
     return Counter({trained - version: n for version, n in versions.items()})
+
+
+def _versions(row: Row) -> Counter[int]:
+    """Known version → trained tokens of that version. A call has one version, which its segment repeats."""
+    found: Counter[int] = Counter()
+    for segment in row.segments:
+        if segment.trained and (version := row.versions[segment.start]) >= 0:
+            found[version] += segment.end - segment.start
+    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
-from agentlightning.types.tokens import TokenIds, little_endian
+from agentlightning.types.tokens import WIDTH, TokenIds, little_endian
 
 if TYPE_CHECKING:
     _Ints: TypeAlias = array[int]
@@ -107,6 +107,34 @@ def unpack_float32(data: bytes) -> Floats:
     """Undo :func:`pack_float32`."""
     found: Floats = Floats(little_endian(array("f", data)))
     return found
+
+
+def pack_int64(values: Iterable[int]) -> bytes:
+    """Pack whole numbers as little-endian int64. An array is widened column by column of its bytes, because
+    a step of long rollouts has tens of millions of numbers, which would all become Python objects.
+    """
+    if isinstance(values, TokenIds):
+        return _widened(values.packed(), WIDTH)
+    if isinstance(values, Flags | Ints):
+        return _widened(little_endian(array(values.code, values)).tobytes(), values.itemsize)
+    return little_endian(array("q", values)).tobytes()
+
+
+_SIGN = bytes(0xFF if byte & 0x80 else 0 for byte in range(256))
+_POSITIVE = bytes(range(0x80))
+
+
+def _widened(data: bytes, width: int) -> bytes:
+    """Little-endian integers of ``width`` bytes as integers of eight."""
+    found = bytearray(len(data) // width * 8)
+    for place in range(width):
+        found[place::8] = data[place::width]
+    top = data[width - 1 :: width]
+    if top.translate(None, _POSITIVE):  # a negative number, whose sign fills the bytes above
+        sign = top.translate(_SIGN)
+        for place in range(width, 8):
+            found[place::8] = sign
+    return bytes(found)
 
 
 def unwrap_scalar(value: Any, *, one_element: bool = False) -> Any:

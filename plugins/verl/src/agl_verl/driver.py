@@ -222,7 +222,9 @@ class VerlDriver:
             step = int(said["step"]) - 1  # verl counts from one
             began = time.perf_counter()
             batch = await self._job.collect(step)
-            rows = rows_of(batch.rows, self.recipe, self.options.ranks, self._version)
+            rows = await asyncio.to_thread(
+                rows_of, batch.rows, self.recipe, self.options.ranks, self._version
+            )
             if step < self.options.critic_warmup:
                 rows.optimizer_steps = 0
             self._measured = {}
@@ -230,11 +232,11 @@ class VerlDriver:
                 step,
                 batch,
                 rows.optimizer_steps,
-                sum(sum(row.stale) for row in rows.rows),
+                sum(row.stale_tokens for row in rows.rows),
                 time.perf_counter() - began,
                 time.perf_counter(),
             )
-            return pack(rows)
+            return await asyncio.to_thread(pack, rows)
         except BaseException as error:
             self._failure = error
             await self._on_lost({"what": f"got no rows ({type(error).__name__})"})
@@ -284,6 +286,7 @@ class VerlDriver:
         await self._release()  # its synchronous trainer wakes servers without a word; they are awake now
         found = self._metrics(done)
         updating = time.perf_counter() - done.since
+        digest = await asyncio.to_thread(lambda: rows_digest(canonical_order(batch.rows)))
         await self._job.report(
             StepReport(
                 run_id=self._job.run_id,
@@ -292,7 +295,7 @@ class VerlDriver:
                 policy_version=self._version,
                 metrics={**batch.metrics, **found},
                 seconds={"rollout": done.seconds, "update": updating},
-                rows_digest=rows_digest(canonical_order(batch.rows)),
+                rows_digest=digest,
             )
         )
         if self._checkpoints.complete(step + 1, self._job.state()):

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import mul
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from agentlightning.credit.advantage.critic import token_rewards
 from agentlightning.types import Recipe, Row, UsageError
@@ -27,24 +29,96 @@ OUTSIDE = -1
 
 
 class TrainRow(msgspec.Struct, array_like=True):
-    """One row. All but ``prompt`` and the versions have one entry a response token."""
+    """One row. Neighbouring tokens of the response that have equal values form a run, and the columns have
+    one entry a run: a row of thousands of tokens has a few dozen.
+    """
 
     prompt: TokenIds
     response: TokenIds
+    runs: Ints
+    """Tokens of each run."""
     mask: Flags
-    logprobs: Floats
     carrier: Floats
     """Weight × advantage; with a critic, the reward."""
     weights: Floats
     segments: Ints
-    """Which call of the row wrote the token, for sequence objectives."""
+    """Which call of the row wrote the run, for sequence objectives."""
+    stale: Flags
+    """1 where a trained run is not known to be of the version that is trained."""
+    off_policy: Flags
+    """1 where a trained run was drawn from another distribution than the policy's, with its logprob."""
+    logprobs: bytes
+    """Of the trained tokens alone, as float32, the precision of engines and of verl."""
     oldest: int
     newest: int
     """Policy versions that its trained tokens were sampled from."""
-    stale: Flags
-    """1 where a trained token is not known to be of the version that is trained."""
-    off_policy: Flags
-    """1 where a trained token was drawn from another distribution than the policy's, with its logprob."""
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of trained tokens."""
+        return len(self.logprobs) // 4
+
+    @property
+    def stale_tokens(self) -> int:
+        """Number of trained tokens that may be of another version."""
+        return sum(count for count, stale in zip(self.runs, self.stale, strict=True) if stale)
+
+    def columns(self) -> Columns:
+        """Return the values of each response token."""
+        runs = np.frombuffer(self.runs, np.int32)
+        values = (np.repeat(np.frombuffer(getattr(self, name), kind), runs) for name, kind in _RUNS.items())
+        found = dict(zip(_RUNS, values, strict=True))
+        logprobs = np.zeros(len(self.response))
+        logprobs[found["mask"] == 1] = np.frombuffer(self.logprobs, "<f4")
+        return Columns(logprobs=logprobs, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Values of the response tokens of a row, each an array with one entry a token; see :class:`TrainRow`."""
+
+    mask: np.ndarray[Any, Any]
+    logprobs: np.ndarray[Any, Any]
+    carrier: np.ndarray[Any, Any]
+    weights: np.ndarray[Any, Any]
+    segments: np.ndarray[Any, Any]
+    stale: np.ndarray[Any, Any]
+    off_policy: np.ndarray[Any, Any]
+
+    def row(self, prompt: TokenIds, response: TokenIds, versions: tuple[int, int]) -> TrainRow:
+        """Return the row of these values. ``versions``: the oldest and the newest."""
+        columns = [getattr(self, name) for name in _RUNS]
+        changes = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+        starts = np.flatnonzero(np.concatenate(([True], changes)))
+        runs = np.diff(np.append(starts, len(response)))
+        values = {
+            name: _KINDS[name](column[starts].astype(_RUNS[name]).tobytes())
+            for name, column in zip(_RUNS, columns, strict=True)
+        }
+        trained = self.logprobs[self.mask == 1].astype("<f4").tobytes()
+        return TrainRow(
+            prompt,
+            response,
+            Ints(runs.astype(np.int32).tobytes()),
+            **values,
+            logprobs=trained,
+            oldest=versions[0],
+            newest=versions[1],
+        )
+
+
+_RUNS: dict[str, type[np.generic]] = {
+    "mask": np.int8,
+    "carrier": np.float64,
+    "weights": np.float64,
+    "segments": np.int32,
+    "stale": np.int8,
+    "off_policy": np.int8,
+}
+"""Columns that are shipped by runs."""
+_KINDS: dict[str, Any] = {
+    name: {np.int8: Flags, np.int32: Ints, np.float64: Floats}[kind] for name, kind in _RUNS.items()
+}
 
 
 class Step(msgspec.Struct):
@@ -77,22 +151,22 @@ def train_row(row: Row, recipe: Recipe, scale: int = 1, version: int = 0) -> Tra
     if start < 1:
         what = "has no trained token" if start else "trains its first token, which nothing predicts"
         raise CannotTrain(f"row {row.row_id} {what}")
-    versions = [v for v, trained in zip(row.versions, row.mask, strict=True) if trained and v >= 0] or [0]
-    weights = Floats(scale * w for w in row.weights)
-    carrier = token_rewards(row) if recipe.critic else map(mul, weights, row.advantages)
-    return TrainRow(
-        prompt=row.token_ids[:start],
-        response=row.token_ids[start:],
-        mask=row.mask[start:],
-        logprobs=row.logprobs[start:],
-        carrier=Floats(carrier)[start:],
-        weights=weights[start:],
-        segments=_segments(row, recipe)[start:],
-        oldest=min(versions),
-        newest=max(versions),
-        stale=Flags(on and v != version for on, v in zip(row.mask, row.versions, strict=True))[start:],
-        off_policy=off_policy[start:],
-    )
+    mask, versions = np.frombuffer(row.mask, np.int8), np.frombuffer(row.versions, np.int32)
+    weights = scale * np.frombuffer(row.weights)
+    carrier = token_rewards(row) if recipe.critic else weights * np.frombuffer(row.advantages)
+    known = versions[(mask == 1) & (versions >= 0)]
+    of_token = {
+        "mask": mask,
+        "logprobs": np.frombuffer(row.logprobs),
+        "carrier": np.asarray(carrier),
+        "weights": weights,
+        "segments": _segments(row, recipe),
+        "stale": (mask == 1) & (versions != version),
+        "off_policy": np.frombuffer(off_policy, np.int8),
+    }
+    columns = Columns(**{name: values[start:] for name, values in of_token.items()})
+    ends = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    return columns.row(row.token_ids[:start], row.token_ids[start:], ends)
 
 
 def _off_policy(row: Row, recipe: Recipe) -> Flags:
@@ -117,14 +191,14 @@ def _off_policy(row: Row, recipe: Recipe) -> Flags:
     return found
 
 
-def _segments(row: Row, recipe: Recipe) -> Ints:
+def _segments(row: Row, recipe: Recipe) -> np.ndarray[Any, Any]:
     """Each token's call, by its place in the row."""
-    found: Ints = Ints(Ints([OUTSIDE]) * len(row.token_ids))
+    found = np.full(len(row.token_ids), OUTSIDE, np.int32)
     for number, segment in enumerate(row.segments):
         if segment.trained:
-            found[segment.start : segment.end] = Ints([number]) * (segment.end - segment.start)
-    if recipe.ratio_level == "sequence" and any(
-        trained and number == OUTSIDE for trained, number in zip(row.mask, found, strict=True)
+            found[segment.start : segment.end] = number
+    if recipe.ratio_level == "sequence" and np.any(
+        (found == OUTSIDE) & (np.frombuffer(row.mask, np.int8) == 1)
     ):
         raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (ratio_level 'sequence')")
     return found
@@ -153,7 +227,7 @@ def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:
     if rows and (recipe.kl or recipe.entropy):
         return True
     if recipe.critic:
-        return sum(sum(row.mask) for row in rows) > 1
+        return sum(row.trained_tokens for row in rows) > 1
     return any(any(row.carrier) for row in rows)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("verl", reason="verl has an environment of its own: make test-verl-inside")
 
-import msgspec
+import numpy as np
 import safetensors.torch
 from plugins.local.engine_fixtures import small_policy
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
@@ -24,7 +24,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.rollout.replica import RolloutReplica
 
 import agentlightning as agl
-from agentlightning.types.arrays import Flags
+from agentlightning.types.tokens import TokenIds
 from agl_local.policy.folder import save_policy, state
 from agl_verl.config.modes import BUFFERS
 from agl_verl.config.options import overrides, read_options
@@ -32,10 +32,18 @@ from agl_verl.inside.main import configuration
 from agl_verl.inside.serving.replica import EmbeddedServer
 from agl_verl.inside.steps import sampler, trajectories
 from agl_verl.inside.steps.sampler import StepBuffer
-from agl_verl.rows import Step, TrainRow, pack, unpack
+from agl_verl.rows import Columns, Step, TrainRow, pack, unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")  # verl's, where nobody asked for one
-ROW = TrainRow([1], [2, 3], [1, 1], [-1.0, -2.0], [0.5, 0.5], [1.0, 1.0], [0, 0], 1, 2, [1, 0], [0, 0])
+
+
+def two_tokens(off_policy: tuple[int, int] = (0, 0)) -> TrainRow:
+    """A row of two trained tokens, the first of them stale."""
+    columns = ([1, 1], [-1.0, -2.0], [0.5, 0.5], [1.0, 1.0], [0, 0], [1, 0], off_policy)
+    return Columns(*map(np.array, columns)).row(TokenIds([1]), TokenIds([2, 3]), (1, 2))
+
+
+ROW = two_tokens()
 APART = {"mode": "separate_async", "device": "cuda", "engine": "vllm", "engine_gpus": 2, "ranks": 2}
 
 
@@ -160,7 +168,7 @@ def test_the_recipes_own_loss_takes_over_with_the_first_token_that_was_sampled_o
     trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=losses.append)  # type: ignore[attr-defined]
     recipe = agl.GRPO()
     monkeypatch.setattr(StepBuffer, "recipe", recipe.model_dump())
-    marked = msgspec.structs.replace(ROW, off_policy=Flags([0, 1]))
+    marked = two_tokens(off_policy=(0, 1))
     for number, (row, expected) in enumerate([(ROW, 0), (marked, 1), (marked, 1), (ROW, 1)], start=1):
         monkeypatch.setattr(sampler, "Channel", lambda row=row: Driver([row], asked))
         queue.kv_put(f"u{number}", "train", {"is_prompt": True, "status": "pending", "global_steps": number})

@@ -8,7 +8,7 @@ never went on from their answer, so no rule sees them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -56,7 +56,7 @@ def untrainable_reasons(
             (not call.prompt_ids, "empty-prompt"),
             (verdicts[call.call_id].kind == "mismatch", "mismatch"),
             (call.logprobs is None, "no-logprobs"),
-            (not all(-math.inf < logprob <= ROUNDING for logprob in call.logprobs or ()), "bad-logprobs"),
+            (not _are_logprobs(call.logprobs or ()), "bad-logprobs"),
             (is_unweighable(call, recipe) or not _has_distribution(call), OFF_POLICY),
             (age > recipe.max_staleness, "stale"),
             (age < 0, "version-ahead"),
@@ -99,6 +99,13 @@ def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
 def call_order(call: Call) -> tuple[int, int, str]:
     """Sort key of calls within an attempt: by request, then choice."""
     return call.sequence, call.choice, call.call_id
+
+
+def _are_logprobs(values: Sequence[float]) -> bool:
+    """Whether all are finite and at most 0, but for rounding. Of NaN and infinity the sum is neither finite
+    nor comparable.
+    """
+    return not values or (-math.inf < sum(values) and max(values) <= ROUNDING)
 
 
 def _has_distribution(call: Call) -> bool:

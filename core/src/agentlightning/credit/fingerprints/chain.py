@@ -85,6 +85,8 @@ def plain(value: Any) -> Any:
     """Convert a value to JSON types: records without fields at their defaults (so that a new field of a later
     version changes no digest), whole floats as integers, other types as text.
     """
+    if type(value) in _JSON:  # nearly all values; asking for a mapping first took half of the time
+        return value
     if isinstance(value, msgspec.Struct):
         return {
             name: plain(held)
@@ -100,6 +102,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     return value if value is None or isinstance(value, bool | int) else str(value)
+
+
+_JSON = frozenset({str, int, bool, type(None)})
+"""Types that are JSON as they are."""
 
 
 @cache

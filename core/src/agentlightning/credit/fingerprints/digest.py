@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b, sha256
 
 from agentlightning.types import Row
+from agentlightning.types.arrays import pack_int64
 from agentlightning.types.tokens import little_endian
 
 
@@ -82,7 +83,7 @@ def text_bytes(text: str) -> bytes:
 
 def int_bytes(values: Sequence[int]) -> bytes:
     """Encode integers: their number, then int64."""
-    return struct.pack("<q", len(values)) + little_endian(array("q", values)).tobytes()
+    return struct.pack("<q", len(values)) + pack_int64(values)
 
 
 def real_bytes(values: Sequence[float]) -> bytes:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import TokenIds
-from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, TrainRow
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, Columns, TrainRow
 
 _NO = TokenIds([0])
-_OFF = Flags([0])
-EMPTY = TrainRow(_NO, _NO, _OFF, Floats([0]), Floats([0]), Floats([0]), Ints([-1]), 0, 0, _OFF, _OFF)
+_ZERO = np.zeros(1)
+EMPTY = Columns(_ZERO, _ZERO, _ZERO, _ZERO, _ZERO - 1, _ZERO, _ZERO).row(_NO, _NO, (0, 0))
 """Stands for a step in which nothing is trained: verl cannot go on without a row."""
 
 
@@ -24,7 +24,8 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
     for row in rows or [EMPTY]:
         prompt, response = _longs(row.prompt.view()), _longs(row.response.view())
         whole = torch.cat((prompt, response))
-        mask = _longs(row.mask, torch.int8)
+        columns = row.columns()
+        mask = torch.from_numpy(columns.mask).long()
         fields.append(
             {
                 "prompts": prompt,
@@ -33,12 +34,12 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
                 "position_ids": torch.arange(len(whole)),
                 "response_mask": mask,
                 "loss_mask": mask,
-                "rollout_log_probs": _floats(row.logprobs),
-                "rm_scores": _floats(row.carrier),
-                WEIGHTS: _floats(row.weights),
-                SEGMENTS: _longs(row.segments),
-                STALE: _longs(row.stale, torch.int8),
-                OFF_POLICY: _longs(row.off_policy, torch.int8),
+                "rollout_log_probs": torch.from_numpy(columns.logprobs).float(),
+                "rm_scores": torch.from_numpy(columns.carrier).float(),
+                WEIGHTS: torch.from_numpy(columns.weights).float(),
+                SEGMENTS: torch.from_numpy(columns.segments).long(),
+                STALE: torch.from_numpy(columns.stale).long(),
+                OFF_POLICY: torch.from_numpy(columns.off_policy).long(),
                 "uid": uid,
                 "num_turns": 1,
                 "extra_fields": {"reward_extra_info": {}},
@@ -59,12 +60,8 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
     tq.kv_batch_put(keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id="train")
 
 
-def _longs(values: Flags | Ints | memoryview, kind: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.frombuffer(values, dtype=kind).long() if len(values) else torch.empty(0, dtype=torch.long)
-
-
-def _floats(values: Floats) -> torch.Tensor:
-    return torch.frombuffer(values, dtype=torch.float64).float() if len(values) else torch.empty(0)
+def _longs(values: memoryview) -> torch.Tensor:
+    return torch.frombuffer(values, dtype=torch.int32).long()
 
 
 def forget() -> None:
