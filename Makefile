@@ -79,8 +79,12 @@ schema: .venv/test ## docs/run_config.schema.json, which editors check a run's Y
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py
 
-wheels: .venv/test ## a wheel of every distribution, in dist/
-	@PYTHON=$(PY) scripts/wheels dist
+wheels: ## a wheel of every distribution, in dist/
+	@python=$$($(PYTHON) scripts/environment wheels) && PYTHON="$$python" scripts/wheels dist
+
+.PHONY: first-hour
+first-hour: ## the commands of docs/first-hour.md, from an empty folder; the last line is JSON
+	@$(PYTHON) scripts/first_hour.py
 
 quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (some: FRAMEWORKS="openai"); the last line is JSON
 	@$(PY) bench/quickstarts.py $(FRAMEWORKS)

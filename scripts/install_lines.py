@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALL = re.compile(r"\b(?:pip3?|pipx|uv pip|uv tool) install\b|\bgit clone\b|\bconda install\b")
-FENCED = re.compile(r"^```[^\n]*\n(.*?)^```", re.S | re.M)
+FENCED = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<lines>.*?)^```", re.S | re.M)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LONGEST = 1800
 """Seconds of one command."""
@@ -45,6 +45,7 @@ LEFT_OUT = {
         "../my-framework/",
         "my-framework is the reader's own, and nowhere to be had; tests/examples make an adapter so",
     ),
+    "docs/first-hour.md": ("../agent-lightning/", "`make first-hour` runs the whole page"),
     "docs/credit.md": (
         "verl==0.9.1",
         "it makes a benchmark's environment, of gigabytes; `make test-verl-inside` makes one with verl",
@@ -95,8 +96,10 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 def commands(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The install commands of a page in their order, each with the commands of its block before it."""
-    for block in FENCED.findall(text):
-        words = [_bare(line) for line in block.replace("\\\n", " ").splitlines()]
+    for block in FENCED.finditer(text):
+        if block["kind"] == "text":  # what a command answered
+            continue
+        words = [_bare(line) for line in block["lines"].replace("\\\n", " ").splitlines()]
         lines = [line for line in words if line]
         for position, line in enumerate(lines):
             if INSTALL.search(line):

@@ -160,6 +160,12 @@ def test_trace(agl: Agl, folder: Path) -> None:
     assert [c["kind"] for c in attempt["roots"][0]["children"]] == ["call", "tool", "call"]
 
 
+def test_a_run_is_explained_by_the_last_rollout_that_it_trained(agl: Agl, folder: Path) -> None:
+    status, out, _ = agl("explain", RUN, "--json")
+    found = json.loads(out)
+    assert (status, found["what"], found["step"]["step"]) == (0, "rollout", 1) and found["rows"]
+
+
 def test_explain(agl: Agl, folder: Path) -> None:
     found: dict[str, Any] = json.loads(agl("explain", "ro-0-0", "--json")[1])
     call = found["calls"][1]["id"]
@@ -281,3 +287,18 @@ def test_json_is_json_whatever_was_emitted(agl: Agl, tmp_path: Path) -> None:
     assert strict(agl("trace", "ro-odd", "--json")[1])["attempts"][0]["status"] == "failed"
     found = strict(agl("verify", RUN, "--json")[1])
     assert [d["kind"] for d in found["differences"]] == ["added"]  # by a hand that is not the run's
+
+
+def test_logs(agl: Agl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert agl("logs", RUN)[0] == 2 and "there is no log yet" in agl("logs", RUN)[2]
+    (folder / "training.log").write_text(
+        "2026-01-31 12:00:00 r INFO one\n2026-01-31 12:00:01 r ERROR two\n    more\n"
+    )
+    assert agl("logs", RUN, "-n", "1")[1] == "2026-01-31 12:00:01 r ERROR two\n    more\n"
+    line = json.loads(agl("logs", RUN, "-n", "1", "--json")[1])
+    assert line == {"time": "2026-01-31 12:00:01", "run": "r", "level": "ERROR", "text": "two\n    more"}
+    monkeypatch.setenv("AGL_LOG", str(folder / "training.log"))
+    assert agl("logs")[1].startswith("2026-01-31 12:00:00 r INFO one")
+    assert "give either" in agl("logs", RUN, "--file", "x")[2]
+    monkeypatch.setenv("AGL_LOG", "")
+    assert "name a run" in agl("logs")[2]

@@ -311,6 +311,12 @@ def test_eval_prints_one_json_object_last(agl: Command, tmp_path: Path) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["n"] == 4 and result["calls_made"] == result["calls_exact"] > 0 and result["failed"] == 0
     assert "evaluated eval" in done.stderr
+    listed = json.loads(agl("runs", str(tmp_path), "--json").stdout)
+    assert (listed["run"], listed["status"]) == (result["run_id"], "finished")
+    assert listed["evaluated"] == result["reward"]
+    log = (tmp_path / result["run_id"] / "training.log").read_text()
+    assert "INFO evaluated eval: reward" in log and "INFO finished after" in log
+    assert (Path.home() / ".agent-lightning" / "logs" / "training.log").read_text().endswith(log)
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ class RunSummary(Model):
     before: float | None = None
     after: float | None = None
     """Held-out reward before and after training."""
+    evaluated: float | None = None
+    """Reward of the only evaluation, of a run of `agl eval`."""
     training: float | None = None
     """Mean training reward of the last step."""
     status: str = "broken off"
@@ -80,6 +82,7 @@ def _line(
         planned=info.get("steps"),
         before=_finite(summary.get("reward_before")),
         after=_finite(summary.get("reward_after")),
+        evaluated=_finite((summary.get("evaluation") or {}).get("reward")),
         training=_finite(rewards[-1]) if rewards else None,
         status="finished" if summary else "running" if in_use else "broken off",
         seconds=seconds,

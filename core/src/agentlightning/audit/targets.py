@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, stores
-from agentlightning.audit.run import ALL, OpenRun, run_in
+from agentlightning.audit.run import ALL, OpenRun, open_run, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import Store, StoreError
@@ -63,6 +63,26 @@ async def open_target(
         finally:
             await one.close()
     raise NoSuchRun(_nowhere(what, places, unread))
+
+
+def is_run(what: str) -> bool:
+    """Whether ``what`` is a run, and no rollout, attempt or call of one."""
+    try:
+        return not what.startswith(("ro-", "at-")) and find_run(what).folder is not None
+    except NoSuchRun:
+        return False
+
+
+async def last_trained(run: str) -> str:
+    """Return the id of the last rollout that the run trained. Raise :class:`NoSuchRun` if it trained none."""
+    async with open_run(run) as opened:
+        logged = await opened.store.query_fingerprints(opened.run_id)
+        trained = [one for one in logged if one.rows]
+        if not trained:
+            raise NoSuchRun(
+                f"run {opened.run_id} has trained no rollout yet; `agl rollouts` lists those it has"
+            )
+        return max(trained, key=lambda one: (one.step, one.rollout_id)).rollout_id
 
 
 async def find_target(store: Store, what: str) -> Target | None:

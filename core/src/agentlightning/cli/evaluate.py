@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from agentlightning.audit.locations import STORE, NoSuchRun
 from agentlightning.cli.config_options import Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.run_config import RunConfig
+from agentlightning.train.trained_policy import find_policy
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import missing_policy_message
 
@@ -26,8 +28,8 @@ def register(app: typer.Typer) -> None:
         policy: Annotated[
             list[str] | None,
             typer.Option(
-                help="Folder of the policy, instead of backend.policy; NAME=FOLDER for one of "
-                "them, again for others."
+                help="A run, a model folder, or a name of `agl policy list`, instead of backend.policy; "
+                "NAME=FOLDER for one of several, again for others."
             ),
         ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
@@ -52,14 +54,19 @@ def _named(given: str) -> tuple[str, str]:
 
 
 def _folder(given: str) -> str:
-    """Return the absolute path of a policy: a folder, relative to the working directory, or the name of a
-    plugin's pretrained policy.
+    """Return the absolute path of a policy: a model folder, relative to the working directory, a run's, or
+    the name of a plugin's pretrained policy.
     """
+    if (Path(given) / STORE).is_file():
+        return str(find_policy(given).folder.resolve())
     if Path(given).is_dir():
         return str(Path(given).resolve())
-    if (fetched := fetch_pretrained(given, load_plugins())) is None:
-        raise ConfigError(f"--policy {missing_policy_message(given)}")
-    return str(fetched)
+    if (fetched := fetch_pretrained(given, load_plugins())) is not None:
+        return str(fetched)
+    try:
+        return str(find_policy(given).folder.resolve())
+    except NoSuchRun as nowhere:
+        raise ConfigError(f"--policy {missing_policy_message(given)}; and as a run: {nowhere}") from None
 
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
@@ -74,16 +81,27 @@ def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
 
 
 async def _evaluate(trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool) -> dict[str, Any]:
+    """Evaluate, end the run's record with what was found, and return it."""
     async with trainer.session(agent, (), tasks) as context:
         evaluation = await context.evaluate(tasks, name="eval", greedy=greedy)
-        context.plugins.notify("agl_run_finished", summary={"evaluation": evaluation.model_dump()})
-    return {
-        "reward": evaluation.reward,
-        "ci": evaluation.ci and list(evaluation.ci),
-        "n": evaluation.n,
-        "failed": evaluation.failed,
-        "greedy": greedy,
-        "calls_made": evaluation.metrics["calls_made"],
-        "calls_exact": evaluation.metrics["calls_exact"],
-        "seconds": round(evaluation.seconds, 2),
-    }
+        found = {
+            "reward": evaluation.reward,
+            "ci": evaluation.ci and list(evaluation.ci),
+            "n": evaluation.n,
+            "failed": evaluation.failed,
+            "greedy": greedy,
+            "calls_made": evaluation.metrics["calls_made"],
+            "calls_exact": evaluation.metrics["calls_exact"],
+            "seconds": round(evaluation.seconds, 2),
+        }
+        summary: dict[str, Any] = {
+            "run_id": context.run_id,
+            "seed": context.seed,
+            "evaluation": found,
+            "total_seconds": round(evaluation.seconds, 3),
+            "accounts": await context.accounts(),
+        }
+        summary["chain"] = await context.journal.end(summary, None)
+        await context.store.update_run(context.run_id, {"summary": summary})
+        context.plugins.notify("agl_run_finished", summary=summary)
+        return {**found, "run_id": context.run_id}

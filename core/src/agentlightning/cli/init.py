@@ -10,10 +10,12 @@ import typer
 
 from agentlightning.bundled.task_set import task_set
 from agentlightning.cli.view import print_json
+from agentlightning.train.config_schema import run_config_schema
 from agentlightning.types import UsageError
 
 CONFIG = """\
-# agl train --config config.yaml        The keys: docs/run_config.schema.json, or `agl train --help`.
+# yaml-language-server: $schema=config.schema.json
+# agl train --config config.yaml        config.schema.json describes every key, for editors too
 agent: {target: agent:solve, name: my-agent, concurrency: 64}
 training: {algorithm: grpo, steps: 12, batch_size: 8, recipe: {group_size: 8}}
 environment:
@@ -32,6 +34,28 @@ import agentlightning as agl
 from agentlightning.bundled.math import calculate, grade
 
 solve = agl.Agent("my-agent", "Use the calculator.", tools=[calculate], grade=grade)
+'''
+ASK = '''\
+"""Ask the agent some tasks at a served model: python ask.py http://127.0.0.1:8000/v1"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import agentlightning as agl
+from agent import solve
+
+TASKS = [json.loads(line) for line in Path(__file__).with_name("val.jsonl").read_text().splitlines()]
+
+
+async def main(endpoint: str) -> None:
+    for task in TASKS[:3]:
+        answer = await solve.answer(task, agl.LLM(endpoint=endpoint, model="policy"))
+        print(f"{task['question'].splitlines()[0]}\\n  {answer}  reward {solve.score(task, answer):g}")
+
+
+asyncio.run(main(sys.argv[1]))
 '''
 TEST = '''\
 """The grader gives right answers 1 and others 0."""
@@ -57,12 +81,16 @@ def register(app: typer.Typer) -> None:
         folder: Annotated[Path, typer.Argument(help="A new or empty folder.")] = Path("my-agent"),
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
-        """Write a project that trains as it is: agent.py, config.yaml, tasks, and a test. Then change it."""
+        """Write a project that trains as it is: agent, configuration, tasks, a test. Then change it."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not empty: give a new folder")
         folder.mkdir(parents=True, exist_ok=True)
         math = task_set("math")
-        files = {"config.yaml": CONFIG, "agent.py": AGENT, "test_agent.py": TEST}
+        schema = json.dumps(run_config_schema(), indent=1, ensure_ascii=False) + "\n"
+        files = {
+            "config.yaml": CONFIG, "config.schema.json": schema, "agent.py": AGENT, "ask.py": ASK,
+            "test_agent.py": TEST,
+        }  # fmt: skip
         for name, tasks in (("train.jsonl", math.train), ("val.jsonl", math.val)):
             files[name] = "".join(json.dumps(task) + "\n" for task in tasks)
         for name, text in files.items():
@@ -71,5 +99,6 @@ def register(app: typer.Typer) -> None:
             print_json({"folder": str(folder), "files": sorted(files)})
         else:
             print(
-                f"{folder}: {', '.join(sorted(files))}\nNext: cd {folder} && agl train --config config.yaml"
+                f"{folder}: {', '.join(sorted(files))}\n"
+                f"Next: cd {folder}; agl doctor --config config.yaml; agl train --config config.yaml"
             )

@@ -101,6 +101,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "doctor": ("doctor", "look a run over before it costs anything"),
         "runs": ("inspect.runs", "list runs"),
         "rollouts": ("inspect.rollouts", "list the rollouts of a run"),
+        "logs": ("inspect.logs", "print or follow the log of runs"),
         "trace": ("inspect.trace", "show what an attempt did"),
         "explain": ("inspect.explain", "explain a rollout, a call or a token"),
         "verify": ("inspect.verify", "compare a store with what was trained from it"),

@@ -154,6 +154,9 @@ class RunConfig(Section):
     """Folders put in front of ``sys.path``."""
     trackers: NamesOrDefault = None
     """Names of the trackers; none: files, the terminal and a plot."""
+    log: str | Path | None = None
+    """Log file of all runs; none: that of ``AGL_LOG``, else ``~/.agent-lightning/logs/training.log``; an
+    empty text: no such file. Every run has a ``training.log`` in its folder."""
     note: str | None = None
     """A sentence that is printed at the start, e.g. about the policy and the data."""
     _folder: Path = PrivateAttr(default=Path("."))

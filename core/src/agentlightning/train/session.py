@@ -27,6 +27,8 @@ from agentlightning.runner.runner import Runner
 from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.train.algorithm import recipe_of
+from agentlightning.train.log import log_of_all_runs
+from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
@@ -64,7 +66,7 @@ class TrainingSession:
                 resume=config.resume,
             )
             stack.callback(run.close)
-            plugins = self._plugins_with_trackers(run.folder, stack)
+            plugins = self._plugins_with_listeners(run.folder, stack)
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
             active = instrumentors(self.plugins, config.agent.adapters)
@@ -111,12 +113,15 @@ class TrainingSession:
             return self.config.trackers
         return [name for name, spec in self.plugins.trackers.items() if spec.default]
 
-    def _plugins_with_trackers(self, folder: Path, stack: AsyncExitStack) -> Plugins:
-        """Return the plugins with this run's trackers; a tracker may have hooks of its own too."""
+    def _plugins_with_listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
+        """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
         trackers = [pick(self.plugins.trackers, "tracker", name).factory(folder) for name in self.trackers]
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        return self.plugins.with_listeners([tracker_hooks, *trackers])
+        logs = []
+        if self.trackers:  # the doctor's probe has none, and leaves no line
+            logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
+        return self.plugins.with_listeners([*logs, tracker_hooks, *trackers])
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
         """Return the given store, opened if it is a place; without one, a file in the run's folder."""

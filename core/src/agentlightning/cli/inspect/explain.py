@@ -18,7 +18,7 @@ from rich.text import Text
 
 from agentlightning.audit.drawing import short
 from agentlightning.audit.explanation.explain import explain as explain_target
-from agentlightning.audit.targets import open_target
+from agentlightning.audit.targets import is_run, last_trained, open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject
 from agentlightning.cli.view import TextTable, number, print_json
 from agentlightning.doctor.formatting import plural
@@ -38,7 +38,10 @@ def register(app: typer.Typer) -> None:
     def explain(
         what: Annotated[
             str,
-            typer.Argument(help="Rollout (ro-…), call (at-…-3.0) or token (at-…-3.0:7, counted from 0)."),
+            typer.Argument(
+                help="Rollout (ro-…), call (at-…-3.0) or token (at-…-3.0:7, counted from 0); or a run: the "
+                "last rollout that it trained."
+            ),
         ],
         run: InRun = None,
         store: InStore = None,
@@ -58,6 +61,8 @@ def register(app: typer.Typer) -> None:
 
 
 async def _explain(what: str, run: str | None, store: str | None, policy: Path | None) -> dict[str, Any]:
+    if run is None and store is None and is_run(what):
+        what, run = await last_trained(what), what
     async with open_target(what, run, store) as (opened, target):
         return await explain_target(opened, target, policy)
 

@@ -18,7 +18,7 @@ from agentlightning.cli.view import TextTable, number, print_json, wide_console
 
 _WIDE = 130
 """Columns of the table where stdout is no terminal."""
-_WHOLE = ("when", "steps", "seconds", "status", "recipe", "reward")
+_WHOLE = ("run", "when", "steps", "seconds", "status", "recipe", "reward")
 """Columns that are never broken."""
 _COLOURS = {"finished": "green", "running": "cyan", "broken off": "yellow", "unreadable": "red"}
 
@@ -104,7 +104,9 @@ def table(lines: list[RunSummary]) -> Table:
 
 
 def _reward(line: RunSummary) -> str:
-    """Return the held-out reward before → after; without evaluations, the reward of the last steps."""
+    """Return the held-out reward before → after, that of `agl eval`, or that of the last training step."""
     if line.before is not None and line.after is not None:
         return f"{line.before:.3f} → {line.after:.3f}"
+    if line.evaluated is not None:
+        return f"{line.evaluated:.3f} (evaluation)"
     return "–" if line.training is None else f"{line.training:.3f} (training)"
