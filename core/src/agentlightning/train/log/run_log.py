@@ -61,7 +61,8 @@ class RunLog:
         ]
         self.write(
             logging.INFO,
-            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}, {sum(report.seconds.values()):.1f} s",
+            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}, "
+            f"{sum(report.seconds.values()):.1f} s",
         )
 
     @hookimpl
