@@ -2,7 +2,7 @@
 
 python scripts/docs.py          rewrite docs/hooks.md, the files that docs/write-an-adapter.md shows, and the
                                 README's few lines of every framework, which are those of the adapters'
-                                READMEs, and docs/verl.md's table of recipe fields
+                                READMEs, docs/verl.md's table of recipe fields, and docs/algorithms.md
 python scripts/docs.py --check  exit 1 if it would change
 """
 
@@ -12,6 +12,8 @@ import inspect
 import re
 import sys
 from pathlib import Path
+
+import algorithm_page
 
 import agl_local.plugin
 import agl_verl.config.critic
@@ -166,6 +168,7 @@ def main() -> int:
         "docs/write-an-adapter.md": adapters(),
         "README.md": readme(),
         "docs/verl.md": drivers(),
+        "docs/algorithms.md": algorithm_page.page(),
     }
     for name, text in pages.items():
         target = ROOT / name

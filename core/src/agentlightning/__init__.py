@@ -64,7 +64,18 @@ if TYPE_CHECKING:
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
     from agentlightning.plugins.stores import open_store as open_store
-    from agentlightning.recipes import GRPO as GRPO, PPO as PPO, RLOO as RLOO
+    from agentlightning.recipes import (
+        CISPO as CISPO,
+        DAPO as DAPO,
+        GRPO as GRPO,
+        GSPO as GSPO,
+        PPO as PPO,
+        RLOO as RLOO,
+        DrGRPO as DrGRPO,
+        FlowGRPO as FlowGRPO,
+        GiGPO as GiGPO,
+        REINFORCEPlusPlus as REINFORCEPlusPlus,
+    )
     from agentlightning.run_program.commands.agent import CommandAgent as CommandAgent
     from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
@@ -98,7 +109,7 @@ _PUBLIC = {
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
-    "recipes": "GRPO PPO RLOO",
+    "recipes": "CISPO DAPO GRPO GSPO PPO RLOO DrGRPO FlowGRPO GiGPO REINFORCEPlusPlus",
     "run_program.commands.agent": "CommandAgent",
     "run_program.commands.result": "CommandResult",
     "runner.agent.hooks": "Hook",

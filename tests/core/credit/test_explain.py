@@ -50,6 +50,7 @@ def test_a_token_in_full():
         "group": ["group=g"],
         "pool": ["group=g"],
         "zero_reason": "",
+        "step": 0.0,
         "tags": {},
         "advantage": 0.5,
         "weight": pytest.approx(1 / 6),

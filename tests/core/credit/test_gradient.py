@@ -23,7 +23,7 @@ RECIPE = st.builds(
     credit=st.sampled_from(["broadcast", "per_call", "discounted", "per_agent"]),
     baseline=st.sampled_from(["group", "rloo", "batch", "none"]),
     scale=st.sampled_from(["std", "none"]),
-    loss_aggregation=st.sampled_from(["rollout", "call", "token", "constant"]),
+    loss_aggregation=st.sampled_from(["rollout", "nested", "call", "token", "constant"]),
     gamma=st.sampled_from([0.5, 1.0]),
 )
 

@@ -114,6 +114,14 @@ def test_other_losses_and_a_critic() -> None:
     )
 
 
+def test_a_bounded_ratio_drops_no_token() -> None:
+    named = found(GRPO(loss="cispo", clip_low=1.0, epochs=2))
+    assert "clip" not in named and named["ratio bound"].size is None
+    assert "below 0 or above 1.2 counts as that bound; its policy gradient stays" in named["ratio bound"].text
+    assert found(GRPO(loss="cispo"))["ratio bound"].size == 0.0
+    assert "zeroed" not in said(GRPO(loss="cispo", epochs=2))
+
+
 def test_a_gap_between_engine_and_trainer_is_said_and_may_clip() -> None:
     assert found(GRPO(), gap=1e-5)["clip"].size == 0.0
     assert "at most 1e-05" in found(GRPO(), gap=1e-5)["clip"].text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import msgspec
 import pytest
 
@@ -48,6 +50,34 @@ def test_ppo_has_a_critic_and_no_groups():
         "critic": True,
     }  # fmt: skip
     assert recipes.PPO(lam=1.0, clip_low=0.1).uses().keys() >= {"clip_low"} and recipes.PPO().gamma == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("dr_grpo", {"loss_aggregation": "constant", "loss_divisor": 1024.0}),
+        ("dapo", {"group_size": 16, "scale": "std", "loss_aggregation": "token", "clip_high": 0.28,
+                  "filter_zero_std_groups": True}),
+        ("gspo", {"scale": "std", "ratio_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4,
+                  "minibatches": 4}),
+        ("cispo", {"scale": "std", "loss_aggregation": "token", "loss": "cispo", "clip_low": 1.0,
+                   "clip_high": 0.28, "minibatches": 4}),
+        ("reinforce++", {"group_size": 1, "baseline": "batch", "group_by": ["batch"], "scale": "std",
+                         "loss_aggregation": "token"}),
+        ("flow_grpo", {"scale": "std", "loss_aggregation": "nested"}),
+        ("gigpo", {"scale": "std", "gamma": 0.95, "step_weight": 1.0}),
+    ],
+)  # fmt: skip
+def test_a_named_recipe_has_its_papers_values_and_no_others(name, fields):
+    recipe = recipes.get(name)
+    assert (recipe.name, recipe.uses()) == (name, fields)
+
+
+def test_each_recipe_names_its_paper_and_gives_its_formula():
+    assert recipes.PAPERS.keys() == recipes.RECIPES.keys()
+    for name, factory in recipes.RECIPES.items():
+        text = importlib.import_module(factory.__module__).__doc__
+        assert recipes.PAPERS[name].removeprefix("arXiv ") in text and "    A" in text, name
 
 
 @pytest.mark.parametrize("name", sorted(recipes.RECIPES))
@@ -104,7 +134,7 @@ def test_a_recipe_shares_nothing_with_the_next():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("gpro", {}, "no recipe 'gpro'; known: grpo, ppo, rloo"),
+        ("gpro", {}, "no recipe 'gpro'; known: cispo, .*grpo, gspo, ppo"),
         (
             "grpo",
             {"normalize": "token"},

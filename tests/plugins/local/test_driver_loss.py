@@ -173,6 +173,18 @@ def test_importance_cap_is_for_stale_tokens_and_anchors_at_the_proximal_policy()
     assert grad(terms([1.5], [1.0], stale=stale[:1]), Recipe(name="r")) == pytest.approx([0.0])
 
 
+def test_cispo_bounds_the_weight_and_keeps_the_gradient() -> None:
+    # d loss / d logp = -w A sg(bounded ratio): 1.5 counts as 1.28, 0.4 as itself, whatever the sign.
+    recipe = Recipe(name="r", loss="cispo", clip_low=1.0, clip_high=0.28)
+    t = terms([1.5, 0.4, 1.5, 1.1], [1.0, 2.0, -1.0, 0.5], [0.5, 0.25, 0.5, 1.0])
+    found = policy_loss(t, recipe)
+    assert grad(t, recipe) == pytest.approx([-0.64, -0.2, 0.64, -0.55])
+    assert found.clipped.tolist() == [True, False, True, False]
+    assert grad(t, Recipe(name="r", loss="cispo", clip_low=0.2))[1] == pytest.approx(-0.25 * 2.0 * 0.8)
+    at_one = terms([1.0, 1.0], [1.0, -2.0])  # one optimizer step: the clipped surrogate has the same gradient
+    assert grad(at_one, recipe) == pytest.approx(grad(at_one, Recipe(name="r")))
+
+
 def test_reinforce_is_the_score_function() -> None:
     assert grad(terms([3.0, 0.1], [1.0, -2.0], [0.5, 0.5]), Recipe(name="r", loss="reinforce")) == [-0.5, 1.0]
 

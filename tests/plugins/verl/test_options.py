@@ -92,7 +92,7 @@ def test_a_folder_of_any_name_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    ({"loss": "ppo"}, "not one of clip, reinforce"), ({"epochs": 0}, "at least 1"),
+    ({"loss": "ppo"}, "not one of clip, cispo, reinforce"), ({"epochs": 0}, "at least 1"),
     ({"minibatches": 0}, "at least 1"), ({"importance_cap": 0.0}, "above 0"),
     ({"importance_cap": float("inf")}, "and finite"),
 ])  # fmt: skip
@@ -115,8 +115,8 @@ def test_fields_that_are_not_built_are_refused_at_load(given: dict[str, object],
 
 
 @pytest.mark.parametrize("given", [
-    {"kl": 0.1}, {"entropy": 0.1}, {"ratio_level": "sequence"}, {"loss": "reinforce"}, {"max_staleness": 1},
-    {"importance_cap": 2.0},
+    {"kl": 0.1}, {"entropy": 0.1}, {"ratio_level": "sequence"}, {"loss": "reinforce"}, {"loss": "cispo"},
+    {"max_staleness": 1}, {"importance_cap": 2.0},
 ])  # fmt: skip
 def test_what_verls_own_loss_cannot_say_brings_its_loss(given: dict[str, object]) -> None:
     assert plain(agl.GRPO(clip_ratio_c=3.0, epochs=2, minibatches=4, clip_high=0.28)) and plain(agl.RLOO())

@@ -19,7 +19,8 @@ from agentlightning.types.sections import TrainingSection
 
 CORE_FIELDS = frozenset(
     {
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "group_size", "credit", "gamma", "step_weight", "baseline", "group_by", "scale",
+        "loss_aggregation", "loss_divisor",
         "filter_zero_std_groups", "merge", "max_staleness", "temperature",
     }
 )  # fmt: skip

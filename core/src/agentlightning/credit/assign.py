@@ -22,6 +22,7 @@ import msgspec
 from agentlightning.credit.advantage.baselines import BASELINES, Advantage, Advantages, Baseline, advantages
 from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
 from agentlightning.credit.advantage.groups import CreditedCall, turns
+from agentlightning.credit.advantage.states import step_returns
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.off_policy import weighed_calls
 from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
@@ -206,6 +207,7 @@ def check_recipe(
             f"loss_divisor = {r.loss_divisor}: a divisor, must be finite and > 0",
         ),
         (0.0 <= r.gamma <= 1.0, f"gamma = {r.gamma}: must lie in [0, 1]"),
+        (0.0 <= r.step_weight < math.inf, f"step_weight = {r.step_weight}: must be finite, and not negative"),
         (r.max_staleness >= 0, f"max_staleness = {r.max_staleness}: must be 0 or more versions"),
         (
             0 < r.temperature < math.inf,
@@ -260,7 +262,7 @@ def _apply_rule(account: RolloutAccount, record: Record, recipe: Recipe, rule: C
         return
     seen = live_record(record, account.out)
     credits = apply_rule(rule, seen, recipe_for_rule(recipe))
-    at = turns(seen.calls)
+    at, steps = turns(seen.calls), step_returns(seen, recipe)
     for call in seen.calls:
         if call.call_id in account.out:
             continue
@@ -270,7 +272,9 @@ def _apply_rule(account: RolloutAccount, record: Record, recipe: Recipe, rule: C
         elif credit is None:
             account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
         else:
-            account.credited.append(CreditedCall.of(record.rollout, call, credit, at[call.call_id]))
+            account.credited.append(
+                CreditedCall.of(record.rollout, call, credit, at[call.call_id], steps.get(call.call_id))
+            )
 
 
 def _rows(

@@ -72,9 +72,11 @@ def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment
     calls = sum(s.trained for other in mine for s in other.segments)
     tokens = sum(other.trained_tokens for other in mine)
     own = sum(other.trained_tokens for other in mine if other.rollout_id == row.rollout_id)
+    turns = sum(s.trained for other in mine if other.rollout_id == row.rollout_id for s in other.segments)
     length = segment.end - segment.start
     formula = {
         "rollout": f"1 / ({rollouts} rollouts × {own} tokens of its rollout)",
+        "nested": f"1 / ({rollouts} rollouts × {turns} calls of its rollout × {length} tokens of its call)",
         "call": f"1 / ({calls} calls × {length} tokens of its call)",
         "token": f"1 / {tokens} tokens",
         "constant": f"1 / ({rollouts} rollouts × divisor {recipe.loss_divisor:g})",
@@ -93,10 +95,9 @@ def trace_token(batch: Batch | Sequence[Row], call_id: str, index: int) -> dict[
     """Return the row and position of the ``index``-th response token of a call, with its advantage and
     weight.
 
-    ``credit - baseline``, over ``scale``, is ``advantage`` (0 with a ``zero_reason``); ``weight *
-    advantage``
-    is the factor of the token's log-probability gradient at ratio 1. ``KeyError`` if no row trains the call
-    (its ledger says why), ``IndexError`` if it has no such token.
+    ``credit - baseline``, over ``scale`` (0 with a ``zero_reason``), plus ``step`` is ``advantage``;
+    ``weight * advantage`` is the factor of the token's log-probability gradient at ratio 1. ``KeyError`` if
+    no row trains the call (its ledger says why), ``IndexError`` if it has no such token.
     """
     found = find_segment(batch.rows if isinstance(batch, Batch) else batch, call_id)
     if found is None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agentlightning.types import Recipe
 
 UNKNOWN = "the driver alone knew, and did not record it"
-LIMITS = ("clip", "importance cap", "importance weight")
+LIMITS = ("clip", "ratio bound", "importance cap", "importance weight")
 """Terms that change the policy gradient and add none of their own."""
 
 
@@ -76,8 +76,9 @@ def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
     """Return all loss terms at a token, with their limits."""
     found = [_gradient(recipe, token)]
     if recipe.critic or token.advantage:
-        if recipe.loss == "clip":
-            found.append(_clip(recipe, token))
+        if recipe.loss in ("clip", "cispo"):
+            clip = _clip(recipe, token)
+            found.append(clip if recipe.loss == "clip" else clip._replace(term="ratio bound"))
         if token.off_policy:
             found.append(_importance_weight(recipe.off_policy_cap, token))
         elif recipe.importance_cap is not None:
@@ -170,6 +171,8 @@ def _clip_bounds(recipe: Recipe, token: TrainedToken) -> str:
     """The ratios at which the clip zeroes the gradient, by the sign of the advantage."""
     over = f"above {1 + recipe.clip_high:g}"
     under = f"below {1 - recipe.clip_low:g}"
+    if recipe.loss == "cispo":
+        return f"a ratio {under} or {over} counts as that bound; its policy gradient stays"
     if recipe.critic:
         return f"zeroes the gradient at ratios {over} (advantage > 0) or {under} (advantage < 0)"
     if token.advantage > 0:

@@ -21,9 +21,10 @@ def agl_adapters() -> list[specs.AdapterSpec]:
 
 @hookimpl
 def agl_recipes() -> list[specs.RecipeSpec]:
-    papers = {"grpo": "arXiv 2402.03300", "ppo": "arXiv 1707.06347", "rloo": "arXiv 2402.14740"}
+    from agentlightning.recipes import PAPERS
+
     get = lazily("agentlightning.recipes:get")
-    return [specs.RecipeSpec(name, partial(get, name), paper) for name, paper in papers.items()]
+    return [specs.RecipeSpec(name, partial(get, name), paper) for name, paper in PAPERS.items()]
 
 
 @hookimpl

@@ -10,7 +10,7 @@ import msgspec
 from agentlightning.types import aliases
 from agentlightning.types.base import JsonDump
 
-LossAggregation = Literal["rollout", "call", "token", "constant"]
+LossAggregation = Literal["rollout", "nested", "call", "token", "constant"]
 
 
 class _FormerFields(type(msgspec.Struct)):  # type: ignore[misc]
@@ -29,11 +29,14 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     credit: str = "broadcast"
     """Credit rule: rewards → one number per call."""
     gamma: float = 1.0
-    """Discount of the rule ``discounted``, per later call; with a critic that of GAE, per token, and none
-    of the rule.
+    """Discount of the rule ``discounted`` and of ``step_weight``, per later call; with a critic that of GAE,
+    per token, and none of the rule.
     """
     lam: float = 1.0
     """λ of generalised advantage estimation (arXiv 1506.02438), which needs a critic."""
+    step_weight: float = 0.0
+    """Weight of a second advantage, which compares calls of a group that were made in the same state by their
+    discounted returns (GiGPO, :mod:`agentlightning.credit.advantage.states`); 0: off."""
     baseline: str = "group"
     """``group`` (mean of the group), ``rloo`` (mean of the others), ``batch``, ``none``, or a plugin's."""
     group_by: list[str] = msgspec.field(default_factory=lambda: ["group"])
@@ -51,6 +54,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     """Whether the probability ratio is taken for each token, or for each call as a whole (GSPO; TRL's
     ``importance_sampling_level``)."""
     loss: str = "clip"
+    """``clip`` (PPO's surrogate), ``cispo`` (the ratio is a bounded weight) or ``reinforce`` (no ratio)."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     clip_ratio_c: float | None = None

@@ -11,7 +11,8 @@ SUPPORTED_FIELDS = frozenset(
         "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
         "minibatches", "importance_cap", "off_policy_cap",
         # Carried out by credit, whose rows the driver takes as they are, or written on the row (temperature).
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "group_size", "credit", "gamma", "step_weight", "baseline", "group_by", "scale",
+        "loss_aggregation", "loss_divisor",
         "max_staleness", "filter_zero_std_groups", "temperature", "merge",
     }
 )  # fmt: skip
@@ -28,7 +29,7 @@ UNSUPPORTED_FIELDS = {
 }
 """The other fields, each with the reason."""
 
-LOSSES = frozenset({"clip", "reinforce"})
+LOSSES = frozenset({"clip", "cispo", "reinforce"})
 
 
 def refuse(recipe: Recipe) -> None:
@@ -52,6 +53,8 @@ def refuse(recipe: Recipe) -> None:
     for field in ("clip_low", "clip_high", "kl", "importance_cap"):
         if not 0 <= (getattr(recipe, field) or 0) < math.inf:
             raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be finite, and not negative")
+    if recipe.loss == "cispo" and recipe.clip_ratio_c is not None:
+        raise ValueError(f"{where}: loss 'cispo' drops no token, so clip_ratio_c would be ignored")
     if recipe.loss == "reinforce":
         ignored = [f for f in ("ratio_level", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
         if ignored:

@@ -12,7 +12,8 @@ SUPPORTED_FIELDS = frozenset(
         "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
         "minibatches", "importance_cap", "off_policy_cap", "critic", "lam",
         # Carried out by credit, whose rows verl takes as they are.
-        "group_size", "credit", "gamma", "baseline", "group_by", "scale", "loss_aggregation", "loss_divisor",
+        "group_size", "credit", "gamma", "step_weight", "baseline", "group_by", "scale",
+        "loss_aggregation", "loss_divisor",
         "max_staleness", "filter_zero_std_groups", "temperature", "merge",
     }
 )  # fmt: skip
@@ -22,7 +23,7 @@ _TRUNCATED = "an update cannot recompute the probabilities of tokens sampled fro
 UNSUPPORTED_FIELDS = {"top_p": _TRUNCATED, "top_k": _TRUNCATED}
 """The other fields, each with the reason."""
 
-LOSSES = ("clip", "reinforce")
+LOSSES = ("clip", "cispo", "reinforce")
 
 
 class Refused(UsageError, ValueError):

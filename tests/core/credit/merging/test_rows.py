@@ -78,6 +78,7 @@ def test_an_unknown_version_is_minus_one_and_counted():
 # Three rollouts: r0 has calls of 1, 2 and 1 tokens in two rows, r1 one call of 2, r2 one of 4.
 WEIGHTS = {
     "rollout": {"r0a": 1 / 12, "r0b": 1 / 12, "r0c": 1 / 12, "r1-c0": 1 / 6, "r2-c0": 1 / 12},
+    "nested": {"r0a": 1 / 9, "r0b": 1 / 18, "r0c": 1 / 9, "r1-c0": 1 / 6, "r2-c0": 1 / 12},
     "call": {"r0a": 1 / 5, "r0b": 1 / 10, "r0c": 1 / 5, "r1-c0": 1 / 10, "r2-c0": 1 / 20},
     "token": dict.fromkeys(["r0a", "r0b", "r0c", "r1-c0", "r2-c0"], 1 / 10),
     "constant": dict.fromkeys(["r0a", "r0b", "r0c", "r1-c0", "r2-c0"], 1 / 15),
@@ -134,7 +135,7 @@ RECIPES = st.builds(
     baseline=st.sampled_from(["group", "rloo", "batch", "none"]),
     group_by=st.sampled_from([["group"], ["batch"], ["group", "agent"], ["task"], ["group", "policy"]]),
     scale=st.sampled_from(["std", "none"]),
-    loss_aggregation=st.sampled_from(["rollout", "call", "token", "constant"]),
+    loss_aggregation=st.sampled_from(["rollout", "nested", "call", "token", "constant"]),
     loss_divisor=st.sampled_from([1.0, 7.5]),
     gamma=st.sampled_from([0.0, 0.5, 1.0]),
     max_staleness=st.integers(0, 2),

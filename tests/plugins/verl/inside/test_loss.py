@@ -33,6 +33,7 @@ RECIPES = [
     agl.GRPO(ratio_level="sequence", clip_low=0.05, clip_high=0.1),
     agl.GRPO(ratio_level="sequence", kl=0.1),
     agl.GRPO(loss="reinforce"),
+    agl.CISPO(),
     agl.GRPO(kl=0.2, clip_ratio_c=1.05),
     agl.GRPO(),
     agl.GRPO(off_policy_cap=0.8),

@@ -219,7 +219,8 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
         out["baseline"] = _baseline(step, account, recipe.baseline)
         out["advantage"] = {
             "value": account.value, "scale": account.scale, "scaled_by": recipe.scale,
-            "zero_reason": account.zero_reason, "critic": recipe.critic,
+            "step": account.step, "step_reason": account.step_reason, "zero_reason": account.zero_reason,
+            "critic": recipe.critic,
         }  # fmt: skip
     found = find_segment(step.batch.rows, call_id)
     if found is None:

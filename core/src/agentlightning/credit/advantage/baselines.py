@@ -37,10 +37,14 @@ from agentlightning.credit.advantage.groups import (
     turn_key,
 )
 from agentlightning.credit.advantage.spread import Residual, mean, nearly_equal, pooled_std
+from agentlightning.credit.advantage.states import step_advantages
 from agentlightning.types import Recipe
 
 EPSILON = 1e-6
 """Added to the standard deviation, as verl and the GRPO reference implementations do."""
+
+STEP_COUNTS = {"state-of-one": "states_of_one", "no-return": "steps_missing"}
+"""Reason for a call without a step advantage → its metric."""
 
 Groups = dict[GroupKey, dict[str, float]]
 """Location → rollout id → value, in the order of the records."""
@@ -50,7 +54,7 @@ Baseline = Callable[[Groups, Recipe], Groups]
 
 class Advantage(NamedTuple):
     """The advantage of one call and its terms: ``value = (credit - baseline) / scale``, or 0 if
-    ``zero_reason`` is set.
+    ``zero_reason`` is set; plus ``step``.
     """
 
     value: float
@@ -64,6 +68,10 @@ class Advantage(NamedTuple):
     pool: GroupKey
     """Its group, by whose spread it may be divided."""
     spread: float
+    step: float = 0.0
+    """What the comparison with calls in the same state adds (:mod:`.states`)."""
+    step_reason: str = ""
+    """Why nothing was added: ``state-of-one``, ``no-return``, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,9 @@ class Advantages:
         own = [self.calls[call] for call in (self.calls if calls is None else calls)]
         groups = {one.pool: self.zero_reasons[one.pool] for one in own}
         kinds = Counter(groups.values())
+        steps = Counter(one.step_reason for one in own)
         return {
+            **{STEP_COUNTS[why]: n for why, n in steps.items() if why},
             "groups": len(groups),
             "groups_zero_std": kinds["zero-std"],
             "groups_of_one": kinds["group-of-one"],
@@ -140,6 +150,7 @@ def advantages(
     bases = baselines[recipe.baseline](values, recipe)
     spreads = {pool: _spread(of, at, values) for pool, of in members.items()}
     found = Advantages({}, {pool: zero_reason for pool, (_, zero_reason) in spreads.items()})
+    steps = step_advantages(credited, recipe, group_by, EPSILON) if recipe.step_weight else {}
     for one in credited:
         key, pool = at[one.call_id], pools[one.call_id]
         spread, zero_reason = spreads[pool]
@@ -152,7 +163,10 @@ def advantages(
                 f"rollout {one.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
                 f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
             )
-        found.calls[one.call_id] = Advantage(value, one.credit, base, scale, key, why, pool, spread)
+        step, step_why = steps.get(one.call_id, 0.0), _why_no_step(one, steps, recipe)
+        found.calls[one.call_id] = Advantage(
+            value + step, one.credit, base, scale, key, why, pool, spread, step, step_why
+        )
     return found
 
 
@@ -217,6 +231,13 @@ def _why_zero(group_reason: str, values: Mapping[str, float], recipe: Recipe) ->
     if recipe.baseline == "none":
         return group_reason if recipe.scale == "std" else ""
     return group_reason or ("group-of-one" if len(values) == 1 else "")
+
+
+def _why_no_step(one: CreditedCall, steps: Mapping[str, float], recipe: Recipe) -> str:
+    """Why a call of a recipe with a ``step_weight`` has no step advantage; empty if it has one."""
+    if not recipe.step_weight or one.call_id in steps:
+        return ""
+    return "no-return" if one.step is None or one.step.value is None else "state-of-one"
 
 
 def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> float:

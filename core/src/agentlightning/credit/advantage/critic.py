@@ -34,6 +34,7 @@ CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
             "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
         ),
         "filter_zero_std_groups": (False, "with a critic, a group of equal returns still has advantages"),
+        "step_weight": (0.0, _COMPARED),
         "ratio_level": ("token", "each token has its own advantage; a sequence has none"),
     }
 )

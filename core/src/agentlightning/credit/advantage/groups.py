@@ -19,6 +19,15 @@ TURN = "turn"
 """The key of ``group_by`` for the n-th call of an agent within its rollout."""
 
 
+class StepReturn(NamedTuple):
+    """The state in which a call was made, and the discounted return from it on; ``None``: a reward among
+    those that it sums is missing.
+    """
+
+    state: str
+    value: float | None
+
+
 class CreditedCall(NamedTuple):
     """A call that will be trained, with its credit: what advantages read of it, without its tokens."""
 
@@ -29,11 +38,15 @@ class CreditedCall(NamedTuple):
     credit: float
     turn: int = 1
     """The number of its request among those of its agent in the rollout, from 1 (:func:`turns`)."""
+    step: StepReturn | None = None
+    """Where it was made and what followed, for recipes with a ``step_weight``."""
 
     @classmethod
-    def of(cls, rollout: Rollout, call: Call, credit: float, turn: int = 1) -> CreditedCall:
+    def of(
+        cls, rollout: Rollout, call: Call, credit: float, turn: int = 1, step: StepReturn | None = None
+    ) -> CreditedCall:
         """Return ``call`` with its credit."""
-        return cls(rollout, call.call_id, call.policy, call.tags, credit, turn)
+        return cls(rollout, call.call_id, call.policy, call.tags, credit, turn, step)
 
     @property
     def rollout_id(self) -> str:

@@ -108,5 +108,6 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "group": list(advantage.group),
         "pool": list(advantage.pool),
         "zero_reason": advantage.zero_reason,
+        "step": advantage.step,
         "tags": call.tags,
     }

@@ -9,12 +9,14 @@ the policy:
 ``loss_aggregation``  weight of a token                               sum over the batch
 =============  ==============================================  ========================
 ``rollout``    1 / (R * tokens of its rollout)                 1
+``nested``     1 / (R * calls of its rollout * tokens of its call)  1
 ``call``       1 / (C * tokens of its call)                    1
 ``token``      1 / T                                           1
 ``constant``   1 / (R * recipe.loss_divisor)                       T / (R * loss_divisor)
 =============  ==============================================  ========================
 
 ``rollout`` is GRPO's 1/G sum 1/|o_i| sum (arXiv 2402.03300) with all tokens of a rollout as its output;
+``nested`` is Flow-GRPO's mean over turns within the mean over rollouts (arXiv 2510.05592);
 ``token`` is DAPO's (arXiv 2503.14476); ``constant`` with a fixed length is Dr. GRPO's (arXiv 2503.20783).
 """
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from agentlightning.types import Recipe, Row, Segment
+from agentlightning.types import Recipe, Row
 from agentlightning.types.arrays import Floats
 
 
@@ -34,23 +36,28 @@ def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:
     for policy in {row.policy for row in rows}:
         mine = [row for row in rows if row.policy == policy]
         tokens: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
         for row in mine:
             tokens[row.rollout_id] += row.trained_tokens
-        calls = sum(segment.trained for row in mine for segment in row.segments)
+            calls[row.rollout_id] += sum(segment.trained for segment in row.segments)
         for row in mine:
             for segment in row.segments:
                 if segment.trained:
-                    n, own = segment.end - segment.start, tokens[row.rollout_id]
-                    weight = _weight(recipe, segment, own, len(tokens), calls, tokens.total())
+                    n = segment.end - segment.start
+                    weight = _weight(recipe, n, row.rollout_id, tokens, calls)
                     row.weights[segment.start : segment.end] = Floats([weight]) * n
 
 
-def _weight(recipe: Recipe, segment: Segment, own: int, rollouts: int, calls: int, total: int) -> float:
-    """Weight of each token of a trained segment; ``own``: trained tokens of its rollout."""
+def _weight(recipe: Recipe, n: int, rollout: str, tokens: Counter[str], calls: Counter[str]) -> float:
+    """Weight of each token of a trained call of ``n`` tokens; ``tokens`` and ``calls``: those trained, by
+    rollout.
+    """
     if recipe.loss_aggregation == "rollout":
-        return 1.0 / (rollouts * own)
+        return 1.0 / (len(tokens) * tokens[rollout])
+    if recipe.loss_aggregation == "nested":
+        return 1.0 / (len(tokens) * calls[rollout] * n)
     if recipe.loss_aggregation == "call":
-        return 1.0 / (calls * (segment.end - segment.start))
+        return 1.0 / (calls.total() * n)
     if recipe.loss_aggregation == "token":
-        return 1.0 / total
-    return 1.0 / (rollouts * recipe.loss_divisor)
+        return 1.0 / tokens.total()
+    return 1.0 / (len(tokens) * recipe.loss_divisor)

@@ -12,6 +12,8 @@ at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's ba
     surrogate_t  loss "clip":  −min( ratio_t·A_t, clamp(ratio_t, 1 − clip_low, 1 + clip_high)·A_t )
                                two ranges: DAPO, arXiv:2503.14476
                                at most −clip_ratio_c·A_t where A_t < 0         dual clip, arXiv:1912.09729
+                 loss "cispo":  −sg( clamp(ratio_t, 1 − clip_low, 1 + clip_high) )·A_t·logp_t
+                               sg: no gradient; CISPO, arXiv:2506.13585
                  loss "reinforce":  −A_t · logp_t
     k3_t         exp(ref_t − logp_t) − 1 − (ref_t − logp_t)  ≥ 0               joschu.net/blog/kl-approx.html
 
@@ -124,6 +126,12 @@ def clip(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
     return surrogate, clipped
 
 
+def cispo(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The score function times a bounded ratio, and where the bound acts: no token loses its gradient."""
+    bounded = ratio.detach().clamp(1.0 - recipe.clip_low, 1.0 + recipe.clip_high)
+    return -bounded * terms.advantages * terms.logp, bounded != ratio.detach()
+
+
 def reinforce(terms: Terms, ratio: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """The plain score-function gradient (Williams 1992): no ratio, nothing clipped."""
     return -terms.advantages * terms.logp, torch.zeros_like(ratio, dtype=torch.bool)
@@ -144,4 +152,4 @@ def segment_mean(values: Tensor, segments: Tensor) -> Tensor:
 
 
 Surrogate = Callable[[Terms, Tensor, Recipe], tuple[Tensor, Tensor]]
-SURROGATES: dict[str, Surrogate] = {"clip": clip, "reinforce": reinforce}
+SURROGATES: dict[str, Surrogate] = {"clip": clip, "cispo": cispo, "reinforce": reinforce}

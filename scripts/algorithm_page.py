@@ -1,0 +1,128 @@
+"""docs/algorithms.md, from the recipes' docstrings and values, the algorithms' specs, and the drivers."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import agl_local.plugin
+import agl_verl.plugin
+import agl_verl.supported_fields
+from agentlightning.algorithms.recipe_checks import check_supported_fields
+from agentlightning.plugins import manager
+from agentlightning.recipes import PAPERS, RECIPES
+from agentlightning.specs import DriverSpec
+from agentlightning.types import Recipe, UsageError
+from agl_local.supported_fields import refuse as local_refuses
+
+DRIVERS = (
+    (agl_local.plugin.agl_drivers()[0], local_refuses),
+    (agl_verl.plugin.agl_drivers()[0], agl_verl.supported_fields.refuse),
+)
+"""Each driver's spec, and the function that raises for a recipe that it would not carry out."""
+
+
+def page() -> str:
+    """The whole page."""
+    loaded = manager.build([agl_local.plugin], discover=False)
+    loops = [spec for name, spec in loaded.algorithms.items() if name not in ("rl", "baseline")]
+    return "\n".join(
+        [
+            "# Algorithms",
+            "",
+            "Generated from the docstrings and values of the code by `python scripts/docs.py`.",
+            "",
+            "`training.algorithm` names one, and `training.recipe` overrides fields of a recipe. A",
+            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/recipe.py), which credit and a",
+            "driver carry out. Fields not shown have their defaults. A field that a driver does not implement ends",
+            "the run before it begins.",
+            "",
+            "| recipe | paper | needs | `local` | `verl` |",
+            "|---|---|---|---|---|",
+            *(_row(name) for name in RECIPES),
+            "",
+            *(line for name in RECIPES for line in _section(name)),
+            *_stored(loops),
+        ]
+    )
+
+
+def _row(name: str) -> str:
+    recipe = RECIPES[name]()
+    cells = [_driver(recipe, spec, refuse) for spec, refuse in DRIVERS]
+    return f"| [`{name}`](#{_anchor(name)}) | {_paper(name)} | {_needs(recipe)} | {' | '.join(cells)} |"
+
+
+def _anchor(name: str) -> str:
+    return name.replace("+", "")
+
+
+def _paper(name: str) -> str:
+    number = PAPERS[name].removeprefix("arXiv ")
+    return f"[{PAPERS[name]}](https://arxiv.org/abs/{number})"
+
+
+def _needs(recipe: Recipe) -> str:
+    """What a run must bring, read off the recipe's fields."""
+    needs = {
+        "a value model": recipe.critic,
+        f"groups of {recipe.group_size} rollouts": recipe.group_size > 1 and "batch" not in recipe.group_by,
+        "several tasks in a step": recipe.baseline == "batch",
+        "states that rollouts share": recipe.step_weight > 0,
+        f"{recipe.minibatches} optimizer steps a batch": recipe.minibatches > 1,
+    }
+    return ", ".join(text for text, needed in needs.items() if needed) or "nothing"
+
+
+def _driver(recipe: Recipe, spec: DriverSpec, refuse: Any) -> str:
+    """``yes``, or the reason for which the driver refuses the recipe."""
+    try:
+        check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
+        refuse(recipe)
+    except (UsageError, ValueError):
+        reasons = [spec.unsupported_fields.get(field, field) for field in recipe.uses() if
+                   field in spec.unsupported_fields]  # fmt: skip
+        return f"no: {reasons[-1]}" if reasons else "no"
+    return "yes"
+
+
+def _section(name: str) -> list[str]:
+    factory = RECIPES[name]
+    module = import_module(factory.__module__)
+    title, _, text = (inspect.getdoc(module) or "").partition("\n\n")
+    values = ", ".join(f"{k}={v!r}" for k, v in factory().uses().items())
+    path = Path(module.__file__ or "").name
+    return [
+        f"## {name}",
+        "",
+        _links(title),
+        "",
+        *_blocks(text),
+        f"Values: `{values or 'the defaults'}` ([{path}](../core/src/agentlightning/recipes/{path})).",
+        "",
+    ]
+
+
+def _blocks(text: str) -> list[str]:
+    """Paragraphs of a docstring as Markdown: indented ones are formulas."""
+    lines: list[str] = []
+    for block in text.strip("\n").split("\n\n"):
+        if block.startswith("    "):
+            lines += ["```text", *(line[4:] for line in block.splitlines()), "```", ""]
+        else:
+            lines += [*_links(block).splitlines(), ""]
+    return lines
+
+
+def _links(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _stored(loops: list[Any]) -> list[str]:
+    """The algorithms that are loops of their own."""
+    if not loops:
+        return []
+    rows = [f"| `{spec.name}` | {spec.about} |" for spec in loops]
+    return ["## Learning from stored rollouts", "", "| algorithm | what it does |", "|---|---|", *rows, ""]
