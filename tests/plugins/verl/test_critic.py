@@ -77,7 +77,7 @@ def test_its_loss_is_ours_and_its_estimator_verls() -> None:
 def test_without_a_critic_nothing_is_said_of_one() -> None:
     assert not [key for key in lines(agl.GRPO()) if key.startswith("critic")]
     assert lines(agl.GRPO())["algorithm.adv_estimator"] == "agl"
-    assert "critic.strategy" not in lines(device="cuda")
+    assert "critic.fsdp.model_dtype" not in lines(device="cuda")
 
 
 @pytest.mark.parametrize(("options", "said"), [

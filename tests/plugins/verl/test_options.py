@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import agentlightning as agl
 from agentlightning.algorithms.recipe_checks import check_supported_fields
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
-from agl_verl.config.options import OptionError, overrides, read_options
+from agl_verl.config.attention import AttentionError, resolved
+from agl_verl.config.options import OptionError, data_parallel, overrides, read_options
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
 
@@ -46,6 +49,64 @@ def test_the_recipe_reaches_the_loss() -> None:
     assert found[actor + "clip_ratio_c"] == "3.0"
     assert found[actor + "ppo_epochs"] == "2"
     assert found["actor_rollout_ref.rollout.temperature"] == "0.7"
+
+
+def test_a_forward_pass_has_room_for_the_longest_row() -> None:
+    limit = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    assert (lines()[limit], lines(max_len=16_384)[limit]) == ("4096", "16384")
+    assert lines(max_len=512, micro_batch_tokens=600)[limit] == "600"
+    with pytest.raises(OptionError, match=r"micro_batch_tokens: 4096 is less than max_len \(8192\)"):
+        read_options({"max_len": 8192, "micro_batch_tokens": 4096})
+
+
+def test_rows_are_shared_by_ranks_where_sequences_are_packed() -> None:
+    packed = {"device": "cuda", "ranks": 8, "attention": "flash_attention_2", "sequence_parallel": 4}
+    found = lines(**packed)
+    assert found["actor_rollout_ref.actor.ulysses_sequence_parallel_size"] == "4"
+    assert found["actor_rollout_ref.model.use_remove_padding"] == "True"
+    assert data_parallel(read_options(packed)) == 2
+    assert lines()["actor_rollout_ref.model.use_remove_padding"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"attention": "flash_attention_2"}, "is for GPUs"),
+        ({"ranks": 4, "sequence_parallel": 3}, "4 ranks cannot share rows"),
+        ({"ranks": 2, "sequence_parallel": 2}, "packed sequences alone"),
+        ({"ranks": 2, "sequence_parallel": 2, "device": "cuda", "attention": "sdpa"}, "packed sequences"),
+    ],
+)
+def test_attention_that_the_machine_does_not_have_is_refused(given: dict[str, object], what: str) -> None:
+    with pytest.raises(AttentionError, match=what):
+        read_options(given)
+
+
+def test_attention_is_what_the_environment_has(tmp_path: Path) -> None:
+    assert resolved(read_options({})) == "sdpa"
+    answers = {}
+    for answer in ("True", "False"):
+        python = tmp_path / answer
+        python.write_text(f"#!/bin/sh\necho {answer}\n")
+        python.chmod(0o700)
+        answers[answer] = {"device": "cuda", "ranks": 2, "python": str(python)}
+    assert resolved(read_options(answers["True"])) == "flash_attention_2"
+    assert resolved(read_options(answers["False"])) == "sdpa"
+    with pytest.raises(AttentionError, match="has no flash-attn"):
+        resolved(read_options({**answers["False"], "sequence_parallel": 2}))
+    with pytest.raises(AttentionError, match="cannot be asked"):
+        resolved(read_options({"device": "cuda", "python": str(tmp_path / "none")}))
+
+
+def test_schedules_know_the_steps_of_the_run() -> None:
+    made = overrides("/p", agl.GRPO(), 7, read_options({}), "/scratch", steps=40)
+    assert "trainer.total_training_steps=40" in made
+    assert "trainer.total_training_steps" not in lines()
+
+
+def test_every_node_has_a_unit_of_the_queue() -> None:
+    unit = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+    assert lines(nodes=4, ranks=8, ray_address="h:1")[unit] == "4"
 
 
 def test_no_dual_clip_is_a_bound_that_never_acts() -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
@@ -27,8 +29,9 @@ from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import TrainingSection
 from agl_verl.checkpoints import Checkpoints
 from agl_verl.config import critic
+from agl_verl.config.attention import resolved
 from agl_verl.config.engines import LOGPROBS_MODES, key_of
-from agl_verl.config.options import Options, overrides, read_options
+from agl_verl.config.options import Options, data_parallel, overrides, read_options
 from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 from agl_verl.process.child import Child
 from agl_verl.rows import pack, step as rows_of
@@ -59,7 +62,7 @@ class Collected:
 
 class VerlDriver:
     """Runs ``recipe`` on the model folder ``policy``, served under its name; its options:
-    :class:`Options`. Of ``training`` the seed counts.
+    :class:`Options`. Of ``training`` the seed and the number of steps count.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class VerlDriver:
         self.path = Path(policy.path).resolve()
         self.name = policy.name
         self.recipe = recipe
-        self.seed = training.seed
+        self.seed, self._steps = training.seed, training.steps
         self.options: Options = read_options(policy.options)
         critic.check(recipe, self.options)
         self._scratch: Path | None = None
@@ -116,7 +119,11 @@ class VerlDriver:
         )
         address = await self._server.start()
         scratch = self._scratch = Path(tempfile.mkdtemp(prefix="agl-verl-"))
-        given = overrides(str(self.path), self.recipe, self.seed, self.options, str(scratch), self.name)
+        attention = await asyncio.to_thread(resolved, self.options)
+        self.options = msgspec.structs.replace(self.options, attention=attention)
+        given = overrides(
+            str(self.path), self.recipe, self.seed, self.options, str(scratch), self.name, self._steps
+        )
         environment = {
             ADDRESS: address,
             SECRET: secret,
@@ -223,7 +230,7 @@ class VerlDriver:
             began = time.perf_counter()
             batch = await self._job.collect(step)
             rows = await asyncio.to_thread(
-                rows_of, batch.rows, self.recipe, self.options.ranks, self._version
+                rows_of, batch.rows, self.recipe, data_parallel(self.options), self._version
             )
             if step < self.options.critic_warmup:
                 rows.optimizer_steps = 0

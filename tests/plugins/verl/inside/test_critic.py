@@ -154,7 +154,7 @@ def test_credits_weights_meet_the_advantages_in_the_loss() -> None:
 
 
 def test_the_configuration_is_one_that_verl_takes(folder: Path) -> None:
-    options = read_options({"critic_lr": 0.002, "micro_batch_tokens": 512})
+    options = read_options({"critic_lr": 0.002, "max_len": 512, "micro_batch_tokens": 512})
     config = configuration(overrides(str(folder), agl.PPO(epochs=2), 7, options, str(folder)))
     critic = omega_conf_to_dataclass(config.critic)
     assert (critic.loss_agg_mode, critic.ppo_epochs, critic.optim.lr) == ("token-mean", 2, 0.002)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentlightning.types import Recipe, UsageError
+from agl_verl.config import attention
 from agl_verl.config.quote import quote
 
 if TYPE_CHECKING:
@@ -34,20 +35,20 @@ def check(recipe: Recipe, o: Options) -> None:
             )
 
 
-def lines(policy: str, recipe: Recipe, seed: int, o: Options) -> list[str]:
-    """For verl's configuration; they come behind what is said of the policy."""
+def lines(policy: str, recipe: Recipe, seed: int, o: Options, tokens: int) -> list[str]:
+    """For verl's configuration; they come behind those of the policy. ``tokens``: of a forward pass."""
     made = [
         "algorithm.adv_estimator=gae",
         f"algorithm.gamma={recipe.gamma}",
         f"algorithm.lam={recipe.lam}",
         "critic.enable=True",
         f"critic.model.path={quote(policy)}",
-        "critic.model.use_remove_padding=False",
-        "+critic.model.override_config.attn_implementation=sdpa",
+        f"critic.model.use_remove_padding={o.attention == 'flash_attention_2'}",
+        f"+critic.model.override_config.attn_implementation={attention.name(o)}",
         "critic.loss_agg_mode=token-mean",
         "critic.ppo_mini_batch_size=1",
         "critic.use_dynamic_bsz=True",
-        f"+critic.ppo_infer_max_token_len_per_gpu={o.micro_batch_tokens}",
+        f"+critic.ppo_infer_max_token_len_per_gpu={tokens}",
         f"critic.ppo_epochs={recipe.epochs}",
         f"critic.shuffle={recipe.minibatches > 1}",
         f"critic.data_loader_seed={seed % 2**31}",
@@ -57,10 +58,11 @@ def lines(policy: str, recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"critic.optim.clip_grad={o.max_grad_norm}",
         f"critic.fsdp.seed={seed % 2**31}",
     ]
+    made += ["critic.strategy=fsdp2", "critic.fsdp.strategy=fsdp2"]
+    if o.sequence_parallel > 1:
+        made.append(f"critic.ulysses_sequence_parallel_size={o.sequence_parallel}")
     if o.device == "cpu":
         made += [
-            "critic.strategy=fsdp2",
-            "critic.fsdp.strategy=fsdp2",
             "critic.fsdp.model_dtype=fp32",
             "critic.fsdp.use_torch_compile=False",
             *(f"+critic.fsdp.mixed_precision.{kind}_dtype=fp32" for kind in ("param", "reduce", "buffer")),

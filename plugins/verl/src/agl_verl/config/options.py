@@ -11,12 +11,16 @@ import msgspec
 
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
-from agl_verl.config import critic, engines, modes
+from agl_verl.config import attention, critic, engines, modes
+from agl_verl.config.attention import Attention
 from agl_verl.config.engines import MEMORY, Engine
 from agl_verl.config.lora import Lora, lines as lora_lines
 from agl_verl.config.modes import ROLLOUT, Mode
 from agl_verl.config.quote import quote
 from agl_verl.process import cluster
+
+LEAST_TOKENS = 4096
+"""Tokens of a forward pass where nothing is said."""
 
 
 class OptionError(UsageError, ValueError):
@@ -50,8 +54,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """First steps of a run that train the critic alone."""
     max_len: int = 2048
     """Tokens of prompt and answer together."""
-    micro_batch_tokens: int = 4096
-    """Tokens of one forward pass of a worker."""
+    micro_batch_tokens: int | None = None
+    """Tokens of one forward pass of a worker, at least ``max_len``: a row is not divided (but by
+    ``sequence_parallel``). ``None``: 4,096, or ``max_len`` if that is more.
+    """
+    attention: Attention = "auto"
+    """``sdpa``, ``flash_attention_2``, or what the machine has: see :mod:`agl_verl.config.attention`."""
+    sequence_parallel: int = 1
+    """Ranks that share the tokens of a row."""
     lora: Lora | None = None
     """``{rank: 8, alpha: 16, targets: all-linear}``: train small matrices beside frozen weights."""
     engine: Engine = "embedded"
@@ -78,6 +88,16 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Further lines for verl's configuration, in Hydra's form ``key=value``; they win."""
 
 
+def tokens_a_pass(o: Options) -> int:
+    """Return the tokens that a worker computes in one forward pass."""
+    return max(LEAST_TOKENS, o.max_len) if o.micro_batch_tokens is None else o.micro_batch_tokens
+
+
+def data_parallel(o: Options) -> int:
+    """Return among how many groups of ranks the rows are shared."""
+    return o.ranks // o.sequence_parallel
+
+
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options; OptionError for what cannot be used."""
     given = renamed(given or {}, DRIVER_OPTIONS, "backend.options")
@@ -97,7 +117,13 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         raise OptionError(
             "backend.options: ranks and keep must be 1 or more, save_every 0 or more, lr above 0"
         )
+    if tokens_a_pass(found) < found.max_len:
+        raise OptionError(
+            f"backend.options.micro_batch_tokens: {found.micro_batch_tokens} is less than max_len "
+            f"({found.max_len}), so that the first long row would end the run; drop it, or lower max_len"
+        )
     cluster.check(found)
+    attention.check(found)
     engines.check(found)
     modes.check(found)
     if found.lora is not None:
@@ -123,6 +149,7 @@ def refused(line: str) -> str | None:
 
 
 REFUSED = {
+    **attention.REFUSED,
     **cluster.REFUSED,
     **engines.REFUSED,
     **modes.REFUSED,
@@ -180,15 +207,15 @@ NOTHING = {
 
 
 def overrides(
-    policy: str, recipe: Recipe, seed: int, o: Options, folder: str, name: str = "policy"
+    policy: str, recipe: Recipe, seed: int, o: Options, folder: str, name: str = "policy", steps: int = 0
 ) -> list[str]:
     """verl's configuration, line by line. ``folder``: for what is written before the run has one; ``name``:
-    by which agents' calls ask for the policy.
+    by which agents' calls ask for the policy; ``steps``: of the run, which schedules of the learning rate
+    end with (0: not known).
     """
     lines = [
         f"actor_rollout_ref.model.path={quote(policy)}",
-        "actor_rollout_ref.model.use_remove_padding=False",
-        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        *attention.lines(o),
         *_data(o, seed),
         # Rows come with their advantages; the sum over all tokens of the step is the loss that credit means.
         "algorithm.adv_estimator=agl",
@@ -198,13 +225,15 @@ def overrides(
         *_actor(recipe, seed, o),
         *_rollout(recipe, o, name),
         *_trainer(o, folder),
+        *([f"trainer.total_training_steps={steps}"] if steps else []),
     ]
     if o.lora is not None:
         lines += lora_lines(o.lora, seed)
     if recipe.critic:
-        lines += critic.lines(policy, recipe, seed, o)
-    if o.device == "cpu":
-        lines += [*cpu(ACTOR), *cpu(REFERENCE)]
+        lines += critic.lines(policy, recipe, seed, o, tokens_a_pass(o))
+    for part in (ACTOR, REFERENCE):
+        lines += [f"{part}.strategy=fsdp2", f"{part}.fsdp_config.strategy=fsdp2"]
+        lines += cpu(part) if o.device == "cpu" else []
     return [*lines, *o.overrides]
 
 
@@ -232,7 +261,7 @@ def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"{ACTOR}.loss_agg_mode=token-sum",
         f"{ACTOR}.ppo_mini_batch_size=1",
         f"{ACTOR}.use_dynamic_bsz=True",
-        f"{ACTOR}.ppo_max_token_len_per_gpu={o.micro_batch_tokens}",
+        f"{ACTOR}.ppo_max_token_len_per_gpu={tokens_a_pass(o)}",
         f"{ACTOR}.ppo_epochs={recipe.epochs}",
         # Rows come sorted by length when several ranks share them.
         f"{ACTOR}.shuffle={recipe.minibatches > 1}",
@@ -259,9 +288,9 @@ def _rollout(recipe: Recipe, o: Options, name: str) -> list[str]:
         f"{ROLLOUT}.temperature={recipe.temperature}",
         f"{ROLLOUT}.calculate_log_probs=True",
         f"{ROLLOUT}.log_prob_use_dynamic_bsz=True",
-        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={o.micro_batch_tokens}",
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu={tokens_a_pass(o)}",
         f"{REFERENCE}.log_prob_use_dynamic_bsz=True",
-        f"{REFERENCE}.log_prob_max_token_len_per_gpu={o.micro_batch_tokens}",
+        f"{REFERENCE}.log_prob_max_token_len_per_gpu={tokens_a_pass(o)}",
         f"{ROLLOUT}.agent.num_workers=1",
         f"+{ROLLOUT}.agent.agent_loop_manager_class=agl_verl.inside.steps.manager.Manager",
         *engines.lines(o, name),
@@ -282,7 +311,7 @@ def _trainer(o: Options, folder: str) -> list[str]:
         "trainer.resume_mode=disable",
         "trainer.total_epochs=1",
         f"trainer.default_local_dir={quote(folder)}",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        f"transfer_queue.backend.SimpleStorage.num_data_storage_units={o.nodes}",
         *cluster.lines(o),
     ]
 
@@ -292,13 +321,11 @@ NO_DUAL_CLIP = 1e9
 
 
 def cpu(part: str) -> list[str]:
-    """What a CPU needs: float32 and FSDP 2. (And logical GPUs, which Ray counts.)"""
+    """What a CPU needs: float32. (And logical GPUs, which Ray counts.)"""
     precision = [
         f"+{part}.fsdp_config.mixed_precision.{kind}_dtype=fp32" for kind in ("param", "reduce", "buffer")
     ]
     return [
-        f"{part}.strategy=fsdp2",
-        f"{part}.fsdp_config.strategy=fsdp2",
         f"{part}.fsdp_config.model_dtype=fp32",
         f"{part}.fsdp_config.use_torch_compile=False",
         *precision,
