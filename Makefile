@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +106,9 @@ test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewe
 
 test-verl-inside: ## the tests of what runs inside verl, in its environment
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q tests/plugins/verl/inside
+
+verl-compose: ## every documented GPU configuration of verl, as far as a CPU goes; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py

@@ -55,6 +55,8 @@ def test_a_forward_pass_has_room_for_the_longest_row() -> None:
     limit = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     assert (lines()[limit], lines(max_len=16_384)[limit]) == ("4096", "16384")
     assert lines(max_len=512, micro_batch_tokens=600)[limit] == "600"
+    packed = {"device": "cuda", "ranks": 4, "attention": "flash_attention_2", "sequence_parallel": 4}
+    assert lines(max_len=32_768, **packed)[limit] == "8192"
     with pytest.raises(OptionError, match=r"micro_batch_tokens: 4096 is less than max_len \(8192\)"):
         read_options({"max_len": 8192, "micro_batch_tokens": 4096})
 

@@ -55,8 +55,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_len: int = 2048
     """Tokens of prompt and answer together."""
     micro_batch_tokens: int | None = None
-    """Tokens of one forward pass of a worker, at least ``max_len``: a row is not divided (but by
-    ``sequence_parallel``). ``None``: 4,096, or ``max_len`` if that is more.
+    """Tokens of one forward pass of a worker; ``sequence_parallel`` times as many have room for ``max_len``,
+    because a row is divided by nothing else. ``None``: 4,096, or more if ``max_len`` needs it.
     """
     attention: Attention = "auto"
     """``sdpa``, ``flash_attention_2``, or what the machine has: see :mod:`agl_verl.config.attention`."""
@@ -90,7 +90,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def tokens_a_pass(o: Options) -> int:
     """Return the tokens that a worker computes in one forward pass."""
-    return max(LEAST_TOKENS, o.max_len) if o.micro_batch_tokens is None else o.micro_batch_tokens
+    if o.micro_batch_tokens is None:
+        return max(LEAST_TOKENS, -(-o.max_len // o.sequence_parallel))
+    return o.micro_batch_tokens
 
 
 def data_parallel(o: Options) -> int:
@@ -117,13 +119,13 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
         raise OptionError(
             "backend.options: ranks and keep must be 1 or more, save_every 0 or more, lr above 0"
         )
-    if tokens_a_pass(found) < found.max_len:
+    cluster.check(found)
+    attention.check(found)
+    if tokens_a_pass(found) * found.sequence_parallel < found.max_len:
         raise OptionError(
             f"backend.options.micro_batch_tokens: {found.micro_batch_tokens} is less than max_len "
             f"({found.max_len}), so that the first long row would end the run; drop it, or lower max_len"
         )
-    cluster.check(found)
-    attention.check(found)
     engines.check(found)
     modes.check(found)
     if found.lora is not None:
