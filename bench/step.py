@@ -10,10 +10,11 @@ rollout and verl's update: it reads and credits the records, fingerprints them, 
 them over the driver's channel to a child process, which unpacks them into arrays of tokens as verl's process
 does. Driver, channel, credit and store are the real ones; the child stands where verl would be.
 
-``seconds``: from the child's question for rows to its last array. ``loop_stall_max_s``: the longest time for
+``seconds``: from the child's question for rows to its last array. Of these, ``seconds_ahead`` are spent on all
+groups but the last one to end, while rollouts still run. ``loop_stall_max_s``: the longest time for
 which the event loop of the training process answered nothing. ``peak_mb``: peak resident memory of the
-training process. ``idle_share_at_60s_steps``: what part of a step the GPUs would wait for this, if
-everything else takes 60 seconds. ``linear``: from the smallest size to the largest, seconds and memory (above
+training process. ``idle_share_at_60s_steps``: what part of a step the GPUs would wait for the rest,
+if everything else takes 60 seconds. ``linear``: from the smallest size to the largest, seconds and memory (above
 that of a process that has only opened the store) grow by at most 20 % for each token. The last line is JSON.
 """
 
@@ -123,6 +124,7 @@ class StepJob:
 
     async def collect(self, step: int) -> Any:
         """Credit the step's rollouts and fingerprint them, as the algorithm does."""
+        from agentlightning.algorithms import crediting
         from agentlightning.algorithms.crediting import StepCrediting
         from agentlightning.credit.assign import StepCredit
         from agentlightning.credit.fingerprints.fingerprint import add_rows
@@ -131,6 +133,9 @@ class StepJob:
         credit = StepCrediting(
             self.store, lambda: StepCredit(self.recipe, version=0), run_id=self.run_id, step=step
         )
+        crediting.LOOK = 0.0
+        await credit.follow(self.groups[:-1], asyncio.Event())
+        self.seconds["ahead"] = time.perf_counter() - began
         batch = await credit.add(self.groups)
         self.seconds["credit"] = time.perf_counter() - began
         await asyncio.to_thread(add_rows, credit.fingerprints.values(), batch, policy=self.policy, version=0)
@@ -261,6 +266,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         rollouts = max(GROUP, round(args.rollouts * scale / GROUP) * GROUP)
         sizes[scale] = one_size(rollouts, args.turns, tuple(args.tokens))
     main = sizes.get(1.0) or sizes[max(sizes)]
+    rest = main["seconds"] - main["seconds_ahead"]
     names = ("seconds", "loop_stall_max_s", "peak_mb", "mb_shipped")
     first, last = sizes[min(sizes)], sizes[max(sizes)]
     grown = {
@@ -269,7 +275,8 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     }
     return {
         **{name: main[name] for name in names},
-        "idle_share_at_60s_steps": round(main["seconds"] / (OTHERWISE + main["seconds"]), 4),
+        "seconds_ahead": main["seconds_ahead"],
+        "idle_share_at_60s_steps": round(rest / (OTHERWISE + rest), 4),
         "linear": all(after <= FLAT * before for before, after in grown.values()),
         "growth_per_token": {name: round(after / before, 3) for name, (before, after) in grown.items()},
         "sizes": list(sizes.values()),

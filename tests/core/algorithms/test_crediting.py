@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprints.fingerprint import add_rows
 from agentlightning.store import SQLiteStore
-from agentlightning.types import Recipe, Rollout
+from agentlightning.types import Recipe, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table
 
 FAILURE = read_failure_table(TABLE)
@@ -75,6 +76,54 @@ async def test_a_record_is_read_once_unless_the_batch_is_surveyed(
         await StepCrediting(store, partial(StepCredit, recipe), run_id=RUN, step=0).add(groups)
         assert sorted(read) == sorted([r.rollout_id for group in groups for r in group] * times)
         read.clear()
+
+
+async def test_groups_are_credited_while_others_run_and_the_order_of_their_ends_changes_nothing(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crediting, "LOOK", 0.001)
+    first, second = await groups_of(store)
+    running = {rollout.rollout_id for rollout in first}
+    read: list[str] = []
+    records, query = store.records, store.query_rollouts
+
+    async def counted(rollout_ids: list[str]) -> list[object]:
+        assert not running.intersection(rollout_ids)
+        read.extend(rollout_ids)
+        return await records(rollout_ids)  # type: ignore[return-value]
+
+    async def half_done(**filters: object) -> list[Rollout]:
+        return [
+            msgspec.structs.replace(rollout, status=RolloutStatus.RUNNING)
+            if rollout.rollout_id in running
+            else rollout
+            for rollout in await query(**filters)  # type: ignore[arg-type]
+        ]
+
+    half_done.__name__ = "query_rollouts"
+    monkeypatch.setattr(store, "records", counted)
+    monkeypatch.setattr(store, "query_rollouts", half_done)
+    make = partial(StepCredit, RECIPE, version=0, failure=FAILURE)
+    credit, over = StepCrediting(store, make, run_id=RUN, step=0), asyncio.Event()
+    following = asyncio.create_task(credit.follow([first, second], over))
+    while not read:
+        await asyncio.sleep(0.001)
+    assert not following.done() and sorted(read) == sorted(rollout.rollout_id for rollout in second)
+    over.set()
+    await following
+    running.clear()
+    batch = await credit.add([first, second])
+    assert len(read) == len(set(read)) == len(first) + len(second)
+    ids = [rollout.rollout_id for rollout in [*first, *second]]
+    assert list(credit.fingerprints) == ids
+    assert batch == assign(await records(ids), RECIPE, version=0, failure=FAILURE)
+
+
+async def test_what_is_compared_across_groups_is_not_credited_ahead(store: SQLiteStore) -> None:
+    recipe: Recipe = msgspec.structs.replace(RECIPE, baseline="batch")
+    credit = StepCrediting(store, partial(StepCredit, recipe), run_id=RUN, step=0)
+    await credit.follow(await groups_of(store), asyncio.Event())  # returns at once
+    assert not credit.fingerprints
 
 
 def test_pages_hold_whole_groups() -> None:

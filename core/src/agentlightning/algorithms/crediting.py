@@ -1,6 +1,10 @@
-"""Credit of a collected step: records are read in pages of whole groups, and credited in a thread.
+"""Credit of a step: records are read in pages of whole groups, and credited in a thread.
 
-Invariant: no record outlives its page. What stays of a step is its rows, its ledgers, and a fingerprint of
+Where a recipe compares rollouts within their group alone, a group is credited as soon as it has ended, while
+the rollouts of other groups still run; what is left to do when the last one ends is a small part of the step.
+
+Invariants: what a step's credit is does not depend on the order in which groups ended; no record outlives its
+page. What stays of a step is its rows, its ledgers, and a fingerprint of
 each rollout, so that memory grows with the rows of the step, and not also with the texts and spans of its
 calls.
 """
@@ -14,8 +18,11 @@ from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
-from agentlightning.store.pages import RECORD_PAGE
-from agentlightning.types import Batch, Record, RolloutFingerprint
+from agentlightning.store.pages import RECORD_PAGE, pages
+from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
+
+LOOK = 0.5
+"""Seconds between two looks for groups that have ended."""
 
 
 class StepCrediting:
@@ -26,12 +33,39 @@ class StepCrediting:
     def __init__(self, store: Store, make: Callable[[], StepCredit], *, run_id: str, step: int) -> None:
         self.store = store
         self.fingerprints: dict[str, RolloutFingerprint] = {}
-        """Rollout id → fingerprint without rows, in the order in which the rollouts were added."""
+        """Rollout id → fingerprint without rows, in the order of the step's groups."""
         self._make = make
         self._credit = make()
         self._run_id = run_id
         self._step = step
         self._groups: TaskGroups = []
+        self._ahead: set[str] = set()
+        """Rollout ids that were credited before all groups of the step had ended."""
+
+    async def follow(self, groups: TaskGroups, over: asyncio.Event) -> None:
+        """Credit groups as they end, until it is ``over``; none, if rollouts of several groups are compared.
+
+        Looks at the store every :data:`LOOK` seconds. Set ``over`` and await this: it ends between two pages.
+        """
+        left = [] if self._credit.spans_batch else list(groups)
+        while left and not await _is_set(over, LOOK):
+            ids = [rollout.rollout_id for group in left for rollout in group]
+            known = await self._rollouts(ids)
+            ended = {rollout.rollout_id for rollout in known if rollout.status.final}
+            ready = [group for group in left if all(one.rollout_id in ended for one in group)]
+            left = [group for group in left if not all(one.rollout_id in ended for one in group)]
+            for page in group_pages(ready):
+                if over.is_set():
+                    break
+                await asyncio.to_thread(self._add, await self.store.records(page))
+                self._ahead.update(page)
+
+    async def _rollouts(self, ids: list[str]) -> list[Rollout]:
+        """Return the rollouts with these ids, in pages."""
+        found: list[Rollout] = []
+        async for page in pages(self.store.query_rollouts, rollout_ids=ids):
+            found += page
+        return found
 
     async def add(self, groups: TaskGroups) -> Batch:
         """Read and credit the finished rollouts of groups; return the batch of all groups so far. If the
@@ -42,8 +76,10 @@ class StepCrediting:
             groups, self._credit = self._groups, self._make()
             for page in group_pages(groups):
                 await asyncio.to_thread(self._survey, await self.store.records(page))
-        for page in group_pages(groups):
+        for page in group_pages([group for group in groups if group[0].rollout_id not in self._ahead]):
             await asyncio.to_thread(self._add, await self.store.records(page))
+        ids = [rollout.rollout_id for group in self._groups for rollout in group]
+        self.fingerprints = {one: self.fingerprints[one] for one in ids if one in self.fingerprints}
         return await asyncio.to_thread(self._credit.batch)
 
     def _survey(self, records: Sequence[Record]) -> None:
@@ -61,6 +97,15 @@ class StepCrediting:
                 self.fingerprints[record.rollout.rollout_id] = fingerprint_record(
                     record, run_id=self._run_id, step=self._step, policy="", version=None
                 )
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, so long at most; return whether it came."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def group_pages(groups: TaskGroups) -> Iterator[list[str]]:

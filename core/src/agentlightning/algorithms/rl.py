@@ -149,8 +149,8 @@ class RLJob:
         """
         found = await self._prefetcher.progress(step)
         groups = await self._prefetcher.take(step)
-        waited = await self._wait_for(step, groups)
         credit = self._crediting(step)
+        waited = await self._wait_for(step, groups, credit)
         batch = await credit.add(groups)
         own, batch_size = [group[0].input for group in groups], self.training.batch_size
         more = extra_batches(self.context.train, batch_size, self.seed, step, own)
@@ -159,7 +159,7 @@ class RLJob:
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
             await self._prefetcher.add(step, extra)
-            also = await self._wait_for(step, extra)
+            also = await self._wait_for(step, extra, credit)
             waited = {name: waited[name] + value for name, value in also.items()}
             groups = [*groups, *extra]
             batch = await credit.add(extra)
@@ -171,12 +171,20 @@ class RLJob:
         await self._record_step(step, batch, credit.fingerprints)
         return batch
 
-    async def _wait_for(self, step: int, groups: TaskGroups) -> dict[str, float]:
-        """Wait for queued groups; return the quorum's metrics."""
+    async def _wait_for(self, step: int, groups: TaskGroups, credit: StepCrediting) -> dict[str, float]:
+        """Wait for queued groups, of which ``credit`` credits those that have ended; return the quorum's
+        metrics. With a quorum all are credited at the end: which rollouts count is known only then.
+        """
         quorum, failure = self.training.quorum, self.training.failure
         ids = [rollout.rollout_id for group in groups for rollout in group]
         self.progress(Progress(what="rollouts", step=step, rollouts=ids))
-        return await wait_for_groups(self.context.store, groups, quorum, failure=failure)
+        over = asyncio.Event()
+        following = asyncio.create_task(credit.follow(groups if quorum is None else [], over))
+        try:
+            return await wait_for_groups(self.context.store, groups, quorum, failure=failure)
+        finally:
+            over.set()
+            await following
 
     def _crediting(self, step: int) -> StepCrediting:
         """Return what credits a step's rollouts, for the versions served now."""
