@@ -10,11 +10,11 @@ rollout and verl's update: it reads and credits the records, fingerprints them, 
 them over the driver's channel to a child process, which unpacks them into arrays of tokens as verl's process
 does. Driver, channel, credit and store are the real ones; the child stands where verl would be.
 
-``seconds``: from the child's question for rows to its last array. Of these, ``seconds_ahead`` are spent on all
-groups but the last one to end, while rollouts still run. ``loop_stall_max_s``: the longest time for
-which the event loop of the training process answered nothing. ``peak_mb``: peak resident memory of the
-training process. ``idle_share_at_60s_steps``: what part of a step the GPUs would wait for the rest,
-if everything else takes 60 seconds. ``linear``: from the smallest size to the largest, seconds and memory (above
+``seconds``: from the child's question for rows to its last array. Of these, ``seconds_ahead`` are spent on
+the groups that end before the last one, while rollouts still run; ``idle_share_at_60s_steps`` is what part of
+a step the GPUs would wait for the rest, if everything else takes 60 seconds. ``loop_stall_max_s``: the
+longest time for which the event loop of the training process answered nothing. ``peak_mb``: peak resident
+memory of the training process. ``linear``: from the smallest size to the largest, seconds and memory (above
 that of a process that has only opened the store) grow by at most 20 % for each token. The last line is JSON.
 """
 
