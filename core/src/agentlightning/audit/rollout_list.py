@@ -5,6 +5,7 @@ Invariant: no rollout is left out silently: a full page names the start of the n
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -74,17 +75,30 @@ class RolloutPage(NamedTuple):
     after: str | None
 
 
-def reward_filter(text: str | None) -> Callable[[float | None], bool]:
-    """Return a test for ``<0.5``, ``>=1``, ``0``, or ``none`` (no reward). Raise :class:`BadFilter`."""
-    if text is None:
-        return lambda reward: True
+def reward_condition(text: str) -> tuple[str, float | None]:
+    """Return operator and bound of ``<0.5``, ``>=1``, ``0`` (``=``); ``("=", None)`` of ``none``: no reward.
+    Raise :class:`BadFilter`.
+    """
     if text.strip().lower() == "none":
-        return lambda reward: reward is None
+        return "=", None
     match = _ASKED.fullmatch(text)
     try:
-        compare, bound = _COMPARE[(match and match[1]) or "="], float(match[2] if match else "")
+        bound = float(match[2] if match else "")
     except ValueError:
-        raise BadFilter(f"reward {text!r}: write e.g. 1, '<0.5', '>=1', '!=0' or none") from None
+        bound = math.nan
+    if match is None or math.isnan(bound):
+        raise BadFilter(f"reward {text!r}: write e.g. 1, '<0.5', '>=1', '!=0' or none")
+    return match[1] or "=", bound
+
+
+def reward_filter(text: str | None) -> Callable[[float | None], bool]:
+    """Return a test for a condition as :func:`reward_condition` reads it; ``None``: everything passes."""
+    if text is None:
+        return lambda reward: True
+    sign, bound = reward_condition(text)
+    if bound is None:
+        return lambda reward: reward is None
+    compare = _COMPARE[sign]
     return lambda reward: reward is not None and compare(reward, bound)
 
 

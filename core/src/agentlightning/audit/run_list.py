@@ -6,7 +6,7 @@ Invariant: an unreadable store is listed with its reason and never hides the oth
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning.audit.locations import RunLocation
@@ -53,17 +53,18 @@ async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = Non
             async with opened(place.store, plugins) as store:
                 infos = await store.query_runs(limit=ALL)
                 steps = [await store.query_steps(info["run_id"]) for info in infos]
-                in_use = _in_use(store)
-                lines += [_line(*one, place, in_use) for one in zip(infos, steps, strict=True)]
+                pairs = zip(infos, steps, strict=True)
+                lines += [summarise(info, reports, store, place) for info, reports in pairs]
         except (UsageError, OSError, ValueError) as error:
             name = place.folder.name if place.folder else place.store
             lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
     return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
 
 
-def _line(
-    info: dict[str, Any], reports: Sequence[StepReport], place: RunLocation, in_use: bool
+def summarise(
+    info: Mapping[str, Any], reports: Sequence[StepReport], store: object, place: RunLocation
 ) -> RunSummary:
+    """Return the line of a run, from its record and the reports of its steps in the open ``store``."""
     summary = info.get("summary") or {}
     about = info.get("about") or {}
     recipe = info.get("recipe") or {}
@@ -84,7 +85,7 @@ def _line(
         after=_finite(summary.get("reward_after")),
         evaluated=_finite((summary.get("evaluation") or {}).get("reward")),
         training=_finite(rewards[-1]) if rewards else None,
-        status="finished" if summary else "running" if in_use else "broken off",
+        status="finished" if summary else "running" if _in_use(store) else "broken off",
         seconds=seconds,
     )
 

@@ -1,0 +1,1 @@
+"""Reading: stores by place, an index of rollouts in memory, changes of a store."""

@@ -1,0 +1,234 @@
+"""One line for each rollout: what lists show, filter and sort by, read in bulk from a store.
+
+From a file, columns and reward spans are read and no call; from any other store, whole records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import and_, func, select
+
+from agentlightning import semconv
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.store import SQLiteStore, Store
+from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sqlite.file.database import Database
+from agentlightning.store.sqlite.file.statements import InJson
+from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
+from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, span_from_row
+from agentlightning.types import Record, Reward, Rollout
+from agentlightning.types.rewards import reward_of
+
+TEXT = 400
+"""Characters of a task that can be searched."""
+_r, _a, _s, _c = schema.rollouts, schema.attempts, schema.spans, schema.calls
+
+
+class Head(NamedTuple):
+    """A rollout as far as it shows whether its line is out of date."""
+
+    rollout: str
+    order: int
+    """Place in the order of arrival."""
+    stamp: str
+    """Differs after a change of status or attempt."""
+    final: bool
+
+
+class Line(NamedTuple):
+    """One rollout. Times in seconds; ``None``: there is none yet."""
+
+    rollout: str
+    run: str
+    task: str
+    group_id: str
+    batch: str
+    """``train/3``: the fourth step; ``eval/before``: an evaluation."""
+    sample: int
+    mode: str
+    status: str
+    attempts: int
+    start: float
+    seconds: float | None
+    reward: float | None
+    """Missing is not zero."""
+    calls: int
+    tokens: int
+    """Tokens of its latest attempt's answers."""
+    reason: str
+    asked: str
+    """The beginning of its task as text."""
+    search: str
+    """What a search looks through, in lower case."""
+
+
+class LineSource(Protocol):
+    """Reads lines from one store."""
+
+    async def heads(self) -> list[Head]:
+        """Return the head of each rollout, in order of arrival."""
+
+    def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
+        """Yield the lines of rollouts, some hundred at a time."""
+
+    async def close(self) -> None:
+        """Close what was opened."""
+
+
+def line_source(store: Store) -> LineSource:
+    """Return the fastest source for a store."""
+    if isinstance(store, SQLiteStore) and store.db.path is not None:
+        return FileLines(store.db.path)
+    return StoreLines(store)
+
+
+def as_line(record: Record, calls: int, tokens: int) -> Line:
+    """Return the line of a rollout, from a record whose calls may be missing."""
+    rollout = record.rollout
+    run, group = rollout.run_id or "", rollout.group_id or ""
+    asked = rollout.input if isinstance(rollout.input, str) else _json(rollout.input)
+    reason = rollout.reason or (record.attempt.reason if record.attempt else None) or ""
+    words = (rollout.rollout_id, rollout.task_id or "", group, reason[:TEXT], asked[:TEXT])
+    return Line(
+        rollout=rollout.rollout_id,
+        run=run,
+        task=rollout.task_id or "",
+        group_id=group,
+        batch=group.removeprefix(f"{run}/").rpartition("/")[0],
+        sample=rollout.sample,
+        mode=rollout.mode,
+        status=str(rollout.status),
+        attempts=rollout.attempts,
+        start=rollout.start_time,
+        seconds=rollout.end_time - rollout.start_time if rollout.end_time else None,
+        reward=resolve(record).final,
+        calls=calls,
+        tokens=tokens,
+        reason=reason[:TEXT],
+        asked=asked[:TEXT],
+        search="\n".join(words).lower(),
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# ------------------------------------------------------------------------------------------------ from a file
+_HEADS = select(_r.c.rollout_id, _r.c.seq, _r.c.status, _r.c.attempts, _r.c.end_time).order_by(_r.c.seq)
+_ROLLOUTS = select(*ROLLOUT_COLUMNS).where(InJson(_r.c.rollout_id)).order_by(_r.c.seq)
+_LATEST = _r.join(_a, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts))
+_OF_LATEST_SPAN = and_(_s.c.rollout_id == _a.c.rollout_id, _s.c.attempt_id == _a.c.attempt_id)
+_REWARDS = (
+    select(*SPAN_COLUMNS)
+    .select_from(_LATEST.join(_s, _OF_LATEST_SPAN))
+    .where(InJson(_r.c.rollout_id), _s.c.name == semconv.REWARD_SPAN)
+    .order_by(_s.c.sequence)
+)
+_OF_LATEST_CALL = and_(_c.c.rollout_id == _a.c.rollout_id, _c.c.attempt_id == _a.c.attempt_id)
+_CALLS = (
+    select(_c.c.rollout_id, func.count(), func.coalesce(func.sum(_c.c.completion_tokens), 0))
+    .select_from(_LATEST.join(_c, _OF_LATEST_CALL))
+    .where(InJson(_r.c.rollout_id))
+    .group_by(_c.c.rollout_id)
+)
+_REASONS = (
+    select(_a.c.rollout_id, _a.c.reason)
+    .select_from(_LATEST)
+    .where(InJson(_r.c.rollout_id), _a.c.reason.is_not(None))
+)
+_FINAL = ("succeeded", "failed", "cancelled")
+
+
+class FileLines:
+    """Lines from a store's file, read in a thread through a connection of its own."""
+
+    CHUNK = 500
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db: Database | None = None
+
+    @property
+    def db(self) -> Database:
+        if self._db is None:
+            self._db = Database(self.path, read_only=True)
+        return self._db
+
+    async def heads(self) -> list[Head]:
+        return await asyncio.to_thread(self._heads)
+
+    def _heads(self) -> list[Head]:
+        rows = self.db.all(_HEADS)
+        return [Head(i, seq, f"{status} {n} {end}", status in _FINAL) for i, seq, status, n, end in rows]
+
+    async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
+        for start in range(0, len(rollout_ids), self.CHUNK):
+            yield await asyncio.to_thread(self._lines, rollout_ids[start : start + self.CHUNK])
+
+    def _lines(self, rollout_ids: Sequence[str]) -> list[Line]:
+        ids = json.dumps(list(rollout_ids))
+        rewards: defaultdict[str, list[Reward]] = defaultdict(list)
+        for row in self.db.all(_REWARDS, ids=ids):
+            span = span_from_row(row)
+            if (reward := reward_of(span)) is not None:
+                rewards[span.rollout_id].append(reward)
+        calls = {i: (n, tokens) for i, n, tokens in self.db.all(_CALLS, ids=ids)}
+        reasons = dict(self.db.all(_REASONS, ids=ids))
+        found = []
+        for row in self.db.all(_ROLLOUTS, ids=ids):
+            rollout = rollout_from_row(row)
+            rollout.reason = rollout.reason or reasons.get(rollout.rollout_id)
+            record = Record(rollout=rollout, rewards=rewards[rollout.rollout_id])
+            found.append(as_line(record, *calls.get(rollout.rollout_id, (0, 0))))
+        return found
+
+    async def close(self) -> None:
+        if self._db is not None:
+            await asyncio.to_thread(self._db.close)
+            self._db = None
+
+
+# -------------------------------------------------------------------------------------------- from any store
+class StoreLines:
+    """Lines from a store behind a URL, through its queries."""
+
+    CHUNK = 64
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._heads: dict[str, Head] = {}
+
+    async def heads(self) -> list[Head]:
+        open_ids = [head.rollout for head in self._heads.values() if not head.final]
+        for start in range(0, len(open_ids), 500):
+            some = open_ids[start : start + 500]
+            for rollout in await self.store.query_rollouts(rollout_ids=some, limit=500):
+                self._note(rollout, self._heads[rollout.rollout_id].order)
+        after = next(reversed(self._heads), None)
+        while found := await self.store.query_rollouts(limit=500, after=after):
+            for rollout in found:
+                self._note(rollout, len(self._heads))
+            after = found[-1].rollout_id
+        return list(self._heads.values())
+
+    def _note(self, rollout: Rollout, order: int) -> None:
+        stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time}"
+        self._heads[rollout.rollout_id] = Head(rollout.rollout_id, order, stamp, rollout.status.final)
+
+    async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
+        for start in range(0, len(rollout_ids), self.CHUNK):
+            records = await self.store.records(rollout_ids[start : start + self.CHUNK])
+            yield [
+                as_line(record, len(record.calls), sum(len(call.response_ids or ()) for call in record.calls))
+                for record in records
+            ]
+
+    async def close(self) -> None:
+        """The store belongs to its owner."""
