@@ -57,7 +57,8 @@ def test_an_adapters_page_says_what_a_message_would(name: str) -> None:
 
 def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
     assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(CHECKOUT["adapter"])
-    assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == set(CHECKOUT["driver"])
+    named = {*CHECKOUT["driver"], *CHECKOUT["command"]}
+    assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == named
     for names in CHECKOUT.values():
         for folders in names.values():
             assert all((ROOT / folder.partition("[")[0] / "pyproject.toml").is_file() for folder in folders)

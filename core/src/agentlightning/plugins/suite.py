@@ -16,6 +16,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
+    "command": {"dashboard": ("./core", "./plugins/dashboard")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework."""
 
