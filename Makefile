@@ -99,7 +99,7 @@ programs: .venv/demo ## forty programs of other people under `agl run` (some: PR
 	@$(PY) bench/programs/run.py $(PROGRAMS)
 
 test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its environment
-	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q tests/adapters/programs/test_programs.py -k semantic
+	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/programs/test_programs.py -k semantic
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

@@ -6,8 +6,9 @@
 Each is trained on CPU by its file in ``examples/typed_answers``, in the environment that holds its framework
 (``scripts/environment``). The engine's grammar gives the answers the form that the framework asks for. The
 last line is one JSON object: per program its held-out reward before and after (greedy) with their 95 %
-intervals, and the calls that training made and captured exactly. Exit status 1 if a run fails, the intervals
-overlap, or a call is not exact.
+intervals, the calls that training made, those captured exactly, and those that the gateway ``refused``
+because they were longer than the policy's context, which have no token ids. Exit status 1 if a run fails, the
+intervals overlap, or a call was neither refused nor exact.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from each import each
-from trained_commands import sound
+from trained_commands import better
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS: dict[str, tuple[str, str]] = {
@@ -29,6 +31,8 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "smolagents": ("smolagents", "smolagents"),
 }
 """Program → its environment, and the distribution whose version is told."""
+OVER_LENGTH = "left_out/over-length"
+"""The step metric that counts the calls which the gateway refused for their length."""
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -58,6 +62,7 @@ def train(name: str) -> dict[str, Any]:
         check=True,
     )
     summary = json.loads(made.stdout.decode().splitlines()[-1])
+    steps = (ROOT / "runs" / summary["run_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return {
         "version": version.stdout.decode().strip(),
         "before": summary["reward_before"],
@@ -66,7 +71,18 @@ def train(name: str) -> dict[str, Any]:
         "ci_after": summary["ci_after"],
         "calls": int(summary["calls"]),
         "exact": int(summary["calls_exact"]),
+        "refused": refused(steps),
     }
+
+
+def refused(steps: Iterable[str]) -> int:
+    """The calls that were longer than the policy takes, over the lines of a run's ``metrics.jsonl``."""
+    return int(sum(json.loads(step)["metrics"].get(OVER_LENGTH, 0) for step in steps))
+
+
+def sound(one: Mapping[str, Any]) -> bool:
+    """Whether the program got better beyond chance, and every call was captured exactly or refused."""
+    return better(one) and 0 < one["exact"] == one["calls"] - one["refused"]
 
 
 def main() -> int:
