@@ -61,6 +61,7 @@ class Program:
     calls: list[str] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, list[str]] = field(default_factory=dict)
     says: str = "Paris"
     types: str = ""
     """Standard input."""
@@ -106,7 +107,7 @@ def command(program: Program, folder: Path, python: str) -> tuple[list[str], Pat
 
 def run(program: Program) -> dict[str, Any]:
     """Run one program; what ``agl run`` recorded, and how it ended."""
-    script = Script(program.calls, program.arguments, program.says, program.values)
+    script = Script(program.calls, program.arguments, program.says, program.values, program.asked)
     python = environment(program.environment)
     with tempfile.TemporaryDirectory() as folder, ScriptedModelServer(script.reply) as server:
         words, place = command(program, Path(folder), str(python))

@@ -1,7 +1,8 @@
 """The model behind the programs: it calls every tool that it is offered once, then answers as it is asked.
 
-``calls`` names the tools to call instead, in order; ``arguments`` what to call a tool with; ``says`` the text
-of an answer. Everything else is made from the JSON schemas of the request.
+``calls`` names the tools to call instead, in order; ``asked`` the same for requests whose last question holds
+a text; ``arguments`` what to call a tool with; ``says`` the text of an answer. Everything else is made from the
+JSON schemas of the request.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Script:
     says: str = "Paris"
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values of fields by their name, in any object that is made from a schema."""
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
 
     def reply(self, body: Mapping[str, Any]) -> Any:
@@ -58,7 +60,7 @@ class Script:
             for message in body["messages"]
             for call in message.get("tool_calls") or ()
         ]
-        planned = list(self.calls) if self.calls is not None else list(tools)
+        planned = self._planned(body, tools)
         left = list(planned)
         for name in called:
             if name in left:
@@ -67,6 +69,15 @@ class Script:
         if wanted is None and choice == "required":
             return next((name for name in reversed(planned) if name in tools), next(reversed(tools)))
         return wanted
+
+    def _planned(self, body: Mapping[str, Any], tools: Mapping[str, Any]) -> list[str]:
+        """All tools to call in this conversation, in order."""
+        questions = [str(message.get("content")) for message in body["messages"] if message["role"] == "user"]
+        last = questions[-1] if questions else ""
+        for text, calls in self.asked.items():
+            if text in last:
+                return list(calls)
+        return list(tools) if self.calls is None else list(self.calls)
 
 
 def example(schema: Schema, values: Mapping[str, Any], root: Schema | None = None) -> Any:

@@ -83,6 +83,16 @@ async def test_other_routes_say_which_exist(world, method, path, status, code):
     assert "/v1/chat/completions" in body["error"]["message"]
     if status == 405:
         assert headers["Allow"] in ("GET", "POST", "GET, POST", "GET, DELETE")
+    assert (await world.metrics())["refused"] == {code: 1}
+
+
+async def test_requests_of_no_route_count_for_their_attempt(world):
+    key = world.open("r")
+    headers = {"Authorization": f"Bearer {key}"}
+    async with world.session.post(f"{world.url}/images/generations", json={}, headers=headers) as response:
+        assert response.status == 404
+    (((kind, reason, attempt), times),) = world.store.counted.items()
+    assert (kind, reason, times) == ("refused", "unknown-route", 1) and attempt
 
 
 async def test_routing(world):

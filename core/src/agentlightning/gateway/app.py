@@ -153,7 +153,7 @@ class Gateway:
         for (method, path), handler in handlers.items():
             for spelled in spellings(path):
                 app.router.add_route(method, spelled, handler)
-        app.router.add_route("*", "/{path:.*}", Unserved(handlers).serve)
+        app.router.add_route("*", "/{path:.*}", Unserved(handlers, self._count_unserved).serve)
         app.on_startup.append(self._startup)
         app.on_cleanup.append(self._cleanup)
         return app
@@ -234,6 +234,14 @@ class Gateway:
     async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
         await self._pipeline.writer.count_refused(why)
         return await AgentReply(request, format_of(request.path)).refuse(why)
+
+    async def _count_unserved(self, request: web.Request, why: RequestRefused) -> None:
+        """Count a request of no route, for the attempt of its key if it has one."""
+        try:
+            claims = identify(request.headers, self._keys).claims
+        except RequestRefused as refused:
+            claims = refused.claims
+        await self._pipeline.writer.count_refused(why.of(claims))
 
     async def _models(self, request: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "agentlightning"}
