@@ -1,8 +1,8 @@
 """The model behind the programs: it calls every tool that it is offered once, then answers as it is asked.
 
-``calls`` names the tools to call instead, in order; ``asked`` the same for requests whose last question holds
-a text; ``arguments`` what to call a tool with; ``says`` the text of an answer. Everything else is made from the
-JSON schemas of the request.
+``calls`` names the tools to call instead, in order; ``asked`` the same for requests whose last question
+holds a text; ``arguments`` what to call a tool with; ``says`` the text of an answer. Everything else is made
+from the JSON schemas of the request.
 """
 
 from __future__ import annotations
