@@ -11,10 +11,10 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/dashboard -e ./plugins/local -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -109,6 +109,9 @@ test-verl-inside: ## the tests of what runs inside verl, in its environment
 
 verl-compose: ## every documented GPU configuration of verl, as far as a CPU goes; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
+
+test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
+	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 tests/plugins/trackers tests/core/trackers
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py

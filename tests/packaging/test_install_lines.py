@@ -9,6 +9,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,8 +58,10 @@ def test_an_adapters_page_says_what_a_message_would(name: str) -> None:
 
 def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
     assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(CHECKOUT["adapter"])
-    named = {*CHECKOUT["driver"], *CHECKOUT["command"]}
+    named = {*CHECKOUT["driver"], *CHECKOUT["command"], "trackers"}
     assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == named
+    extras = tomllib.loads((ROOT / "plugins" / "trackers" / "pyproject.toml").read_text())["project"]
+    assert {*extras["optional-dependencies"]} == {*CHECKOUT["tracker"], "all"}
     for names in CHECKOUT.values():
         for folders in names.values():
             assert all((ROOT / folder.partition("[")[0] / "pyproject.toml").is_file() for folder in folders)

@@ -134,5 +134,10 @@ def agl_checkpoint_saved(folder: Path, step: int) -> None:
 
 
 @hookspec
+def agl_run_failed(run_id: str, error: BaseException) -> None:
+    """A run ended before it was finished: by an error, or because it was interrupted."""
+
+
+@hookspec
 def agl_run_finished(summary: dict[str, Any]) -> None:
     """A run has ended. ``summary``: the content of ``summary.json``."""

@@ -15,9 +15,17 @@ from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Recor
 from agentlightning.types.policy import PolicyFolder
 
 if TYPE_CHECKING:  # pydantic is not imported for it
+    from pydantic import BaseModel
+
     from agentlightning.types.sections import TrainingSection
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
+
+
+def lazy_type(place: str) -> Callable[[], Any]:
+    """Return a function that imports and returns the object at ``"package.module:name"``."""
+    module, _, name = place.partition(":")
+    return lambda: getattr(import_module(module), name)
 
 
 def lazily(place: str) -> Callable[..., Any]:
@@ -139,8 +147,10 @@ class Server(Protocol):
 class Tracker(Protocol):
     """Receives the reports of a run. Errors are counted, never fatal.
 
-    When a run resumes, a tracker with a method ``resumed(run, reports, evaluations)`` gets the reports and
-    evaluations up to the checkpoint; others get ``start`` again.
+    A tracker may have more: ``resumed(run, reports, evaluations)`` gets the reports and evaluations up to the
+    checkpoint of a run that resumes (others get ``start`` again); ``failed(error)`` learns that the run ended
+    with an error; ``close()`` is called last, however the run ended. One with ``own_thread = True`` is called
+    on a thread of its own, in order, so that a slow service does not hold the run.
     """
 
     def start(self, run: Mapping[str, Any]) -> None: ...
@@ -263,11 +273,18 @@ class BaselineSpec:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSpec:
-    """A tracker by name: ``factory(folder) -> Tracker``. ``default``: on unless the run names trackers."""
+    """A tracker by name: ``factory(folder) -> Tracker``; with ``options``, ``factory(folder, options)``."""
 
     name: str
-    factory: Callable[[Path], Tracker]
+    factory: Callable[..., Tracker]
+    """``folder``: the run's own. It raises UsageError for what a person can mend before the run begins, e.g.
+    a library that is not installed.
+    """
     default: bool = False
+    """On unless the run names trackers."""
+    options: Callable[[], type[BaseModel]] | None = None
+    """Imports and returns the pydantic model of its options; ``None``: it has none."""
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ class Context:
     """Resources that agents get besides the policy."""
     serve_policy: bool = True
     """Whether agents get the policy as ``llm``; false if a user's algorithm trains no policy."""
+    tracker_errors: Counter[str] = field(default_factory=Counter)
+    """Tracker → errors raised in it."""
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.store, self.run_id, self.folder)
@@ -188,6 +190,7 @@ class Context:
             "given-up": dict(gateway.aborted),
             "without-policy": dict(gateway.unrouted),
             "hooks": dict(self.plugins.errors),
+            "trackers": dict(self.tracker_errors),
         }
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 

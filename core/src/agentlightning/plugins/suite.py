@@ -1,4 +1,4 @@
-"""The suite's own adapters and drivers: the line that installs one from a checkout.
+"""The suite's own adapters, drivers and trackers: the line that installs one from a checkout.
 
 No package index under our control has these distributions, so a line names folders, with every folder of the
 suite that one needs. pip would look for a missing one elsewhere.
@@ -15,6 +15,10 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "adapter": {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
+    "tracker": {
+        name: ("./core", f"./plugins/trackers[{name}]")
+        for name in ("tensorboard", "wandb", "mlflow", "trackio")
+    },
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "command": {"dashboard": ("./core", "./plugins/dashboard")},
 }
@@ -22,7 +26,9 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def install_line(kind: str, name: str) -> str | None:
-    """Return the command that installs an adapter or driver from a checkout; ``None`` for any other name."""
+    """Return the command that installs an adapter, driver or tracker from a checkout; ``None`` for any other
+    name.
+    """
     folders = CHECKOUT.get(kind, {}).get(name)
     if folders is None:
         return None

@@ -32,6 +32,10 @@ class EventsTracker:
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._write("run_finished")
 
+    @hookimpl
+    def agl_run_failed(self, run_id: str, error: BaseException) -> None:
+        self._write("run_failed", run_id=run_id, error=type(error).__name__)
+
     def resumed(
         self, run: Mapping[str, Any], reports: list[StepReport], evaluations: list[Evaluation]
     ) -> None:

@@ -60,7 +60,7 @@ class RunFields(TypedDict, total=False):
     run: str | None
     resume: bool
     store: Any
-    trackers: str | Sequence[str] | None
+    trackers: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
     note: str | None
 
 

@@ -23,8 +23,8 @@ from agentlightning.train.policies import Policies, read_policies
 from agentlightning.types import LLM
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (
+    Choices,
     EnvironmentSection,
-    NamesOrDefault,
     Section,
     Text,
     TrainingSection,
@@ -152,8 +152,9 @@ class RunConfig(Section):
     """File, folder or URL of the store; none: a SQLite file in the run's folder."""
     pythonpath: list[str] = []
     """Folders put in front of ``sys.path``."""
-    trackers: NamesOrDefault = None
-    """Names of the trackers; none: files, the terminal and a plot."""
+    trackers: Choices = None
+    """Names of the trackers, each with its options if it has any (``docs/trackers.md``); none: files, the
+    terminal and a plot, which ``default`` stands for in a list."""
     log: str | Path | None = None
     """Log file of all runs; none: that of ``AGL_LOG``, else ``~/.agent-lightning/logs/training.log``; an
     empty text: no such file. Every run has a ``training.log`` in its folder."""

@@ -19,13 +19,14 @@ from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hooks import with_hooks
 from agentlightning.runner.runner import Runner
 from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
+from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
@@ -66,7 +67,7 @@ class TrainingSession:
                 resume=config.resume,
             )
             stack.callback(run.close)
-            plugins = self._plugins_with_listeners(run.folder, stack)
+            plugins, trackers = self._plugins_with_listeners(run.folder, stack)
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
             active = instrumentors(self.plugins, config.agent.adapters)
@@ -90,6 +91,7 @@ class TrainingSession:
                 say=say,
                 initial_resources=dict(self.initial_resources),
                 serve_policy=serve_policy,
+                tracker_errors=trackers.errors,
             )
             await record_run(
                 context,
@@ -100,28 +102,22 @@ class TrainingSession:
             try:
                 self._start_runner(context, agent, stack)
                 yield context
-            except BaseException:
-                if self.trackers:  # the doctor's probe has none, and leaves no folder
+            except BaseException as error:
+                context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
+                if self.config.trackers != []:  # the doctor's probe has none, and leaves no folder
                     say(f"The run did not finish. What there is of it: {run.folder}")
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise
 
-    @property
-    def trackers(self) -> list[str]:
-        """Return the names of the trackers."""
-        if self.config.trackers is not None:
-            return self.config.trackers
-        return [name for name, spec in self.plugins.trackers.items() if spec.default]
-
-    def _plugins_with_listeners(self, folder: Path, stack: AsyncExitStack) -> Plugins:
+    def _plugins_with_listeners(self, folder: Path, stack: AsyncExitStack) -> tuple[Plugins, TrackerHooks]:
         """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
-        trackers = [pick(self.plugins.trackers, "tracker", name).factory(folder) for name in self.trackers]
+        trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
         logs = []
-        if self.trackers:  # the doctor's probe has none, and leaves no line
+        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
             logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
-        return self.plugins.with_listeners([*logs, tracker_hooks, *trackers])
+        return self.plugins.with_listeners([*logs, tracker_hooks, *trackers]), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
         """Return the given store, opened if it is a place; without one, a file in the run's folder."""

@@ -41,6 +41,10 @@ def _names(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _choices(value: Any) -> Any:
+    return [value] if isinstance(value, str | Mapping) else value
+
+
 def _failure(value: Any) -> Any:
     return read_failure_table(value) if isinstance(value, Mapping | None) else value
 
@@ -53,6 +57,15 @@ Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(
 """A list of names; a single name may stand without brackets."""
 NamesOrDefault: TypeAlias = Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)]
 """Names, or ``None`` for the default."""
+_WITH_OPTIONS = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
+_CHOICE = {"anyOf": [_TEXT, _WITH_OPTIONS]}
+_CHOICES = {"anyOf": [*_CHOICE["anyOf"], {"type": "array", "items": _CHOICE}, {"type": "null"}]}
+Choices: TypeAlias = Annotated[
+    list[str | dict[str, dict[str, Any] | None]] | None,
+    BeforeValidator(_choices),
+    WithJsonSchema(_CHOICES),
+]
+"""Names, each with options if it has any: ``[files, {tensorboard: {folder: …}}]``; ``None``: the default."""
 SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
 FailureField: TypeAlias = Annotated[
     dict[str, FailureAction],
