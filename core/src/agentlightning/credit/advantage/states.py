@@ -16,15 +16,13 @@ whose return is missing (``steps_missing``).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-
-import msgspec
 
 from agentlightning.credit.advantage.groups import CreditedCall, StepReturn, agent_of, group_key, grouped
 from agentlightning.credit.advantage.spread import mean, nearly_equal, std
 from agentlightning.credit.scoring.rules import apply_rule, discounted
 from agentlightning.types import Call, Recipe, Record
+from agentlightning.types.tokens import as_ids, shared_buffer
 
 STATE = "state"
 """Tag of a call that names the state in which it was made."""
@@ -42,8 +40,8 @@ def state_of(call: Call) -> str:
     """Return the state in which a call was made: its tag, else a digest of its prompt's token ids."""
     if STATE in call.tags:
         return f"{STATE}={call.tags[STATE]}"
-    prompt = msgspec.json.encode(list(call.prompt_ids or ()))
-    return f"prompt={hashlib.sha256(prompt).hexdigest()[:16]}"
+    data, own, _ = shared_buffer(as_ids(call.prompt_ids or ()), call.response_ids or ())
+    return f"prompt={data.digest(own).hex()[:16]}"
 
 
 def step_advantages(
