@@ -665,9 +665,19 @@ def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
 
 
 # ------------------------------------------------------------------------------------------ later work
-def test_prompt_optimisation_is_refused_by_name() -> None:
-    with pytest.raises(ImportError, match=r"APO of Agent Lightning 0\.3 is not here: .*agl\.algo"):
-        _ = agl.APO
+@pytest.mark.plugins
+def test_prompt_optimisation_takes_the_arguments_of_v03() -> None:
+    from openai import AsyncOpenAI
+
+    client = AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="sk-x")
+    algorithm = agl.APO[dict[str, str]](
+        client, gradient_model="m1", apply_edit_model="m2", val_batch_size=10, gradient_batch_size=4,
+        beam_width=2, branch_factor=2, beam_rounds=2, diversity_temperature=1.0,
+        rollout_batch_timeout=60.0, run_initial_validation=True,
+    )  # fmt: skip
+    assert (algorithm.critic.model, algorithm.editor.model) == ("m1", "m2")
+    assert algorithm.critic.endpoint == "http://127.0.0.1:9/v1"
+    assert (algorithm.beam_width, algorithm.branch_factor, algorithm.beam_rounds) == (2, 2, 2)
 
 
 @pytest.mark.xfail(

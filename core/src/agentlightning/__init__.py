@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Baseline as Baseline,
         algo as algo,
     )
+    from agentlightning.algorithms.prompt_search import APO as APO, GEPA as GEPA, Alternate as Alternate
     from agentlightning.algorithms.verl_config import VERL as VERL
     from agentlightning.bundled.agent import Agent as Agent
     from agentlightning.capture.context import (
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
     "algorithms.custom": "Algorithm Baseline FAST algo",
+    "algorithms.prompt_search": "APO Alternate GEPA",
     "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",

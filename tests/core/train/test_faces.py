@@ -85,9 +85,11 @@ def test_supervised_fine_tuning_is_that_of_the_driver(monkeypatch: pytest.Monkey
     assert asked == [(str(TINY), "chats.jsonl", Path("out"), None, settings)]
 
 
-def test_prompt_optimisation_is_refused() -> None:
-    with pytest.raises(agl.UsageError, match=r"APOTrainer is not here: .*agl\.algo"):
-        agl.APOTrainer()
+def test_prompt_search_without_its_plugin_says_how_to_install_it() -> None:
+    with pytest.raises(agl.UsageError, match=r"'apo' is not installed.*\./plugins/apo"):
+        agl.APOTrainer(critic="policy").train(lambda task: 1.0, [1, 2], prompts={"p": "text"})
+    with pytest.raises(agl.UsageError, match=r"'gepa' is not installed"):
+        agl.GEPA(critic="policy")
 
 
 EARLY = """
@@ -126,7 +128,6 @@ def test_backend_by_name_and_device(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("grpo", "sft"), "fine-tune with `agl sft"),
-        (("grpo", "apo"), "algorithm of your own"),
         (("episodes: 640", "episodes: many"), "give a number of rollouts, not 'many'"),
         (("episodes: 640", "episodes: 64, steps: 3"), "give one of the two"),
         (("[math, reasoning]", "7"), "give names of task sets, not 7"),

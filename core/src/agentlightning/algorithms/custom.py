@@ -60,6 +60,8 @@ class Algorithm:
     A plain ``run`` runs in its own thread. Its result goes into the run's summary.
     """
 
+    trains_policy = True
+    """Whether it may change the weights of the run's policy; a prompt search does not."""
     _given: dict[str, Any] | None = None
 
     def run(self, train_dataset: Sequence[Any] = (), val_dataset: Sequence[Any] = ()) -> Any:
@@ -125,6 +127,11 @@ class BoundAlgorithm:
 
     def __init__(self, algorithm: Algorithm, trainer: Any) -> None:
         self._algorithm, self._trainer = algorithm, trainer
+
+    @property
+    def trains_policy(self) -> bool:
+        """Return whether the algorithm may change the policy's weights, which are exported then."""
+        return self._algorithm.trains_policy
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Run the algorithm on this run, with the arguments that it asks for."""

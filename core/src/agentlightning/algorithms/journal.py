@@ -78,6 +78,14 @@ class Journal:
         ]
         await self._add("evaluation", batch, plain(entry), fingerprints)
 
+    async def search(self, name: str, body: Mapping[str, Any], records: Sequence[Record]) -> None:
+        """Write the link of a search that trains no step: its result, with fingerprints of its rollouts."""
+        fingerprints = [
+            fingerprint_record(record, run_id=self.run_id, step=-1, policy=name, version=None)
+            for record in records
+        ]
+        await self._add("search", name, plain(body), fingerprints)
+
     async def checkpoint(self, folder: Path) -> None:
         """Write the link of a complete checkpoint: the digest of each file in ``folder``."""
         name = self._name(folder)

@@ -117,6 +117,9 @@ class Store:
         metadata: dict[str, Any] | None = None,
         *,
         worker_id: str | None = None,
+        rollout_id: str | None = None,
+        run_id: str | None = None,
+        group_id: str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout: ...
     async def dequeue_rollout(

@@ -40,6 +40,8 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     training, algorithm = config.training, config.training.algorithm
     named = isinstance(algorithm, str) and algorithm in {*plugins.recipes, "rl"}
     if named or isinstance(algorithm, Recipe):
+        if training.settings:
+            raise ConfigError("training.settings: a recipe has none; its fields stand in training.recipe")
         return _rl(config, plugins)
     for name in ("quorum", "async_steps", "dynamic_sampling"):
         if getattr(training, name):
@@ -49,7 +51,15 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
             )
     if isinstance(algorithm, str):
         known: dict[str, Any] = {**plugins.recipes, **plugins.algorithms}
-        algorithm = pick(known, "recipe or algorithm", algorithm).factory()
+        spec = pick(known, "recipe or algorithm", algorithm)
+        try:
+            algorithm = spec.factory(**training.settings)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"training.settings: {error}") from None
+    elif training.settings:
+        raise ConfigError(
+            "training.settings: they are for an algorithm by name; give the object its settings itself"
+        )
     made: TrainingLoop = as_algorithm(algorithm, trainer)
     return made
 

@@ -20,7 +20,6 @@ GROUP_SIZE = 8
 """Rollouts of a task, if the recipe does not say."""
 _ELSEWHERE = {
     "sft": "fine-tune with `agl sft --policy … --data chats.jsonl -o folder`, or agl.SFTTrainer",
-    "apo": "prompts are searched by an algorithm of your own (docs/from-0x.md)",
 }
 
 

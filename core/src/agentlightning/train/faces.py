@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.prompt_search import APO
 from agentlightning.bundled.task_set import tasks_of_sets
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.runner.event_loops.threads import run_sync
@@ -138,14 +139,43 @@ class SFTTrainer:
         return summary
 
 
-class APOTrainer:
-    """Refused by name: prompt optimisation is no part of this package."""
+class APOTrainer(GRPOTrainer):
+    """Searches prompts: ``APOTrainer(critic=…, beam_rounds=2).train(agent, tasks, held_out, prompts)``.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise UsageError(
-            'APOTrainer is not here: search prompts with a function of agl.algo (docs/from-0x.md, "An '
-            'algorithm of your own")'
-        )
+    ``settings``: of ``agl.APO``. ``model``: the policy that the run serves to agents, a folder or a name of
+    ``agl policy list``; ``None``: agents have their own endpoint. ``fields``: further fields of ``Trainer``.
+    """
+
+    algorithm = "apo"
+
+    def __init__(
+        self,
+        *,
+        model: str | Path | None = None,
+        store: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(RLConfig(model=model), store, **dict(fields or {}))
+        self.settings = settings
+
+    def train(
+        self,
+        agent: Any,
+        eval_tasks: Sequence[Any] | str | None = None,
+        val_tasks: Sequence[Any] = (),
+        prompts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Search prompts for ``agent`` and return the run's summary. Tasks as of :meth:`GRPOTrainer.train`.
+
+        ``prompts``: the first prompts by resource name.
+        """
+        train, val = self._tasks(eval_tasks)
+        given = {"prompts": dict(prompts), **self.settings} if prompts else self.settings
+        model = self.config.model
+        policy: dict[str, Any] = {} if model is None else {"policy": model_folder(model)}
+        trainer = Trainer(APO(**given), **{**policy, **self._fields})
+        return trainer.fit(agent, train, list(val_tasks) or val)
 
 
 def model_folder(model: str | Path | None) -> Path:

@@ -39,6 +39,7 @@ class RunFields(TypedDict, total=False):
     batch_size: int
     seed: int
     recipe: Mapping[str, Any]
+    settings: Mapping[str, Any]
     evaluate_every: int
     evaluate_sampled: bool
     failure: Mapping[str, Any] | None

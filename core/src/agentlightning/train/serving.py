@@ -33,6 +33,10 @@ async def serve(
     Returns the driver of the trained policies, ``None`` if no policy is trained.
     """
     policies, options = config.served, config.backend.options
+    if not policies.trained and all(isinstance(one, LLM) for one in policies.frozen.values()):
+        for name, given in policies.frozen.items():  # endpoints alone need no driver
+            gateway.add_route(route(name, cast(LLM, given)))
+        return None
     spec = driver_spec(plugins, config.backend.driver, policies)
     trained = [with_options(folder, options) for folder in policies.trained.values()]
     _check_shared_options(trained, spec)

@@ -141,7 +141,8 @@ class Trainer:
                 "accounts": await context.accounts(),
             }
             exported = None
-            if context.driver is not None and self.config.training.steps:
+            trained = getattr(algorithm, "trains_policy", True) and self.config.training.steps
+            if context.driver is not None and trained:
                 exported = await context.driver.export(context.folder / "policy")
                 summary["policy"] = str(exported)
             summary["chain"] = await context.journal.end(summary, exported)

@@ -122,6 +122,8 @@ class TrainingSection(Section):
     """Seed of the order of tasks and of every sampled token."""
     recipe: dict[str, Any] = {}
     """Overrides of the recipe's fields."""
+    settings: dict[str, Any] = {}
+    """Settings of an algorithm that has a loop of its own, e.g. ``apo`` (``docs/prompts.md``)."""
     evaluate_every: int = Field(default=0, ge=0)
     """Steps between two evaluations; 0: only before and after."""
     evaluate_sampled: bool = True

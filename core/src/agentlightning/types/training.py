@@ -174,7 +174,7 @@ class StepReport(Model):
     """Digest of the recipe and failure table that the step was credited by."""
 
 
-AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "end"]
+AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "search", "end"]
 
 
 class AuditLink(Model):

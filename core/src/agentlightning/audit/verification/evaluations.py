@@ -88,6 +88,21 @@ async def _recompute(
     return logged, found
 
 
+async def compare_searches(run: OpenRun, chain: Chain) -> list[Difference]:
+    """Compare the rollouts of searches with their fingerprints; of searches of one name, the last counts."""
+    found: list[Difference] = []
+    last = {link.name: link for link in chain.links if link.kind == "search"}
+    for link in last.values():
+        of = f"search {link.name}"
+        then = {one.rollout_id: one for one in link.fingerprints}
+        records, lost = await read_records(run, list(then), None, of)
+        found += lost
+        for record in records:
+            was = then[record.rollout.rollout_id]
+            found += input_differences(was, fingerprint_record(record, **header(was)), of)
+    return found
+
+
 async def _without_fingerprints(run: OpenRun, batch: str) -> list[RolloutFingerprint]:
     """Find the rollouts of an evaluation of a run without a chain, in order, by the names of their groups."""
     before = f"{run.run_id}/{batch}/"

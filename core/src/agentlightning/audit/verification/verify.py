@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from agentlightning.audit.run import CannotRecompute, OpenRun
 from agentlightning.audit.verification.chain import Chain, read_chain
 from agentlightning.audit.verification.differences import Difference, make_difference, readable
-from agentlightning.audit.verification.evaluations import compare_evaluations, in_file_order
+from agentlightning.audit.verification.evaluations import compare_evaluations, compare_searches, in_file_order
 from agentlightning.audit.verification.folder import compare_checkpoints, compare_parameters, compare_policy
 from agentlightning.audit.verification.record import (
     compare_headline,
@@ -225,6 +225,7 @@ class _Verifier:
         made, found = await compare_evaluations(run, chain)
         result.evaluations = len(made)
         result.add(found)
+        result.add(await compare_searches(run, chain))
         result.add(compare_summary(run, chain))
         if result.equal:
             result.add(compare_headline(run, chain, made, logged))

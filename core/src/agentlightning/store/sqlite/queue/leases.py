@@ -176,18 +176,25 @@ class LeaseStore(ExpiryStore):
         metadata: dict[str, Any] | None = None,
         *,
         worker_id: str | None = None,
+        rollout_id: str | None = None,
+        run_id: str | None = None,
+        group_id: str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and lease it at once, past the queue."""
+        """Make a rollout and lease it at once, past the queue. A ``rollout_id`` that exists: Conflict."""
         rollout = Rollout(
-            rollout_id="",
+            rollout_id=rollout_id or "",
             input=input,
             mode=mode,
+            run_id=run_id,
+            group_id=group_id,
             resources_id=resources_id,
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
         check_rollout(rollout)
+        if rollout_id and self._known(rollout_id):
+            raise Conflict(f"rollout {rollout_id} exists: start_attempt leases it")
         made = self._insert(rollout, self._pin(resources_id), rollout.config, RolloutStatus.PREPARING)
         return self._lease(made, worker_id, made.start_time)
 

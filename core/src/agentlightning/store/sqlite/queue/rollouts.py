@@ -161,6 +161,9 @@ class RolloutStore(ResourceStore):
         self.db.insert(_t, columns)
         return rollout
 
+    def _known(self, rollout_id: str) -> bool:
+        return self.db.one(_GET, rollout_id=rollout_id) is not None
+
     def _rollout(self, rollout_id: str) -> Rollout:
         row = self.db.one(_GET, rollout_id=rollout_id)
         if row is None:
