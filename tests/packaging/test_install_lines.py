@@ -58,7 +58,9 @@ def test_an_adapters_page_says_what_a_message_would(name: str) -> None:
 
 def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
     assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(CHECKOUT["adapter"])
-    named = {*CHECKOUT["driver"], *CHECKOUT["command"], "trackers"}
+    folders = {folder for names in CHECKOUT.values() for folders in names.values() for folder in folders}
+    places = (folder.partition("[")[0] for folder in folders)
+    named = {place.removeprefix("./plugins/") for place in places if place.startswith("./plugins/")}
     assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == named
     extras = tomllib.loads((ROOT / "plugins" / "trackers" / "pyproject.toml").read_text())["project"]
     assert {*extras["optional-dependencies"]} == {*CHECKOUT["tracker"], "all"}
