@@ -133,10 +133,11 @@ async def add_rollout(
     sample: int = 0,
     finish: bool = True,
     config: RolloutConfig | None = None,
+    task_id: str = "t1",
 ) -> str:
     """A rollout of two turns with a tool between them, which ended with ``reward`` (``None``: it raised)."""
     task = {"q": "2 + 3"}
-    rollout = Rollout(rollout_id=rollout_id, input=task, mode=mode, run_id=run_id, task_id="t1", seed=7,
+    rollout = Rollout(rollout_id=rollout_id, input=task, mode=mode, run_id=run_id, task_id=task_id, seed=7,
                       group_id=group, sample=sample, config=config or RolloutConfig())  # fmt: skip
     await store.enqueue_many_rollouts([rollout])
     lease = await store.dequeue_rollout("w", run_id=run_id)

@@ -302,3 +302,14 @@ def test_logs(agl: Agl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "give either" in agl("logs", RUN, "--file", "x")[2]
     monkeypatch.setenv("AGL_LOG", "")
     assert "name a run" in agl("logs")[2]
+
+
+def test_compare(agl: Agl, folder: Path, tmp_path: Path) -> None:
+    asyncio.run(make_run(tmp_path / "runs", name="20270101-other", info={"seed": 7}))
+    status, out, _ = agl("compare", RUN, "20270101")
+    assert status == 0 and "held-out" in out and "training reward of 20270101-other: 2 steps" in out
+    assert re.search(r"seed\s+│ 1\s+│ 7", out)
+    found = json.loads(agl("compare", RUN, "20270101", "--json")[1])
+    assert (found["first"], found["settings"]) == (RUN, {"seed": [1, 7]})
+    assert "no setting differs" in agl("compare", RUN, RUN)[1]
+    assert agl("compare", RUN, "nothing")[0] == 2

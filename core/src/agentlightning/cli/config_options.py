@@ -15,6 +15,9 @@ Config: TypeAlias = Annotated[Path, typer.Option("--config", "-c", help="The run
 Sets: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, e.g. training.batch_size=4.")
 ]
+AlwaysJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="As always: stdout is one JSON object, all else is on stderr.")
+]
 
 
 def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:

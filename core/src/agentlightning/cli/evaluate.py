@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.audit.locations import STORE, NoSuchRun
-from agentlightning.cli.config_options import Config, Sets, last_line, read
+from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from agentlightning.train.fields import from_fields
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
         sampled: Annotated[bool, typer.Option(help="Sample at temperature 1 instead of greedily.")] = False,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         sets: Sets = None,
+        as_json: AlwaysJson = False,
     ) -> None:
         """Print the mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one
         JSON object.

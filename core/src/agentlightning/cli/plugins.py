@@ -6,8 +6,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from agentlightning.cli.view import TextTable
-from agentlightning.plugins.manager import load
+from agentlightning.cli.inspect import JsonObject
+from agentlightning.cli.view import TextTable, print_json
+from agentlightning.plugins.manager import Plugins, load
 
 KINDS = (
     "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",
@@ -17,9 +18,12 @@ KINDS = (
 
 def register(app: typer.Typer) -> None:
     @app.command("plugins")
-    def plugins() -> None:
+    def plugins(as_json: JsonObject = False) -> None:
         """List plugins, the names they register, and plugins that could not be loaded."""
         loaded = load()
+        if as_json:
+            _print(loaded)
+            raise typer.Exit(bool(loaded.broken))
         console = Console()
         table = TextTable("plugin", "hooks", title="plugins", title_justify="left")
         for name, plugin in loaded.manager.list_name_plugin():
@@ -32,3 +36,14 @@ def register(app: typer.Typer) -> None:
             console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))
         if loaded.broken:
             raise typer.Exit(1)
+
+
+def _print(loaded: Plugins) -> None:
+    """Print all of it as one JSON object."""
+    hooks = {
+        name: sorted(caller.name for caller in loaded.manager.get_hookcallers(plugin) or [])
+        for name, plugin in loaded.manager.list_name_plugin()
+    }
+    print_json(
+        {"plugins": hooks, **{kind: sorted(getattr(loaded, kind)) for kind in KINDS}, "broken": loaded.broken}
+    )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentlightning.cli.config_options import Config, Sets, last_line, read
+from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.train.configured import configure
 from agentlightning.types.base import LEARNED_NOTHING
 
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
             str | None, typer.Option(help="URL of the gateway for runners on other machines.")
         ] = None,
         sets: Sets = None,
+        as_json: AlwaysJson = False,
     ) -> None:
         """Evaluate, train, evaluate. The last line of stdout is one JSON object; files lie in the run's
         folder. Exit status 3: nothing was learned.

@@ -76,6 +76,8 @@ class ProgramOptions:
     ] = None
     output: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs")
     run_id: Annotated[str | None, typer.Option(help="The run's id; default: time and program.")] = None
+    listen: str | None = None
+    """``host:port`` of the gateway; ``None``: a free port of 127.0.0.1."""
     tasks: Sequence[Any] = (None,)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of every call."""
@@ -89,12 +91,7 @@ class ProgramOptions:
         """Return the options. Raise :class:`UsageError`, which names the option, for a wrong one."""
         if not self.command:
             raise UsageError("there is no program to run: agl run [OPTIONS] -- python app.py")
-        if (self.upstream is None) == (self.policy is None):
-            raise UsageError(
-                "name the model: either --upstream URL --model NAME (an engine that runs) "
-                "or --policy FOLDER (served here)"
-            )
-        self._check_engine()
+        self.check_engine()
         shared = self.reward_file is not None and "{rollout}" not in self.reward_file
         if shared and min(self.concurrency, len(self.tasks)) > 1:
             raise UsageError(
@@ -104,7 +101,13 @@ class ProgramOptions:
         executable(self.command[0], os.environ)
         return self
 
-    def _check_engine(self) -> None:
+    def check_engine(self) -> None:
+        """Raise :class:`UsageError` unless the options name one model that can answer."""
+        if (self.upstream is None) == (self.policy is None):
+            raise UsageError(
+                "name the model: either --upstream URL --model NAME (an engine that runs) "
+                "or --policy FOLDER (served here)"
+            )
         if self.upstream is not None and self.model is None:
             raise UsageError(f"give --model, the name under which {self.upstream} serves the model")
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext, current_attempt
 from agentlightning.gateway import Gateway, Upstream
-from agentlightning.gateway.settings import CallSection
+from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
@@ -102,7 +102,8 @@ async def open_session(
         store = open_store(place, plugins=plugins)
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
-        gateway = Gateway(store, keys, calls=CallSection(select=options.select))
+        listen = GatewaySection(listen=options.listen)
+        gateway = Gateway(store, keys, listen, CallSection(select=options.select))
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         gateway.add_route(await _upstream(options, plugins, stack))

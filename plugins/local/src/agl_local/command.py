@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any, TypeAlias
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.filesize import decimal
@@ -20,6 +22,8 @@ from agl_local.policy.cache import (
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.policy.fetch import FetchError, fetch as fetch_policy, known_folder
 
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
 
 def register(app: typer.Typer) -> None:
     policy = typer.Typer(help="Fetch pretrained models, list and remove them.", no_args_is_help=True)
@@ -33,9 +37,13 @@ def register(app: typer.Typer) -> None:
                 help="A name of `agl policy list`, a .gguf file, or owner/name of the Hugging Face hub."
             ),
         ],
+        as_json: Json = False,
     ) -> None:
         """Download and convert a model. The last line of stdout is the folder, for backend.policy."""
         found = fetch_policy(name)
+        if as_json:
+            _print({"folder": str(found.path), **msgspec.to_builtins(found.origin)})
+            return
         print(f"model    {found.origin.name}")
         print(f"licence  {found.origin.licence}")
         print(f"from     {found.origin.source}")
@@ -44,18 +52,39 @@ def register(app: typer.Typer) -> None:
         print(found.path)
 
     @policy.command("list")
-    def list_policies() -> None:
+    def list_policies(as_json: Json = False) -> None:
         """List the models that are known by name, and those that were fetched."""
-        _show()
+        if not as_json:
+            _show()
+            return
+        _print(
+            {
+                "folder": str(policies_folder()),
+                "fetched": [
+                    {"name": one.origin.name, "folder": str(one.path), "bytes": one.bytes}
+                    for one in cached_policies()
+                ],
+                "known": [
+                    {"name": one.name, "licence": one.licence, "megabytes": one.megabytes, "from": one.source}
+                    for one in CATALOGUE.values()
+                ],
+            }
+        )
 
     @policy.command("clear")
     def clear(
         name: Annotated[
             str | None, typer.Argument(help="Name of a fetched model or of its folder; default: all.")
         ] = None,
+        as_json: Json = False,
     ) -> None:
         """Remove fetched models."""
-        _clear(name)
+        removed = _clear(name)
+        if as_json:
+            _print({"removed": [{"folder": path, "bytes": size} for path, size in removed]})
+            return
+        for path, size in removed:
+            print(f"removed {path} ({decimal(size)})")
 
 
 def _show() -> None:
@@ -75,23 +104,28 @@ def _show() -> None:
     console.print(table)
 
 
-def _clear(name: str | None) -> None:
+def _print(value: dict[str, Any]) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def _clear(name: str | None) -> list[tuple[str, int]]:
     if not policies_folder().is_dir():
         raise FetchError(f"no model was fetched: {policies_folder()} does not exist")
     try:
-        _remove(name)
+        return _remove(name)
     except OSError as error:
         raise FetchError(f"{policies_folder()}: {error}") from error
 
 
-def _remove(name: str | None) -> None:
+def _remove(name: str | None) -> list[tuple[str, int]]:
     with locked():
         cached = cached_policies()
         chosen = [p for p in cached if name is None or name in (p.origin.name, p.path.name)]
         if name is not None and not chosen:
             known = ", ".join(policy.path.name for policy in cached) or "none"
             raise FetchError(f"no fetched model is called {name!r}; there are: {known}")
+        removed = []
         for policy in chosen:
-            size = decimal(policy.bytes)
+            removed.append((str(policy.path), policy.bytes))
             remove_policy(policy)
-            print(f"removed {policy.path} ({size})")
+        return removed

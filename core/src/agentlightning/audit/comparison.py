@@ -1,0 +1,182 @@
+"""Compare two runs: evaluations with their intervals, paired where both evaluated the same tasks, the curves
+of their rewards, and the settings in which they differ.
+
+A task is the same if its id is, which is a digest of its content unless the dataset names it. A rollout
+without a reward counts as 0, as in the evaluation itself, whose ``failed`` counts it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentlightning.algorithms.journal import GROWING_ENTRIES
+from agentlightning.audit.run import OpenRun
+from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.types import Evaluation
+from agentlightning.types.base import Model
+
+_PAGE = 100
+_LEFT_OUT = GROWING_ENTRIES | {"run_id", "resources"}
+"""Entries of a run's record that are no settings."""
+_NOT_SET = frozenset({"about.gateway", "about.recipe", "about.policy"})
+"""Settings that another entry says already, or that each run has anew."""
+
+
+class PairedEvaluation(Model):
+    """One evaluation of both runs."""
+
+    name: str
+    first: Evaluation | None = None
+    second: Evaluation | None = None
+    tasks: int = 0
+    """Number of tasks that both evaluated; 0: they cannot be paired."""
+    difference: float | None = None
+    """Mean of second − first over those tasks."""
+    ci: tuple[float, float] | None = None
+    """95 % interval of the difference, by Student's t over tasks; ``None``: fewer than two tasks."""
+    better: int = 0
+    worse: int = 0
+    """Tasks in which the second run's reward is higher, and lower."""
+    unpaired: int = 0
+    """Tasks that only one of them evaluated."""
+
+
+class Comparison(Model):
+    """Two runs side by side."""
+
+    first: str
+    second: str
+    evaluations: list[PairedEvaluation] = []
+    curves: dict[str, list[float | None]] = {}
+    """``first`` and ``second`` → the training reward of each step; ``None``: no reward."""
+    seconds: dict[str, float | None] = {}
+    settings: dict[str, tuple[Any, Any]] = {}
+    """Key → the values of both runs where they differ; ``None``: not set."""
+
+
+async def compare(first: OpenRun, second: OpenRun) -> Comparison:
+    """Compare two open runs."""
+    both = (first, second)
+    found = [_evaluations(run) for run in both]
+    names = list(dict.fromkeys([*found[0], *found[1]]))
+    paired = []
+    for name in names:
+        pair = [given.get(name) for given in found]
+        rewards = [
+            {} if batch is None else await _rewards(run, batch[0])
+            for run, batch in zip(both, pair, strict=True)
+        ]
+        evaluations = [None if one is None else one[1] for one in pair]
+        paired.append(_pair(name, evaluations, rewards))
+    curves = [await _curve(run) for run in both]
+    sides = ("first", "second")
+    return Comparison(
+        first=first.run_id,
+        second=second.run_id,
+        evaluations=paired,
+        curves=dict(zip(sides, curves, strict=True)),
+        seconds={
+            side: (run.info.get("summary") or {}).get("total_seconds")
+            for side, run in zip(sides, both, strict=True)
+        },
+        settings=differences(first.info, second.info),
+    )
+
+
+def _evaluations(run: OpenRun) -> dict[str, tuple[str, Evaluation]]:
+    """Return name → (batch, evaluation): the last of each name. That of ``agl eval`` counts as ``after``."""
+    found = {}
+    for batch, entry in (run.info.get("evaluations") or {}).items():
+        evaluation = Evaluation(**entry["evaluation"])
+        found["after" if evaluation.name == "eval" else evaluation.name] = (batch, evaluation)
+    return found
+
+
+async def _rewards(run: OpenRun, batch: str) -> dict[str, float]:
+    """Return task id → mean reward of its rollouts in an evaluation."""
+    found: dict[str, list[float]] = {}
+    after: str | None = None
+    while page := await run.store.query_rollouts(run_id=run.run_id, mode="val", limit=_PAGE, after=after):
+        mine = [one.rollout_id for one in page if (one.group_id or "").startswith(f"{run.run_id}/{batch}/")]
+        for record in await run.store.records(mine) if mine else ():
+            task = record.rollout.task_id
+            if task:
+                found.setdefault(task, []).append(resolve(record).final or 0.0)
+        after = page[-1].rollout_id
+    return {task: statistics.fmean(values) for task, values in found.items()}
+
+
+def _pair(
+    name: str, evaluations: Sequence[Evaluation | None], rewards: Sequence[Mapping[str, float]]
+) -> PairedEvaluation:
+    common = sorted(rewards[0].keys() & rewards[1].keys())
+    gains = [rewards[1][task] - rewards[0][task] for task in common]
+    both = all(one is not None for one in evaluations)
+    return PairedEvaluation(
+        name=name,
+        first=evaluations[0],
+        second=evaluations[1],
+        tasks=len(common),
+        difference=statistics.fmean(gains) if gains else None,
+        ci=mean_interval(gains),
+        better=sum(gain > 0 for gain in gains),
+        worse=sum(gain < 0 for gain in gains),
+        unpaired=len(rewards[0].keys() ^ rewards[1].keys()) if both else 0,
+    )
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean by Student's t; ``None`` for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    half = t_quantile(len(values) - 1) * spread / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def t_quantile(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t: exactly for one and two degrees of freedom, else by the
+    series of Abramowitz and Stegun, 26.7.5, which is off by less than 0.005.
+    """
+    if degrees == 1:
+        return math.tan(math.pi * 0.475)
+    if degrees == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z = statistics.NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / degrees**power for power, term in enumerate(terms, 1))
+
+
+async def _curve(run: OpenRun) -> list[float | None]:
+    """Return the training reward of each step. Policies of a run share its rollouts."""
+    found: dict[int, float | None] = {}
+    for report in await run.store.query_steps(run.run_id):
+        value = report.metrics.get("reward_mean")
+        found[report.step] = None if value is None or math.isnan(value) else value
+    return [found[step] for step in sorted(found)]
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two runs' records differ, by their dotted keys."""
+    one, other = dict(_flat(first)), dict(_flat(second))
+    keys = list(dict.fromkeys([*one, *other]))
+    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}
+
+
+def _flat(info: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in info.items():
+        name = f"{above}{key}"
+        if (not above and key in _LEFT_OUT) or name in _NOT_SET:
+            continue
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
