@@ -38,7 +38,7 @@ LINES = 10
 def hooks() -> str:
     """The page of hooks: signature, contract, and which built-in uses each."""
     loaded = manager.build(discover=False)
-    registration, notifications = [], []
+    registration, decisions, notifications = [], [], []
     for name, function in vars(hookspecs).items():
         if not name.startswith("agl_"):
             continue
@@ -49,6 +49,10 @@ def hooks() -> str:
         row = f"| `{name}({arguments})` | {text} |"
         if signature.return_annotation in (None, "None"):
             notifications.append(row)
+        elif not str(signature.return_annotation).startswith("list"):
+            decisions.append(
+                f"{row[:-2]} | `{signature.return_annotation}` |".replace("str | None", "str \\| None")
+            )
         else:
             registration.append(f"{row[:-2]} | `{signature.return_annotation}` | {users or 'plugins'} |")
     return "\n".join(
@@ -68,10 +72,16 @@ def hooks() -> str:
             "|---|---|---|---|",
             *registration,
             "",
+            "## Decisions: a plugin's answer counts; an error is counted and logged, and is no answer",
+            "",
+            "| hook | contract | returns |",
+            "|---|---|---|",
+            *decisions,
+            "",
             "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "The trackers listen to them: terminal, files, plot, and `events`, which writes a line for each "
-            "except progress.",
+            "A run's own objects listen to them too ([callbacks.md](callbacks.md)). The "
+            "trackers listen: terminal, files, plot, and `events`, which writes a line for each except progress.",
             "",
             "| hook | contract |",
             "|---|---|",

@@ -166,7 +166,11 @@ async def test_every_moment_is_heard(tmp_path: Path) -> None:
     file = tmp_path / "r" / "events.jsonl"
     events = [json.loads(line) for line in file.read_text().splitlines()]
     kinds = [event["event"] for event in events]
-    assert {f"agl_{kind}" for kind in kinds} == MOMENTS - {"agl_run_resumed", "agl_progress"}
+    assert {f"agl_{kind}" for kind in kinds} == MOMENTS - {
+        "agl_run_resumed",
+        "agl_run_failed",
+        "agl_progress",
+    }
     awaited = {one.what: len(one.rollouts) for one in watch.progress}
     assert awaited == {"evaluation before": 2, "evaluation before-sampled": 2, "rollouts": 8, "update": 0} | {
         "evaluation after": 2,

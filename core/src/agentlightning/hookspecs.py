@@ -77,6 +77,14 @@ def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``agl``."""
 
 
+# ------------------------------------------------------------------------------------------------ decisions
+@hookspec
+def agl_end_training(step: int, evaluation: Evaluation) -> str | None:  # type: ignore[empty-body]
+    """Asked after each evaluation of the run's schedule, when ``step`` steps are finished. A reason ends the
+    training here; ``None`` goes on.
+    """
+
+
 # --------------------------------------------------------------------------------------------- notifications
 @hookspec
 def agl_run_started(run: dict[str, Any]) -> None:

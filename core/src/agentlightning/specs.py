@@ -45,6 +45,7 @@ class Job(Protocol):
     recipe: Recipe
     policy: str
     steps: int
+    """Steps in all. It may fall during :meth:`evaluate`: the driver then ends after the present step."""
     first_step: int
     seed: int
     folder: Path
@@ -225,6 +226,10 @@ class DriverSpec:
     environment_info: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
     """Device, threads and versions that it would use on this machine with these options, for ``agl doctor``;
     UsageError for a missing one.
+    """
+    ends_early: bool = False
+    """Whether its drivers end when ``Job.steps`` falls to the finished steps, and export the present policy
+    at any step (``training.early_stopping``, ``training.keep_best``).
     """
     multi_policy: bool = False
     """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""

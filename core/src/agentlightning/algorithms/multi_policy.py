@@ -211,10 +211,14 @@ class PolicyJob:
         self.policy = policy
         self.run_id = job.run_id
         self.recipe = job.recipe
-        self.steps = job.steps
         self.first_step = job.first_step
         self.seed = job.seed
         self.folder = policy_home(job.folder, policy)
+
+    @property
+    def steps(self) -> int:
+        """Return the steps in all, which policies share."""
+        return self.shared.job.steps
 
     async def collect(self, step: int) -> Batch:
         """Return the policy's batch of the step once the policies before it are updated."""

@@ -45,6 +45,18 @@ def check_supported_fields(
         )
 
 
+def check_ends_early(training: TrainingSection, driver: str, ends_early: bool) -> None:
+    """Raise if ``training`` ends early or keeps the best policy, and the driver can do neither."""
+    settings = {"early_stopping": training.early_stopping, "keep_best": training.keep_best}
+    asked = [name for name, value in settings.items() if value]
+    if asked and not ends_early:
+        raise ConfigError(
+            f"driver {driver!r} cannot carry out training.{asked[0]}: it neither ends at another step than "
+            "its last nor exports a policy between two checkpoints; use the driver 'local', or drop it and "
+            "choose a checkpoint with `agl export --step`"
+        )
+
+
 def without_unsupported_default(recipe: Recipe, supported: frozenset[str]) -> Recipe:
     """Return ``recipe`` as a driver can carry it out that does not know ``off_policy_cap``: credit then
     leaves out the calls that only importance weights would make trainable.
@@ -64,6 +76,11 @@ def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
 
 def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
     """Raise if ``quorum``, ``async_steps`` or ``dynamic_sampling`` do not work with ``recipe``."""
+    if training.early_stopping is not None and not training.evaluate_every:
+        raise ConfigError(
+            "training.early_stopping without training.evaluate_every: nothing is evaluated while it trains; "
+            "set training.evaluate_every, e.g. to 5"
+        )
     async_steps, dynamic_sampling = training.async_steps, training.dynamic_sampling
     if training.quorum is not None:
         group_size_needed(training.quorum, recipe.group_size + training.quorum.hedge)

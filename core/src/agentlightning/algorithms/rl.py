@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.best_policy import BestPolicy
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
@@ -59,6 +60,8 @@ class RL:
             context.say(said)
         job = RLJob(context, self)
         before = await job.measure("before")
+        if not job.first_step:
+            await job.keep_if_best(0, before)
         sampled_before = await job.measure_sampled("before-sampled")
         await job.show_headroom(before)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
@@ -71,10 +74,13 @@ class RL:
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
         after = await job.measure("after")
+        await job.keep_if_best(job.steps, after)
         sampled_after = await job.measure_sampled("after-sampled")
         return {
             "recipe": self.recipe.model_dump(),
-            "steps": self.training.steps,
+            "steps": job.steps,
+            **({"ended": job.ended} if job.ended else {}),
+            **({"best": job.best} if job.best else {}),
             **_scores("before", before),
             **_scores("after", after),
             "sampled_before": sampled_before and sampled_before.reward,
@@ -113,6 +119,9 @@ class RLJob:
         self.folder: Path = context.folder
         self.headroom: dict[str, float] = {}
         self.totals = Totals()
+        self._best = BestPolicy(context.folder) if training.keep_best else None
+        self.ended: str | None = None
+        """Why training ended before its last step."""
         self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Fingerprints of the present step, by policy."""
@@ -290,7 +299,30 @@ class RLJob:
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
-        return await self.measure(f"step-{step + 1}")
+        evaluation = await self.measure(f"step-{step + 1}")
+        if evaluation is not None:
+            await self.keep_if_best(step + 1, evaluation)
+            self._end_if_asked(step + 1, evaluation)
+        return evaluation
+
+    async def keep_if_best(self, step: int, evaluation: Evaluation | None) -> None:
+        """Keep the present policy, of ``step`` finished steps, if its evaluation is the best so far."""
+        if self._best is None or evaluation is None or self.context.driver is None:
+            return
+        if await self._best.consider(step, evaluation, self.context.driver):
+            self.context.say(f"best held-out reward so far: {evaluation.reward:.3f}, after step {step}; kept")
+
+    def _end_if_asked(self, step: int, evaluation: Evaluation) -> None:
+        """End training after ``step`` finished steps if a plugin gives a reason."""
+        reasons = self.context.plugins.ask("agl_end_training", step=step, evaluation=evaluation)
+        if reasons:
+            self.ended, self.steps = "; ".join(map(str, reasons)), step
+            self.context.say(f"training ends after step {step} of {self.training.steps}: {self.ended}")
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Return the record of the best policy, if it is kept."""
+        return self._best.record if self._best else None
 
     async def measure(
         self, name: str, policy: str | None = None, limit: int | None = None, greedy: bool = True

@@ -16,6 +16,9 @@ def register(app: typer.Typer) -> None:
         what: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder, or a model folder.")],
         folder: Annotated[Path, typer.Argument(help="The new folder.")],
         step: Annotated[int | None, typer.Option(help="Take the checkpoint of this step.")] = None,
+        best: Annotated[
+            bool, typer.Option("--best", help="Take the policy with the best held-out reward.")
+        ] = False,
         policy: Annotated[str | None, typer.Option(help="Which policy, in a run with several.")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
@@ -25,7 +28,7 @@ def register(app: typer.Typer) -> None:
         """
         from agentlightning.train.trained_policy import export as copy_policy, find_policy
 
-        found = find_policy(what, step=step, name=policy)
+        found = find_policy(what, step=step, name=policy, best=best)
         written = copy_policy(found, folder)
         if as_json:
             run = found.run and found.run.name

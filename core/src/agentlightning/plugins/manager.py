@@ -73,15 +73,23 @@ class Plugins:
 
     def notify(self, hook: str, **kwargs: Any) -> None:
         """Call a notification hook of every plugin. An error is counted and logged, never raised."""
+        self.ask(hook, **kwargs)
+
+    def ask(self, hook: str, **kwargs: Any) -> list[Any]:
+        """Call a hook of every plugin and return their answers but ``None``. An error is counted and logged,
+        never raised.
+        """
+        answers = []
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             try:
-                impl.function(*(kwargs[name] for name in impl.argnames))
+                answers.append(impl.function(*(kwargs[name] for name in impl.argnames)))
             except Exception:
                 self.errors[hook] += 1
                 if self.errors[hook] <= 3:
                     log.exception("plugin %s: its hook %s failed", impl.plugin_name, hook)
         if os.environ.get("AGL_TRACE_HOOKS") == "1":
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
+        return [answer for answer in answers if answer is not None]
 
     @property
     def credit_functions(self) -> dict[str, Any]:

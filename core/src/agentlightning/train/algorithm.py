@@ -8,6 +8,7 @@ from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
 from agentlightning.algorithms.recipe_checks import (
     check_credit_fields,
+    check_ends_early,
     check_supported_fields,
     without_unsupported_default,
 )
@@ -70,6 +71,7 @@ def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
         raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
     spec = driver_spec(plugins, config.backend.driver, policies)
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
+    check_ends_early(config.training, spec.name, spec.ends_early)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms["rl"].factory(
         recipe=recipe, training=config.training, environment=config.environment

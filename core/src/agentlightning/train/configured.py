@@ -70,6 +70,10 @@ def with_objects(config: RunConfig) -> RunConfig:
         {
             "policy": policy_sources(config),
             "headroom": headroom,
+            "callbacks": [
+                import_target(one, f"callbacks[{index}]") if isinstance(one, str) else one
+                for index, one in enumerate(config.callbacks)
+            ],
             "output": config.path(config.output),
             "store": config.store_location(),
         },

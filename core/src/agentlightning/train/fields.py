@@ -19,7 +19,7 @@ from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import FILE, DataSection, Quorum, Section
+from agentlightning.types.sections import FILE, DataSection, EarlyStopping, Quorum, Section
 
 
 class RunFields(TypedDict, total=False):
@@ -42,6 +42,8 @@ class RunFields(TypedDict, total=False):
     settings: Mapping[str, Any]
     evaluate_every: int
     evaluate_sampled: bool
+    keep_best: bool
+    early_stopping: Any
     failure: Mapping[str, Any] | None
     quorum: Any
     async_steps: int
@@ -62,6 +64,8 @@ class RunFields(TypedDict, total=False):
     resume: bool
     store: Any
     trackers: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
+    log: str | Path | None
+    callbacks: Any
     note: str | None
 
 
@@ -77,6 +81,7 @@ SECTIONS: dict[str, type[Section]] = {
 NESTED: dict[str, type[Section]] = {
     "train": DataSection,
     "val": DataSection,
+    "early_stopping": EarlyStopping,
     "quorum": Quorum,
     "<section>": PolicySection,
     "<reward>": RewardSection,

@@ -25,6 +25,7 @@ from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (
     Choices,
     EnvironmentSection,
+    Objects,
     Section,
     Text,
     TrainingSection,
@@ -158,6 +159,9 @@ class RunConfig(Section):
     log: str | Path | None = None
     """Log file of all runs; none: that of ``AGL_LOG``, else ``~/.agent-lightning/logs/training.log``; an
     empty text: no such file. Every run has a ``training.log`` in its folder."""
+    callbacks: Objects = []
+    """Objects with hooks that this run calls, ``module:object`` each; a class is made into an object for each
+    run (``docs/callbacks.md``)."""
     note: str | None = None
     """A sentence that is printed at the start, e.g. about the policy and the data."""
     _folder: Path = PrivateAttr(default=Path("."))

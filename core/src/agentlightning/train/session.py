@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.early_stopping import EarlyStop
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
@@ -28,6 +29,7 @@ from agentlightning.store import Store
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
+from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_config import RunConfig
@@ -117,7 +119,9 @@ class TrainingSession:
         logs = []
         if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
             logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
-        return self.plugins.with_listeners([*logs, tracker_hooks, *trackers]), tracker_hooks
+        early = self.config.training.early_stopping
+        own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
+        return self.plugins.with_listeners([*logs, *own, tracker_hooks, *trackers]), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
         """Return the given store, opened if it is a place; without one, a file in the run's folder."""

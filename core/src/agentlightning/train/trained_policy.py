@@ -11,10 +11,12 @@ import json
 import re
 import secrets
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.best_policy import read_best
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.audit.locations import find_run
 from agentlightning.types import UsageError
@@ -39,25 +41,48 @@ class TrainedPolicy:
     """Name of the policy in a run with several."""
     step: int | None = None
     """Finished steps of the checkpoint that holds it; ``None``: the run's export."""
+    best: Mapping[str, Any] | None = None
+    """The record of its evaluation, if it is the run's best policy."""
 
 
-def find_policy(what: str, *, step: int | None = None, name: str | None = None) -> TrainedPolicy:
+def find_policy(
+    what: str, *, step: int | None = None, name: str | None = None, best: bool = False
+) -> TrainedPolicy:
     """Return the policy of a model folder or a run.
 
     ``what``: a model folder, or a run (its id, the beginning of its id, or its folder). ``step``: the policy
     of the checkpoint with that many finished steps; without it the run's export, or the newest checkpoint of
-    a run that was interrupted. ``name``: one of several policies. Raise :class:`NoPolicy` or
-    :class:`.NoSuchRun`.
+    a run that was interrupted. ``name``: one of several policies. ``best``: the policy with the best held-out
+    reward, which a run with ``training.keep_best`` keeps. Raise :class:`NoPolicy` or :class:`.NoSuchRun`.
     """
     folder = Path(what).expanduser()
     if (folder / _CONFIG).is_file():
-        if step is not None or name is not None:
-            raise NoPolicy(f"{folder} is a model folder, not a run: leave --step and --policy out")
+        if step is not None or name is not None or best:
+            raise NoPolicy(f"{folder} is a model folder, not a run: leave --step, --policy and --best out")
         return TrainedPolicy(folder)
     run = find_run(what).folder
     if run is None:
         raise NoPolicy(f"{what}: its store is not in a run's folder, so its policies cannot be found")
-    return _choose(run, _policies(run), step, name)
+    if best and step is not None:
+        raise NoPolicy("give --best or --step, not both")
+    return _choose(run, _best(run) if best else _policies(run), step, name)
+
+
+def _best(run: Path) -> list[TrainedPolicy]:
+    """Return the policies of the evaluation with the best held-out reward."""
+    record = read_best(run)
+    if record is None:
+        raise NoPolicy(
+            f"run {run.name} keeps no best policy: training.keep_best was off, or nothing was evaluated; "
+            "choose a checkpoint with --step"
+        )
+    folder = run / record["policy"]
+    places = {None: folder} if (folder / _CONFIG).is_file() else {p.name: p for p in sorted(folder.glob("*"))}
+    return [
+        TrainedPolicy(path, run, name, record["step"], record)
+        for name, path in places.items()
+        if (path / _CONFIG).is_file()
+    ]
 
 
 def _policies(run: Path) -> list[TrainedPolicy]:
@@ -142,9 +167,20 @@ def model_card(policy: TrainedPolicy, title: str) -> str:
     }
     lines += ["Trained with Agent Lightning from the rewards of an agent.", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in rows.items() if value not in (None, "")]
-    if policy.step is None:
+    if policy.best is not None:
+        lines += ["", *_best_reward(policy.best)]
+    elif policy.step is None:
         lines += ["", *_rewards(summary)]
     return "\n".join([*lines, "", info.get("note") or "", ""]).rstrip() + "\n"
+
+
+def _best_reward(best: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the evaluation by which the policy was chosen."""
+    between = "" if best.get("ci") is None else f", 95 % interval {best['ci'][0]:.3f} to {best['ci'][1]:.3f}"
+    return [
+        f"Greedy reward on {best['tasks']} held-out tasks: {best['reward']:.3f}{between}. It is the best of "
+        "the run's evaluations, by which this policy was chosen: a new set of tasks may give less."
+    ]
 
 
 def _rewards(summary: dict[str, Any]) -> list[str]:

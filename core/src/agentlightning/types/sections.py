@@ -45,6 +45,10 @@ def _choices(value: Any) -> Any:
     return [value] if isinstance(value, str | Mapping) else value
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
 def _failure(value: Any) -> Any:
     return read_failure_table(value) if isinstance(value, Mapping | None) else value
 
@@ -81,6 +85,10 @@ FailureField: TypeAlias = Annotated[
 ]  # fmt: skip
 
 
+Objects: TypeAlias = Annotated[list[Text], BeforeValidator(_listed), WithJsonSchema(_NAMES)]
+"""``module:object`` names, or the objects themselves; a single one may stand without brackets."""
+
+
 class Section(BaseModel):
     """A part of the description. Unknown keys are errors; values do not change."""
 
@@ -109,6 +117,15 @@ class Quorum(Section):
         return self
 
 
+class EarlyStopping(Section):
+    """When training ends before its last step: the held-out reward no longer rises."""
+
+    patience: int = Field(ge=1, strict=True)
+    """Evaluations in a row without a better reward after which training ends."""
+    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """How much better a reward must be to count as better."""
+
+
 class TrainingSection(Section):
     """The algorithm, its recipe and its schedule."""
 
@@ -128,6 +145,10 @@ class TrainingSection(Section):
     """Steps between two evaluations; 0: only before and after."""
     evaluate_sampled: bool = True
     """Whether the evaluations before and after are made a second time, with sampled answers."""
+    keep_best: bool = False
+    """Whether the policy with the best held-out reward is kept in ``<run>/best`` (``docs/callbacks.md``)."""
+    early_stopping: EarlyStopping | None = None
+    """When training ends before its last step: ``{patience: 3, min_delta: 0.01}``; none: never."""
     failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
     quorum: Quorum | None = None

@@ -116,7 +116,8 @@ class LocalDriver:
     async def run(self, job: Job) -> None:
         """Steps ``job.first_step`` to ``job.steps``; a first step above 0 is that of :meth:`resume`."""
         updater = await self._call(self._updater)
-        for step in range(job.first_step, job.steps):
+        step = job.first_step
+        while step < job.steps:  # it may fall while an evaluation is looked at
             began = time.perf_counter()
             batch = await job.collect(step)
             collected = time.perf_counter()
@@ -131,11 +132,19 @@ class LocalDriver:
                 "sync": time.perf_counter() - updated,
             }
             await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
-            if self._due(step + 1, job.steps):
-                folder = await self._call(self._save, updater, job, step + 1)
-                await job.saved(folder, step + 1)  # of several policies, all have one of this step by then
-                await self._call(prune, folder.parent, step + 1, self.options.keep_checkpoints)
-            await job.evaluate(step)
+            step += 1
+            due = self._due(step, job.steps)
+            if due:
+                await self._checkpoint(updater, job, step)
+            await job.evaluate(step - 1)
+            if not due and self._due(step, job.steps):  # training ends here
+                await self._checkpoint(updater, job, step)
+
+    async def _checkpoint(self, updater: Updater, job: Job, step: int) -> None:
+        """Save a checkpoint and remove those that are older than the last ones to keep."""
+        folder = await self._call(self._save, updater, job, step)
+        await job.saved(folder, step)  # of several policies, all have one of this step by then
+        await self._call(prune, folder.parent, step, self.options.keep_checkpoints)
 
     async def export(self, folder: Path) -> Path:
         """Write the present policy as a Hugging Face model folder."""

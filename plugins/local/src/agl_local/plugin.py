@@ -96,6 +96,7 @@ def agl_drivers() -> list[DriverSpec]:
             unsupported_fields=UNSUPPORTED_FIELDS,
             inspect=make_inspector,
             environment_info=environment_info,
+            ends_early=True,
             multi_policy=True,
             serve=make_server,
             serve_forever=serve_forever,

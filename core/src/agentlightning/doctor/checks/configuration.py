@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
+from agentlightning.algorithms.recipe_checks import (
+    check_credit_fields,
+    check_ends_early,
+    check_supported_fields,
+)
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
 from agentlightning.doctor.checks.environment import nearest_existing
 from agentlightning.doctor.findings import Findings
@@ -61,6 +65,7 @@ def _recipe(configured: ConfiguredRun) -> None:
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
+    check_ends_early(trainer.config.training, trainer.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, plugins)
     if spec.environment_info is not None:
         spec.environment_info(trainer.options)
