@@ -80,8 +80,9 @@ def hooks() -> str:
             "",
             "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "A run's own objects listen to them too ([callbacks.md](callbacks.md)). The "
-            "trackers listen: terminal, files, plot, and `events`, which writes a line for each except progress.",
+            "A run's own objects listen to them too ([callbacks.md](callbacks.md)). "
+            "The trackers listen: terminal, files, plot, "
+            "and `events`, which writes a line for each except progress.",
             "",
             "| hook | contract |",
             "|---|---|",
