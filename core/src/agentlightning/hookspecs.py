@@ -73,6 +73,11 @@ def agl_policies() -> list[specs.PolicySpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_rollout_views() -> list[specs.RolloutViewSpec]:  # type: ignore[empty-body]
+    """Views of a rollout that know its task, such as the replay of a game; ``agl dashboard`` shows them."""
+
+
+@hookspec
 def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``agl``."""
 

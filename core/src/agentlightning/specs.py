@@ -5,13 +5,24 @@ A spec holds a name, a sentence and a factory that imports lazily, so that listi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Record, Row, StepReport, aliases
+from agentlightning.types import (
+    LLM,
+    Batch,
+    Evaluation,
+    Progress,
+    Recipe,
+    Record,
+    Rollout,
+    Row,
+    StepReport,
+    aliases,
+)
 from agentlightning.types.policy import PolicyFolder
 
 if TYPE_CHECKING:  # pydantic is not imported for it
@@ -308,6 +319,19 @@ class TaskSetSpec:
     name: str
     factory: Callable[[], Any]
     about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutViewSpec:
+    """A view of rollouts of some kind: ``await render(run, rollout)`` returns a whole HTML page without
+    scripts. ``run`` is an ``audit.run.OpenRun``. Raise ``UsageError`` where a rollout has nothing to show.
+    """
+
+    name: str
+    title: str
+    applies: Callable[[Rollout], bool]
+    """Whether a rollout is of the kind, by its task; called for each rollout that is opened."""
+    render: Callable[[Any, Rollout], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ async def page(request: web.Request) -> web.Response:
         )
     words = vocabulary(run, call.policy)
     values = {
-        **common(place, run, rollout, ""),
+        **common(request, place, run, rollout, ""),
         "title": call.call_id,
         "call": call,
         "credit": found,

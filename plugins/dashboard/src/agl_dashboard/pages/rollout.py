@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from aiohttp import web
@@ -10,12 +11,15 @@ from agentlightning.audit.attempt_tree import attempt_trees
 from agentlightning.audit.explanation.explain import explain, rewards
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
+from agentlightning.specs import RolloutViewSpec
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.timeline import timeline
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
+
+_log = logging.getLogger(__name__)
 
 
 async def page(request: web.Request) -> web.Response:
@@ -38,7 +42,7 @@ async def page(request: web.Request) -> web.Response:
     index = await context.index(place)
     tree = trees[0] if trees else None
     values = {
-        **common(place, run, rollout, "timeline"),
+        **common(request, place, run, rollout, "timeline"),
         "attempts": attempts,
         "attempt": next((one for one in attempts if one.attempt_id == wanted), None),
         "tree": tree,
@@ -56,14 +60,20 @@ async def credit(request: web.Request) -> web.Response:
     context, place = context_of(request), request.match_info["place"]
     run, rollout = await context.rollout(place, request.match_info["rollout"])
     found = await context.compute(place, run.run_id, lambda one: explain(one, Target(rollout)))
-    values = {**common(place, run, rollout, "credit"), "found": found}
+    values = {**common(request, place, run, rollout, "credit"), "found": found}
     return render(request, "credit.html", values)
 
 
-def common(place: str, run: OpenRun, rollout: Rollout, here: str) -> dict[str, Any]:
+def common(request: web.Request, place: str, run: OpenRun, rollout: Rollout, here: str) -> dict[str, Any]:
     """Return what every page of a rollout shows."""
     base = ("s", place, "rollouts", rollout.rollout_id)
-    tabs = {"timeline": ("Timeline", path(*base)), "credit": ("Credit", path(*base, "credit"))}
+    tabs = {
+        "timeline": ("Timeline", path(*base)),
+        "credit": ("Credit", path(*base, "credit")),
+        "forest": ("Forest", path(*base, "forest")),
+    }
+    for spec in views_of(request, rollout):
+        tabs[f"view-{spec.name}"] = (spec.title, path(*base, "views", spec.name))
     trail = crumbs(place, run.run_id, ("Rollouts", path("s", place, "runs", run.run_id, "rollouts")))
     return {
         "title": rollout.rollout_id,
@@ -73,3 +83,15 @@ def common(place: str, run: OpenRun, rollout: Rollout, here: str) -> dict[str, A
         "run": run,
         "rollout": rollout,
     }
+
+
+def views_of(request: web.Request, rollout: Rollout) -> list[RolloutViewSpec]:
+    """Return the plugins' views that apply to a rollout. One that raises is left out, and logged."""
+    found = []
+    for spec in context_of(request).places.plugins.rollout_views.values():
+        try:
+            if spec.applies(rollout):
+                found.append(spec)
+        except Exception:
+            _log.exception("the view %s cannot say whether it applies to %s", spec.name, rollout.rollout_id)
+    return found

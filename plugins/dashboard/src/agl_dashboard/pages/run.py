@@ -111,7 +111,10 @@ def tabs(place: str, run: str, here: str) -> list[tuple[str, str, bool]]:
     pages = {
         "overview": ("Overview", path(*base)),
         "rollouts": ("Rollouts", path(*base, "rollouts")),
+        "ledger": ("Ledger", path(*base, "ledger")),
         "configuration": ("Configuration", path(*base, "configuration")),
+        "resources": ("Resources", path("s", place, "resources")),
+        "machines": ("Machines", path("s", place, "machines")),
     }
     return [(title, address, name == here) for name, (title, address) in pages.items()]
 

@@ -30,7 +30,7 @@ async def page(request: web.Request) -> web.Response:
     base = path("s", place, "rollouts", rollout.rollout_id)
     here = f"{base}/calls/{call.call_id}"
     values = {
-        **common(place, run, rollout, ""),
+        **common(request, place, run, rollout, ""),
         "title": f"Token {given} of {call.call_id}",
         "found": found,
         "token": token,

@@ -1,0 +1,68 @@
+"""The machinery of a store: queue, workers, what was counted, how long calls took, endpoints of models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from aiohttp import web
+
+from agentlightning.types.resources import LLM
+from agl_dashboard.server.context import context_of, crumbs
+from agl_dashboard.server.render import path, render
+
+QUEUE = ("queuing", "preparing", "running", "requeuing", "succeeded", "failed", "cancelled")
+
+
+async def page(request: web.Request) -> web.Response:
+    """All of a store, not of one run."""
+    context, place = context_of(request), request.match_info["place"]
+    store = await context.places.store(place)
+    statistics: dict[str, Any] = await store.statistics()
+    rollouts = statistics.get("rollouts") or {}
+    workers = await store.query_workers(limit=200)
+    values = {
+        "title": "Machines",
+        "trail": crumbs(place),
+        "place": place,
+        "store": context.places.find(place).store,
+        "statistics": statistics,
+        "queue": [(name, rollouts[name]) for name in QUEUE if rollouts.get(name)],
+        "workers": workers,
+        "work": statistics.get("work") or {},
+        "counts": await store.counts(),
+        "endpoints": await _endpoints(store),
+        "runs": await _runs(store),
+        "now": time.time(),
+        "live": path("s", place, "events"),
+    }
+    return render(request, "machines.html", values)
+
+
+async def _endpoints(store: Any) -> list[tuple[str, str, LLM]]:
+    """Return the model endpoints that agents were given: resources, name, endpoint."""
+    return [
+        (bundle.resources_id, name, resource)
+        for bundle in await store.query_resources(100)
+        for name, resource in bundle.resources.items()
+        if isinstance(resource, LLM)
+    ]
+
+
+async def _runs(store: Any) -> list[dict[str, Any]]:
+    """Return gateway, driver, limits and accounts of the newest runs, as each recorded them."""
+    found = []
+    for info in await store.query_runs(10):
+        summary = info.get("summary") or {}
+        found.append(
+            {
+                "run": info["run_id"],
+                "gateway": (info.get("about") or {}).get("gateway"),
+                "settings": info.get("gateway") or {},
+                "driver": info.get("driver"),
+                "options": info.get("options") or {},
+                "limits": info.get("tries") or {},
+                "accounts": summary.get("accounts") or {},
+            }
+        )
+    return found
