@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -118,6 +118,9 @@ test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py
+
+test-dashboard: .venv/demo ## the dashboard in Chromium, over a run that trains meanwhile (SCREENSHOTS=folder); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/dashboard/run.py $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 test-agentops: ## AgentOps' real client beside capture, in its environment
 	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py

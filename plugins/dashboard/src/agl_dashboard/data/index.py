@@ -27,6 +27,11 @@ _MARKS = ", ".join("?" * (len(Line._fields) + 2))
 _PUT = f"INSERT OR REPLACE INTO lines (seq, stamp, {_COLUMNS}) VALUES ({_MARKS})"
 
 
+_FIRST_WAIT = 0.25
+"""Seconds for which the first request waits; what was read until then is shown."""
+_WAIT = 0.05
+
+
 class Found(NamedTuple):
     """One page of lines."""
 
@@ -57,6 +62,8 @@ class RolloutIndex:
         self._refreshing: asyncio.Task[None] | None = None
         self._checked = 0.0
         self._took = 0.0
+        self._mark: str | None = None
+        self._facets: dict[tuple[str, str], list[Facet]] = {}
         self.of = 0
 
     async def close(self) -> None:
@@ -74,11 +81,10 @@ class RolloutIndex:
         if self._refreshing is None or self._refreshing.done():
             if self._refreshing is not None and not self._refreshing.cancelled():
                 self._refreshing.result()
-            if time.monotonic() - self._checked < max(0.5, 5 * self._took):
+            if time.monotonic() - self._checked < max(0.5, 2 * self._took):
                 return
             self._refreshing = asyncio.ensure_future(self._refresh())
-        small = asyncio.wait({self._refreshing}, timeout=0.25)
-        await asyncio.shield(small)
+        await asyncio.wait({self._refreshing}, timeout=_WAIT if self._checked else _FIRST_WAIT)
         if self._refreshing.done() and not self._refreshing.cancelled():
             self._refreshing.result()
 
@@ -88,7 +94,14 @@ class RolloutIndex:
             await self._refreshing
 
     async def _refresh(self) -> None:
-        began = time.monotonic()
+        mark = await self.source.mark()
+        if mark is None or mark != self._mark:
+            began = time.monotonic()
+            await self._read_changes()
+            self._took = time.monotonic() - began
+        self._mark, self._checked = mark, time.monotonic()
+
+    async def _read_changes(self) -> None:
         heads = await self.source.heads()
         self.of = len(heads)
         known = dict(await self._all("SELECT rollout, stamp FROM lines"))
@@ -98,8 +111,11 @@ class RolloutIndex:
         changed = [h.rollout for h in heads if not h.final or known.get(h.rollout) != h.stamp]
         async for lines in self.source.lines(changed):
             await self._many(_PUT, [_row(by_id[line.rollout], line) for line in lines])
-        self._checked = time.monotonic()
-        self._took = self._checked - began
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last refresh has ended."""
+        return self._refreshing is None or self._refreshing.done()
 
     # -- reading
     async def page(self, query: RolloutQuery) -> Found:
@@ -117,11 +133,16 @@ class RolloutIndex:
         """Return the values of a column among the lines of a run, the most frequent first."""
         if column not in ("status", "mode", "batch"):
             raise ValueError(f"{column} is no column that has few values")
+        if (run, column) in self._facets:
+            return self._facets[run, column]
         rows = await self._all(
             f"SELECT {column}, count(*) FROM lines WHERE run = ? GROUP BY 1 ORDER BY 2 DESC LIMIT ?",
             [run, most],
         )
-        return [Facet(str(value), n) for value, n in rows]
+        found = [Facet(str(value), n) for value, n in rows]
+        if self.whole:
+            self._facets[run, column] = found
+        return found
 
     async def group(self, group_id: str) -> list[Line]:
         """Return the rollouts of one group, in order of arrival."""
@@ -137,6 +158,7 @@ class RolloutIndex:
 
     async def _many(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         await asyncio.to_thread(self._run_many, text, rows)
+        self._facets.clear()
 
     def _run_many(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         with self._lock:

@@ -71,6 +71,9 @@ class Line(NamedTuple):
 class LineSource(Protocol):
     """Reads lines from one store."""
 
+    async def mark(self) -> str | None:
+        """Return what differs after any change of the store; ``None``: it cannot be told."""
+
     async def heads(self) -> list[Head]:
         """Return the head of each rollout, in order of arrival."""
 
@@ -92,9 +95,9 @@ def as_line(record: Record, calls: int, tokens: int) -> Line:
     """Return the line of a rollout, from a record whose calls may be missing."""
     rollout = record.rollout
     run, group = rollout.run_id or "", rollout.group_id or ""
-    asked = rollout.input if isinstance(rollout.input, str) else _json(rollout.input)
+    asked = words_of(rollout.input)
     reason = rollout.reason or (record.attempt.reason if record.attempt else None) or ""
-    words = (rollout.rollout_id, rollout.task_id or "", group, reason[:TEXT], asked[:TEXT])
+    words = (rollout.rollout_id, rollout.task_id or "", group, reason[:TEXT], _json(rollout.input)[:TEXT])
     return Line(
         rollout=rollout.rollout_id,
         run=run,
@@ -114,6 +117,21 @@ def as_line(record: Record, calls: int, tokens: int) -> Line:
         asked=asked[:TEXT],
         search="\n".join(words).lower(),
     )
+
+
+_ASKING = ("question", "prompt", "input", "text", "query", "task", "q")
+"""Keys under which a task of several values is likely to have its words."""
+
+
+def words_of(task: Any) -> str:
+    """Return a task as a person would name it: its question if it has one, else all of it."""
+    if isinstance(task, str):
+        return task
+    if isinstance(task, dict):
+        for key in _ASKING:
+            if isinstance(task.get(key), str) and task[key].strip():
+                return str(task[key])
+    return _json(task)
 
 
 def _json(value: Any) -> str:
@@ -161,6 +179,12 @@ class FileLines:
             self._db = Database(self.path, read_only=True)
         return self._db
 
+    async def mark(self) -> str | None:
+        return await asyncio.to_thread(self._mark)
+
+    def _mark(self) -> str:
+        return str(self.db.connection.execute("PRAGMA data_version").fetchone()[0])
+
     async def heads(self) -> list[Head]:
         return await asyncio.to_thread(self._heads)
 
@@ -204,6 +228,9 @@ class StoreLines:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._heads: dict[str, Head] = {}
+
+    async def mark(self) -> str | None:
+        return None
 
     async def heads(self) -> list[Head]:
         open_ids = [head.rollout for head in self._heads.values() if not head.final]

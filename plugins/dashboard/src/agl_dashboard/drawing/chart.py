@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 WIDTH, HEIGHT = 560.0, 200.0
+WIDE: Final = (1180.0, 250.0)
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 12.0, 12.0, 26.0
 MOST: Final = 600
 """Points of a curve that are drawn; of more, an evenly spread part and the last one."""
@@ -65,8 +66,11 @@ class Chart:
     )
 
 
-def chart(title: str, series: Sequence[tuple[str, Sequence[Point]]], about: str = "") -> Chart | None:
+def chart(
+    title: str, series: Sequence[tuple[str, Sequence[Point]]], about: str = "", *, wide: bool = False
+) -> Chart | None:
     """Return the chart of named series of points; ``None`` if no point is finite."""
+    width, height = WIDE if wide else (WIDTH, HEIGHT)
     kept = [(name, _thin([p for p in points if math.isfinite(p.y)])) for name, points in series]
     kept = [(name, points) for name, points in kept if points]
     if not kept:
@@ -79,10 +83,10 @@ def chart(title: str, series: Sequence[tuple[str, Sequence[Point]]], about: str 
     x_values = [v for v in _ticks(low_x, high_x, 6) if low_x <= v <= high_x and v == int(v)] or [low_x]
 
     def px(x: float) -> float:
-        return round(LEFT + (x - low_x) / ((high_x - low_x) or 1.0) * (WIDTH - LEFT - RIGHT), 1)
+        return round(LEFT + (x - low_x) / ((high_x - low_x) or 1.0) * (width - LEFT - RIGHT), 1)
 
     def py(y: float) -> float:
-        return round(HEIGHT - BOTTOM - (y - low_y) / ((high_y - low_y) or 1.0) * (HEIGHT - TOP - BOTTOM), 1)
+        return round(height - BOTTOM - (y - low_y) / ((high_y - low_y) or 1.0) * (height - TOP - BOTTOM), 1)
 
     curves = []
     for number, (name, points) in enumerate(kept, 1):
@@ -104,6 +108,9 @@ def chart(title: str, series: Sequence[tuple[str, Sequence[Point]]], about: str 
         "; ".join(_said(name, points) for name, points in kept),
         json.dumps(said, separators=(",", ":")),
         about,
+        width,
+        height,
+        (LEFT, TOP, width - LEFT - RIGHT, height - TOP - BOTTOM),
     )
 
 

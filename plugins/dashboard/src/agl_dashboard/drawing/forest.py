@@ -1,6 +1,6 @@
 """The forest of a rollout: which calls continue which, drawn as rows of training with their branches.
 
-Calls of one row stand on one line, in order. A branch hangs below the call that it branches from, a break below
+Calls of one row stand on one line. A branch hangs below the call that it branches from, a break below
 the call that it failed to merge with, with the reason.
 """
 

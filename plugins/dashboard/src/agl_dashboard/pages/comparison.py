@@ -61,7 +61,7 @@ def charts(runs: Sequence[Compared]) -> list[Chart]:
     rewards = [(one.name, _rewards(one.reports)) for one in runs]
     held_out = [(one.name, _held_out(one.evaluations)) for one in runs]
     found = [
-        chart("Training reward", rewards, "with 95 % intervals of the mean"),
+        chart("Training reward", rewards, "with 95 % intervals of the mean", wide=True),
         chart("Held-out reward", held_out, "over versions of the policy, with 95 % intervals"),
     ]
     for title, names, about in CHARTS:
@@ -76,8 +76,7 @@ def _rewards(reports: Sequence[StepReport]) -> list[Point]:
 
 
 def _held_out(evaluations: Sequence[Evaluated]) -> list[Point]:
-    greedy = [one for one in evaluations if not one.name.endswith("-sampled")]
-    return sorted(Point(one.step, one.reward, *(one.ci or (None, None))) for one in greedy)
+    return sorted(Point(e.step, e.reward, *(e.ci or (None, None))) for e in evaluations if e.greedy)
 
 
 def _metric(reports: Sequence[StepReport], name: str) -> list[Point]:

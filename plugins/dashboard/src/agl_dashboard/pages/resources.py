@@ -1,4 +1,4 @@
-"""Resources: every bundle that agents were given, the differences of its versions, the tree of a prompt search.
+"""Resources: every bundle that agents were given, how its versions differ, the tree of a prompt search.
 
 A prompt search stores a candidate as resources, with a JSON resource ``candidate`` that names run, step and
 ``parents``; its rewards are those of the rollouts that were queued with it.

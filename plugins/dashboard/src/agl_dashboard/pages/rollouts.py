@@ -43,6 +43,7 @@ async def page(request: web.Request) -> web.Response:
         "sizes": SIZES,
         "statuses": await index.facets(run, "status"),
         "modes": await index.facets(run, "mode"),
+        "again": not index.whole,
         "live": f"/s/{place}/events",
     }
     return render(request, "rollouts.html", values)

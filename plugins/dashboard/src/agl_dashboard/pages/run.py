@@ -61,6 +61,8 @@ class Evaluated(NamedTuple):
     ci: tuple[float, float] | None
     failed: int
     step: float
+    greedy: bool
+    """Of the policy, as it is served: not sampled, no oracle and no chance."""
 
 
 async def page(request: web.Request) -> web.Response:
@@ -84,6 +86,7 @@ async def page(request: web.Request) -> web.Response:
         "charts": charts(reports, evaluations),
         "counts": counts(reports),
         "statuses": statuses,
+        "again": not index.whole,
         "summary": run.info.get("summary") or {},
         "seconds": phase_seconds(reports),
         "live": f"/s/{place}/events",
@@ -147,12 +150,12 @@ def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]
     """Return the curve of the training reward with its 95 % interval, and the held-out evaluations."""
     first = {report.step: report for report in reversed(reports)}  # the rewards belong to all policies alike
     training = [point for _, report in sorted(first.items()) if (point := reward_point(report)) is not None]
-    greedy = [e for e in evaluations if not e.name.endswith("-sampled")]
-    held_out = [Point(e.step, e.reward, *(e.ci or (None, None))) for e in greedy]
+    held_out = [Point(e.step, e.reward, *(e.ci or (None, None))) for e in evaluations if e.greedy]
     return chart(
         "Reward",
         [("training", training), ("held out", sorted(held_out))],
         "mean of a step's rollouts and of the evaluations, with 95 % intervals",
+        wide=True,
     )
 
 
@@ -172,20 +175,23 @@ def evaluations_of(run: OpenRun) -> list[Evaluated]:
     """Return the evaluations of a run's record, in the order of the policy's versions."""
     found = []
     last = run.info.get("steps") or 0
+    headroom = set((run.info.get("summary") or {}).get("headroom") or {}) | {"oracle", "random"}
     for batch, entry in (run.info.get("evaluations") or {}).items():
         told = entry.get("evaluation") or {}
         version = entry.get("version")
+        name = str(told.get("name", batch))
         ci = told.get("ci")
         found.append(
             Evaluated(
-                batch=batch.rpartition("/")[0] or batch,
-                name=str(told.get("name", batch)),
+                batch=batch,
+                name=name,
                 version=version,
                 n=int(told.get("n", 0)),
                 reward=float(told.get("reward", math.nan)),
                 ci=(float(ci[0]), float(ci[1])) if ci else None,
                 failed=int(told.get("failed", 0)),
                 step=float(version if version is not None else last),
+                greedy=name not in headroom and not name.endswith("-sampled"),
             )
         )
     return sorted(found, key=lambda one: (one.step, one.name))

@@ -143,6 +143,7 @@ def render(request: web.Request, template: str, values: Mapping[str, Any], statu
         "theme": theme if theme in ("light", "dark") else "",
         "live": "",
         "trail": [],
+        "again": False,
         "here": request.path,
     }
     body = environment().get_template(template).render({**common, **values})

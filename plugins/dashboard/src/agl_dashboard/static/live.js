@@ -17,8 +17,10 @@ export function follow(address, sign, refreshed) {
     } catch { /* the server is gone; EventSource says so below and tries again */ }
     await new Promise((done) => setTimeout(done, PAUSE));
     busy = false;
-    if (wanted) refresh();
+    if (wanted || document.querySelector("main[data-again]")) refresh();
   }
+
+  if (document.querySelector("main[data-again]")) setTimeout(refresh, PAUSE); // an index is being built
 
   source.addEventListener("state", () => { sign.hidden = false; sign.textContent = "live"; sign.classList.remove("lost"); });
   source.addEventListener("changed", refresh);
@@ -26,6 +28,7 @@ export function follow(address, sign, refreshed) {
 }
 
 function replace(fresh, refreshed) {
+  if (!fresh.querySelector("main[data-again]")) document.querySelector("main").removeAttribute("data-again");
   const active = document.activeElement;
   for (const part of document.querySelectorAll("[data-part]")) {
     const other = fresh.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
