@@ -34,6 +34,7 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
+PROTOCOLS = "all => all.map(a => new URL(a.getAttribute('href'), location.href).protocol)"
 STEPS = 6
 QUERIES = (
     "",
@@ -271,7 +272,7 @@ def hostile(tab: Tab, fields: dict[str, str], checks: Checks) -> None:
             harmed[number] = path
         for number in page.eval_on_selector_all("[data-hurt]", "all => all.map(e => e.dataset.hurt)"):
             harmed[number] = path
-        for link in page.eval_on_selector_all("a[href]", "all => all.map(a => a.protocol)"):
+        for link in page.eval_on_selector_all("a[href]", PROTOCOLS):
             if link not in ("http:", "https:"):
                 harmed[f"link {link}"] = path
         for complaint in tab.complaints:

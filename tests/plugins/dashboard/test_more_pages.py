@@ -39,6 +39,17 @@ async def test_a_call_that_is_not_trained_is_drawn_with_its_reason(runs: Path, s
     assert any("not trained, superseded" in page.words for page in seen)
 
 
+async def test_an_id_of_any_characters_has_a_page(tmp_path: Path, serve: Serve) -> None:
+    store, odd = SQLiteStore(tmp_path / "kept.sqlite"), "ro-{{x}}/%2F?#<b>'\""
+    await store.add_run("r", {"run_id": "r"})
+    await store.enqueue_rollout("x", rollout_id=odd, run_id="r")
+    await store.close()
+    browser = await serve(tmp_path / "kept.sqlite")
+    (link,) = [x for x in (await browser.get("/s/kept/runs/r/rollouts")).links if "/rollouts/ro-" in x]
+    assert odd in (await browser.get(link)).words
+    assert not (await browser.get(link)).active
+
+
 async def test_two_rollouts_of_a_group(runs: Path, serve: Serve) -> None:
     browser = await serve(runs)
     page = await browser.get(f"/s/{RUN}/difference?a=ro-0-0&b=ro-0-1")

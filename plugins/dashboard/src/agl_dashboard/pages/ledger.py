@@ -15,7 +15,7 @@ from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
 
 
-class Line(NamedTuple):
+class LedgerLine(NamedTuple):
     """One step. It sums if ``made == trained + sum(left_out)``."""
 
     step: int
@@ -34,7 +34,7 @@ async def page(request: web.Request) -> web.Response:
     context, place = context_of(request), request.match_info["place"]
     run = await context.places.run(place, request.match_info["run"])
     found = lines(await run.store.query_steps(run.run_id))
-    total = Line(0, sum(o.made for o in found), sum(o.trained for o in found), dict(_sum(found)))
+    total = LedgerLine(0, sum(o.made for o in found), sum(o.trained for o in found), dict(_sum(found)))
     values = {
         "title": f"Ledger of {run.run_id}",
         "trail": crumbs(place, run.run_id),
@@ -49,7 +49,7 @@ async def page(request: web.Request) -> web.Response:
     return render(request, "ledger.html", values)
 
 
-def lines(reports: Iterable[StepReport]) -> list[Line]:
+def lines(reports: Iterable[StepReport]) -> list[LedgerLine]:
     """Return a line for each step; of several policies' reports the calls are the sum."""
     by_step: dict[int, list[StepReport]] = {}
     for report in reports:
@@ -67,11 +67,11 @@ def lines(reports: Iterable[StepReport]) -> list[Line]:
             )
         made = sum(int(report.metrics.get("calls", 0)) for report in mine)
         trained = sum(int(report.metrics.get("calls_trained", 0)) for report in mine)
-        found.append(Line(step, made, trained, dict(out)))
+        found.append(LedgerLine(step, made, trained, dict(out)))
     return found
 
 
-def _sum(found: Iterable[Line]) -> Counter[str]:
+def _sum(found: Iterable[LedgerLine]) -> Counter[str]:
     total: Counter[str] = Counter()
     for line in found:
         total.update(line.left_out)

@@ -6,6 +6,7 @@ Every route is a GET: nothing of a store can be changed through this server.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +30,7 @@ from agl_dashboard.server.headers import add_headers
 from agl_dashboard.server.render import STATIC, render
 
 _log = logging.getLogger(__name__)
+_PART: Final = re.compile(r"\{(\w+)\}")
 _FREE: Final = ("/static/", OPEN, "/health")
 """What is answered to anybody: nothing of a store."""
 
@@ -66,7 +68,7 @@ def create_app(context: Context, access: Access, *, local: bool = True) -> web.A
     app.router.add_static("/static/", STATIC)
     app.router.add_get("/s/{place}/events", _events)
     for path, page in ROUTES.items():
-        app.router.add_get(path, page)
+        app.router.add_get(_PART.sub(r"{\1:[^/]+}", path), page)  # an id may hold any character
     return app
 
 
