@@ -1,0 +1,133 @@
+"""The table and the plot of finished runs.
+
+A recipe's figures are over the held-out tasks of all its seeds together: ``before`` and ``after`` are means of
+rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of ``after``. A recipe has learned on a task if this interval
+lies above that of ``before``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+Z = 1.959964
+WIDTH, HEIGHT, LEFT, TOP = 400, 230, 46, 34
+COLOURS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
+    "#17becf", "#393b79", "#ad494a",
+)  # fmt: skip
+
+
+def wilson(mean: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of ``n`` trials (Wilson 1927)."""
+    centre = mean + Z * Z / (2 * n)
+    half = Z * math.sqrt(mean * (1 - mean) / n + Z * Z / (4 * n * n))
+    return (centre - half) / (1 + Z * Z / n), (centre + half) / (1 + Z * Z / n)
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """``task/recipe`` → before, after and interval over its seeds, and whether it learned."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        groups[f"{run['task']}/{run['recipe']}"].append(run)
+    return {name: _one(of) for name, of in sorted(groups.items())}
+
+
+def _one(of: list[dict[str, Any]]) -> dict[str, Any]:
+    n = sum(run["n"] for run in of)
+    before, after = (sum(run[when] * run["n"] for run in of) / n for when in ("before", "after"))
+    low, high = wilson(after, n)
+    return {
+        "before": round(before, 4),
+        "after": round(after, 4),
+        "ci": [round(low, 4), round(high, 4)],
+        "ci_before": [round(x, 4) for x in wilson(before, n)],
+        "seeds": sorted(run["seed"] for run in of),
+        "n": n,
+        "learned": low > wilson(before, n)[1],
+        "left_out": _sum(run.get("left_out", {}) for run in of),
+    }
+
+
+def _sum(parts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def table(recipes: dict[str, dict[str, Any]]) -> str:
+    """The summary in Markdown."""
+    lines = [
+        "| task | recipe | before | after | 95 % of after | seeds | learned |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, r in recipes.items():
+        task, recipe = name.split("/")
+        lines.append(
+            f"| {task} | `{recipe}` | {r['before']:.3f} | {r['after']:.3f} | {r['ci'][0]:.3f}–{r['ci'][1]:.3f} | "
+            f"{len(r['seeds'])} | {'yes' if r['learned'] else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+def plot(runs: Sequence[dict[str, Any]]) -> str:
+    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe."""
+    curves: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if len(run["curve"]) > 1:
+            curves[run["task"]][run["recipe"]].append(run["curve"])
+    names = sorted({name for of in curves.values() for name in of})
+    panels = [_panel(task, of, names, i) for i, (task, of) in enumerate(sorted(curves.items()))]
+    wide = max(1, len(panels)) * (WIDTH + LEFT + 16)
+    legend = [
+        f'<g transform="translate({LEFT + 110 * (i % 7)},{TOP + HEIGHT + 46 + 18 * (i // 7)})">'
+        f'<rect width="14" height="3" y="-4" fill="{_colour(names, name)}"/><text x="20">{name}</text></g>'
+        for i, name in enumerate(names)
+    ]
+    tall = TOP + HEIGHT + 60 + 18 * (len(names) // 7 + 1)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" font-family="sans-serif" '
+            'font-size="12">',
+            f'<rect width="{wide}" height="{tall}" fill="white"/>',
+            *panels,
+            *legend,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _colour(names: list[str], name: str) -> str:
+    return COLOURS[names.index(name) % len(COLOURS)]
+
+
+def _panel(task: str, of: dict[str, list[list[float]]], names: list[str], column: int) -> str:
+    """Axes and curves of a task."""
+    steps = max(len(curve) for curves in of.values() for curve in curves)
+    x0 = LEFT + column * (WIDTH + LEFT + 16)
+
+    def at(step: int, value: float) -> str:
+        return f"{x0 + WIDTH * step / max(1, steps - 1):.1f},{TOP + HEIGHT * (1 - value):.1f}"
+
+    lines = [
+        f'<text x="{x0}" y="{TOP - 12}" font-weight="bold">{task}: mean reward of a step\'s rollouts</text>'
+    ]
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        y = TOP + HEIGHT * (1 - tick)
+        lines.append(
+            f'<path d="M{x0} {y}h{WIDTH}" stroke="#ddd"/><text x="{x0 - 34}" y="{y + 4}">{tick:g}</text>'
+        )
+    lines.append(f'<text x="{x0}" y="{TOP + HEIGHT + 18}">step 1</text>')
+    lines.append(f'<text x="{x0 + WIDTH}" y="{TOP + HEIGHT + 18}" text-anchor="end">{steps}</text>')
+    for name, curves in sorted(of.items()):
+        length = min(map(len, curves))
+        points = " ".join(at(i, sum(c[i] for c in curves) / len(curves)) for i in range(length))
+        lines.append(
+            f'<polyline points="{points}" fill="none" stroke-width="1.6" stroke="{_colour(names, name)}"/>'
+        )
+    return "\n".join(lines)
