@@ -2,9 +2,11 @@
 
     python bench/algorithms/one.py --task calc_x --recipe grpo --seed 1
 
-Every recipe gets the same number of rollouts a step, as groups of ``GROUP``, or as tasks of one rollout each if
-it compares no groups. Both evaluations are of the same held-out tasks. Where the start policy
-plays legal moves at random (werewolf), evaluations sample, as training does; else they are greedy.
+Every recipe gets the same number of rollouts a step, as groups of ``GROUP``, or as tasks of one rollout each
+if it compares no groups. ``--stored`` names the folder of a run whose rollouts ``sft``, ``rejection`` and
+``dpo`` learn from; they make as many optimizer steps. Both evaluations are of the same held-out tasks. Where
+the start policy plays legal moves at random (werewolf), evaluations sample, as training does; else they are
+greedy.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rl import RL
+from agentlightning.algorithms.stored.learning import stored_recipe
 from agentlightning.cli.config_options import read
 from agentlightning.recipes import get
+from agentlightning.train.algorithm import algorithm_of
 from agentlightning.train.configured import configure
+from agentlightning.train.fields import from_fields
 from agentlightning.types import Evaluation, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
+STORED: dict[str, dict[str, Any]] = {"sft": {"minimum": 1.0}, "rejection": {"best": 2}, "dpo": {"beta": 0.1}}
+"""Algorithms over stored rollouts, with their settings: what won, the two best of each group, pairs."""
+STORED_BATCH = 16
+"""Rollouts, or pairs, of an optimizer step."""
 GROUP = 8
 """Rollouts of a group, for recipes that compare the rollouts of a task."""
 
@@ -73,14 +81,20 @@ async def measure(context: Context, tasks: Any, name: str, greedy: bool) -> Eval
     return await context.evaluate(tasks, name=name, greedy=greedy)
 
 
-async def one(task: Task, recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
+async def one(task: Task, name: str, seed: int, output: Path, stored: str | None) -> dict[str, Any]:
     """Evaluate, train, evaluate, in one run."""
-    trainer, agent, train, val = configure(read(task.config, sets_of(task, recipe, seed, output)))
-    trainer.algorithm = recipe
+    recipe = stored_recipe(name) if name in STORED else recipe_of(name)
+    config = from_fields({"recipe": {}}, read(task.config, sets_of(task, recipe, seed, output)))
+    trainer, agent, train, val = configure(config)
+    trainer.algorithm = name if name in STORED else recipe
+    if name in STORED:
+        trainer.settings = {"runs": [stored], **STORED[name]}
+        trainer.batch_size = STORED_BATCH
     async with trainer.session(agent, train, val) as context:
         before = await measure(context, val, "before", task.greedy)
         context.val = ()
-        summary = await context.guard(RL(recipe, trainer.config.training).run(context))
+        algorithm = algorithm_of(trainer.config, trainer.plugins, trainer)
+        summary = await context.guard(algorithm.run(context))
         after = await measure(context, val, "after", task.greedy)
         steps = await context.store.query_steps(context.run_id)
         store = context.folder
@@ -103,6 +117,8 @@ def result(
         "train_seconds": summary["train_seconds"],
         "tokens_trained": summary["totals"]["tokens_trained"],
         "folder": folder,
+        "left_out": summary.get("stored", {}).get("left_out", {}),
+        "items": summary.get("stored", {}).get("items"),
     }
 
 
@@ -112,9 +128,10 @@ def main() -> None:
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--stored", help="folder of the run that sft, rejection and dpo learn from")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-algorithms")
     asked = parser.parse_args()
-    found = asyncio.run(one(TASKS[asked.task], recipe_of(asked.recipe), asked.seed, asked.output))
+    found = asyncio.run(one(TASKS[asked.task], asked.recipe, asked.seed, asked.output, asked.stored))
     print(json.dumps({"task": asked.task, "recipe": asked.recipe, "seed": asked.seed, **found}), flush=True)
 
 

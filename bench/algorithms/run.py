@@ -1,11 +1,12 @@
 """Learning curves of every recipe on calc_x and the small werewolf game, with the same budget of rollouts.
 
-    python bench/algorithms/run.py [--recipes "grpo rloo"] [--seeds "1 2 3"] [--tasks "calc_x werewolf"] [--write]
+    python bench/algorithms/run.py [--recipes "grpo rloo"] [--seeds "1 2 3"] [--tasks calc_x] [--write]
 
 Each run is a process of its own (``one.py``), two at a time; what a finished run printed is kept in
-``runs/bench-algorithms``, and is not run again. ``sft``, ``rejection`` and ``dpo`` learn from the rollouts that the
-run of ``grpo`` with the same task and seed left in its store. ``--write`` keeps the figures in
-``bench/results/algorithms.json``, and the plot in ``docs/images/algorithms.svg``. The last line is one JSON object.
+``runs/bench-algorithms``, and is not run again. ``sft``, ``rejection`` and ``dpo`` learn from the rollouts
+that the run of ``grpo`` with the same task and seed left in its store. ``--write`` keeps the figures in
+``bench/results/algorithms.json``, and the plot in ``docs/images/algorithms.svg``; ``--kept`` shows what
+finished runs there are, and runs nothing. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Run = tuple[str, str, int]
 
 
 def runs(tasks: Sequence[str], recipes: Sequence[str], seeds: Sequence[int]) -> list[list[Run]]:
-    """The runs in order, seed by seed: first those that collect, then those that learn from what is stored."""
+    """The runs in order, seed by seed: those that collect, then those that learn from what is stored."""
     stages: list[list[Run]] = []
     for seed in seeds:
         for task in tasks:

@@ -1,8 +1,8 @@
 """The table and the plot of finished runs.
 
-A recipe's figures are over the held-out tasks of all its seeds together: ``before`` and ``after`` are means of
-rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of ``after``. A recipe has learned on a task if this interval
-lies above that of ``before``.
+A recipe's figures are over the held-out tasks of all its seeds together: ``before`` and ``after`` are means
+of rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of ``after``. A recipe has learned on a task if
+this interval lies above that of ``before``.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ def table(recipes: dict[str, dict[str, Any]]) -> str:
     ]
     for name, r in recipes.items():
         task, recipe = name.split("/")
-        lines.append(
-            f"| {task} | `{recipe}` | {r['before']:.3f} | {r['after']:.3f} | {r['ci'][0]:.3f}–{r['ci'][1]:.3f} | "
-            f"{len(r['seeds'])} | {'yes' if r['learned'] else 'no'} |"
-        )
+        seeds, learned = len(r["seeds"]), "yes" if r["learned"] else "no"
+        scores = f"{r['before']:.3f} | {r['after']:.3f} | {r['ci'][0]:.3f}–{r['ci'][1]:.3f}"
+        lines.append(f"| {task} | `{recipe}` | {scores} | {seeds} | {learned} |")
     return "\n".join(lines)
 
 

@@ -137,6 +137,13 @@ class PeerDriver(Driver, Protocol):
         """
 
 
+class ScoringDriver(Driver, Protocol):
+    """A driver that tells how likely answers are under its present weights."""
+
+    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
+        """The sum of the log-probabilities of each row's trained tokens. Nothing is trained."""
+
+
 class DriverFactory(Protocol):
     """Makes a driver that trains one policy."""
 
@@ -215,11 +222,16 @@ class RecipeSpec:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
-    """A training loop by name: ``factory(**options)`` returns an algorithm."""
+    """A training loop by name: ``factory(**options)`` returns an algorithm.
+
+    ``recipe(**overrides)``, if the loop is a driver's: what the driver runs. Such an algorithm is made by
+    ``factory(recipe=…, training=…, environment=…)``.
+    """
 
     name: str
     factory: Callable[..., Any]
     about: str = ""
+    recipe: Callable[..., Recipe] | None = None
 
 
 @aliases.former_names(aliases.DRIVER_SPEC, "DriverSpec")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,7 @@ class RL:
         """Evaluate, train, evaluate; return both evaluations and the seconds of training for the summary."""
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
-        if self.training.steps and (said := repetition_warning(context.train, self.training.batch_size)):
-            context.say(said)
-        job = RLJob(context, self)
+        job = await self.make_job(context)
         before = await job.measure("before")
         if not job.first_step:
             await job.keep_if_best(0, before)
@@ -92,7 +90,14 @@ class RL:
             "learned": job.learned,
             "totals": job.totals.values,
             **({"policies": job.totals.policies} if job.totals.policies else {}),
+            **job.summary(),
         }
+
+    async def make_job(self, context: Context) -> RLJob:
+        """Return the run as the driver gets it."""
+        if self.training.steps and (said := repetition_warning(context.train, self.training.batch_size)):
+            context.say(said)
+        return RLJob(context, self)
 
 
 def _scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
@@ -127,11 +132,19 @@ class RLJob:
         """Fingerprints of the present step, by policy."""
         self._versions: Versions = None
         """Policy versions that the rows of the step are built for."""
-        self._batches = task_batches(context.train, training.batch_size, context.seed) if self.steps else None
+        self._batches = self.task_batches() if self.steps else None
         self._prefetcher = Prefetcher(
             context.store, self._groups_of_step, steps=self.steps, async_steps=training.async_steps
         )
         self._restore(context.progress)
+
+    def task_batches(self) -> Iterator[list[Any]]:
+        """Yield the tasks of each step, from the first step of the run on."""
+        return task_batches(self.context.train, self.training.batch_size, self.seed)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the run's summary says beside rewards and totals."""
+        return {}
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
     def state(self) -> dict[str, Any]:

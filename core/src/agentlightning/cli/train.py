@@ -29,6 +29,13 @@ def register(app: typer.Typer) -> None:
         resume: Annotated[
             bool, typer.Option("--resume", help="Go on with --run, or the latest run of this agent and seed.")
         ] = False,
+        stored: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--from",
+                help="A run (id, folder, store) that sft, rejection, dpo learn from; again for more.",
+            ),
+        ] = None,
         listen: Annotated[
             str | None, typer.Option(help="host:port of the gateway, instead of gateway.listen.")
         ] = None,
@@ -47,6 +54,7 @@ def register(app: typer.Typer) -> None:
                 sets,
                 training__seed=seed,
                 training__steps=steps,
+                training__settings__runs=stored or None,
                 gateway__listen=listen,
                 gateway__advertise=advertise,
                 run=run,

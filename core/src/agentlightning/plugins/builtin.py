@@ -31,7 +31,18 @@ def agl_recipes() -> list[specs.RecipeSpec]:
 def agl_algorithms() -> list[specs.AlgorithmSpec]:
     rl = lazily("agentlightning.algorithms.rl:RL")
     baseline = lazily("agentlightning.algorithms.custom:Baseline")
+    stored = {
+        "sft": "fine-tunes on stored rollouts whose reward is at least `minimum`",
+        "rejection": "fine-tunes on the `best` stored rollouts of each group (best of n, arXiv 2304.06767)",
+        "dpo": "learns preferences from pairs of one group of stored rollouts (DPO, arXiv 2305.18290)",
+    }
+    learning = lazily("agentlightning.algorithms.stored.learning:StoredLearning")
+    recipe = lazily("agentlightning.algorithms.stored.learning:stored_recipe")
     return [
+        *(
+            specs.AlgorithmSpec(name, partial(learning, method=name), about, partial(recipe, name))
+            for name, about in stored.items()
+        ),
         specs.AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
         specs.AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
     ]

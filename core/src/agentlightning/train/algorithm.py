@@ -29,8 +29,11 @@ def _recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
     given = config.training.algorithm
     if isinstance(given, Recipe):
         return given
-    name = given if isinstance(given, str) and given not in plugins.algorithms else "grpo"
+    own = plugins.algorithms.get(given) if isinstance(given, str) else None
+    name = given if isinstance(given, str) and own is None else "grpo"
     try:
+        if own is not None and own.recipe is not None:
+            return own.recipe(**config.training.recipe)
         return pick(plugins.recipes, "recipe", name).factory(**config.training.recipe)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"training.recipe: {error}") from None
@@ -44,6 +47,9 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
         if training.settings:
             raise ConfigError("training.settings: a recipe has none; its fields stand in training.recipe")
         return _rl(config, plugins)
+    own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
+    if own is not None and own.recipe is not None:
+        return _rl(config, plugins, own.name)
     for name in ("quorum", "async_steps", "dynamic_sampling"):
         if getattr(training, name):
             raise UsageError(
@@ -65,7 +71,7 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     return made
 
 
-def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
+def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
     recipe, policies = recipe_of(config, plugins), config.served
     if policies.named and not policies.trained:
         raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
@@ -73,7 +79,7 @@ def _rl(config: RunConfig, plugins: Plugins) -> TrainingLoop:
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     check_ends_early(config.training, spec.name, spec.ends_early)
     check_credit_fields(recipe, plugins)
-    made: TrainingLoop = plugins.algorithms["rl"].factory(
+    made: TrainingLoop = plugins.algorithms[name].factory(
         recipe=recipe, training=config.training, environment=config.environment
     )
     return made

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +49,7 @@ from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
 from agl_local.text.grammar import GrammarCompiler
+from agl_local.training.score import row_logprobs
 from agl_local.training.trainable import Trainable
 from agl_local.training.update import Updater
 
@@ -145,6 +146,12 @@ class LocalDriver:
         folder = await self._call(self._save, updater, job, step)
         await job.saved(folder, step)  # of several policies, all have one of this step by then
         await self._call(prune, folder.parent, step, self.options.keep_checkpoints)
+
+    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
+        """The sum of the log-probabilities of each row's trained tokens under the present weights. Raises
+        RowError for a row that does not fit the policy.
+        """
+        return await self._call(self._scores, list(rows))
 
     async def export(self, folder: Path) -> Path:
         """Write the present policy as a Hugging Face model folder."""
@@ -267,6 +274,16 @@ class LocalDriver:
                 self._version,
             )
         return metrics
+
+    def _scores(self, rows: Sequence[Row]) -> list[float]:
+        policy = self._loaded()
+        return row_logprobs(
+            policy.model,
+            rows,
+            eos_ids=policy.tokenizer.eos_ids,
+            micro_tokens=self.options.micro_batch_tokens,
+            grammars=GrammarCompiler(policy.tokenizer, policy.config.vocab_size),
+        )
 
     def _processes(self) -> dict[str, int]:
         """Ids of the processes whose memory is of interest, by name."""

@@ -44,6 +44,29 @@ def score_tokens(model: LanguageModel, tokens: Tokens) -> Tensor:
     return token_logprobs(model, tokens.packed, tokens.temperature, tokens.guides).logprobs
 
 
+def row_logprobs(
+    model: LanguageModel,
+    rows: Sequence[Row],
+    *,
+    eos_ids: Sequence[int] = (),
+    micro_tokens: int = 8192,
+    grammars: GrammarCompiler | None = None,
+) -> list[float]:
+    """Return the sum of the log probabilities of each row's trained tokens under ``model``, in nats."""
+    for row in rows:
+        check_row(row, model.config.vocab_size, eos_ids=eos_ids, grammars=grammars)
+    share = can_share(model)
+    number = {id(row): i for i, row in enumerate(rows)}
+    sums = [0.0] * len(rows)
+    for group in micro_rows([row for row in rows if row.trained_tokens], micro_tokens, share, eos_ids):
+        tokens = tokens_of(group, eos_ids, share, grammars).to(model.device, compute_dtype(model))
+        scores = score_tokens(model, tokens).double()
+        found = scores.new_zeros(len(group)).index_add(0, tokens.packed.rows, scores)
+        for row, value in zip(group, found.tolist(), strict=True):
+            sums[number[id(row)]] = value
+    return sums
+
+
 def logprob_gap(
     model: LanguageModel,
     rows: Sequence[Row],

@@ -1,0 +1,1 @@
+"""Learning from rollouts that are stored: fine-tuning, rejection sampling, preferences."""
