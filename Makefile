@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean bench-algorithms bench-tree
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -151,6 +151,12 @@ bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU an
 
 bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's file to verl's process; the last line is JSON
 	@$(PY) bench/step.py $(STEP)
+
+bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns from stored rollouts, with one budget (some: RECIPES="grpo dpo" SEEDS="1"); the last line is JSON
+	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
+
+bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
+	@$(PY) bench/tree/run.py
 
 bench-real: .venv/test ## a pretrained model of 135M beside transformers, vLLM and TRL; the last line is JSON
 	@$(PY) bench/real_model/run.py
