@@ -129,10 +129,14 @@ def main() -> None:
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--stored", help="folder of the run that sft, rejection and dpo learn from")
+    parser.add_argument("--keep", type=Path, help="file that the last line is also written to")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-algorithms")
     asked = parser.parse_args()
     found = asyncio.run(one(TASKS[asked.task], asked.recipe, asked.seed, asked.output, asked.stored))
-    print(json.dumps({"task": asked.task, "recipe": asked.recipe, "seed": asked.seed, **found}), flush=True)
+    line = json.dumps({"task": asked.task, "recipe": asked.recipe, "seed": asked.seed, **found})
+    if asked.keep:
+        asked.keep.write_text(line + "\n")
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

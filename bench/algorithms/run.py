@@ -15,7 +15,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,19 +68,16 @@ def execute(run: Run) -> str | None:
         return None
     task, recipe, seed = run
     command = [sys.executable, str(HERE / "one.py"), "--task", task, "--recipe", recipe, "--seed", str(seed),
-               "--output", str(KEPT / "stores")]  # fmt: skip
+               "--output", str(KEPT / "stores"), "--keep", str(_file(run))]  # fmt: skip
     if recipe in STORED:
         source = finished((task, SOURCE, seed))
         if source is None:
             return f"{SOURCE} with this task and seed did not finish"
         command += ["--stored", source["folder"]]
-    began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no message"])[-1]
     result = json.loads(done.stdout.strip().splitlines()[-1])
-    result["wall_seconds"] = round(time.perf_counter() - began, 1)
-    _file(run).write_text(json.dumps(result) + "\n")
     print(
         f"{task:9} {recipe:12} seed {seed}: {result['before']:.3f} → {result['after']:.3f}", file=sys.stderr
     )
