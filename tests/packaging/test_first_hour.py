@@ -30,8 +30,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def test_the_page_goes_the_whole_way_and_each_block_has_its_answer(script: ModuleType) -> None:
     commands = [line for block in script.blocks(PAGE.read_text()) for line in block]
     typed = [words[1] for line in commands if (words := line.split())[0] == "agl"]
-    order = ["doctor", "init", "doctor", "train", "eval", "runs", "rollouts", "explain", "logs"]
-    order += ["export", "serve"]
+    order = ["doctor", "init", "doctor", "train", "eval", "runs", "rollouts", "explain", "export", "serve"]
     assert [word for word in typed if not word.startswith("-")] == order
     assert commands[0].startswith("make ") and any(line.startswith("pip install") for line in commands)
     assert any(line.startswith("curl") for line in commands)

@@ -42,6 +42,7 @@ EXPECTED = {
     "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "rollouts", "logs",
     "compare", "trace", "explain", "verify", "export", "serve", "plugins", "sft", "policy fetch",
     "policy list", "policy clear",
+    "policy new", "policy info", "policy check",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from agl_local.fresh import commands as fresh
 from agl_local.policy.cache import (
     cached_policies,
     locked,
@@ -26,8 +27,9 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON ob
 
 
 def register(app: typer.Typer) -> None:
-    policy = typer.Typer(help="Fetch pretrained models, list and remove them.", no_args_is_help=True)
+    policy = typer.Typer(help="Make, check, fetch, list and remove policies.", no_args_is_help=True)
     app.add_typer(policy, name="policy")
+    fresh.register(policy)
 
     @policy.command("fetch")
     def fetch(

@@ -109,7 +109,7 @@ def agl_drivers() -> list[DriverSpec]:
 def agl_commands() -> list[CommandSpec]:
     """The commands that fetch and fine-tune pretrained models."""
     return [
-        CommandSpec("policy", lazily("agl_local.command:register"), "fetch pretrained models"),
+        CommandSpec("policy", lazily("agl_local.command:register"), "make, check and fetch policies"),
         CommandSpec("sft", lazily("agl_local.sft.command:register"), "fine-tune a policy on chats"),
     ]
 

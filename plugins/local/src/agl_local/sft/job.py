@@ -77,11 +77,11 @@ def run(
     found = fetch(policy)
     start = load_policy(found.path)
     parent = Parent(found.origin.name, found.origin.licence, found.origin.source, fingerprint(start.model))
-    with _progress(console) as (step, validated):
+    with show_progress(console) as (step, validated):
         report = finetune(
             start, data.chats, settings, val=val.chats if val else (), progress=step, validated=validated
         )
-    _say_left_out(report, console)
+    say_left_out(report, console)
     write_finetuned(start, target, parent, data, settings, report)
     return {
         "policy": str(target),
@@ -96,7 +96,7 @@ def run(
     }
 
 
-def _say_left_out(report: SftReport, console: Console) -> None:
+def say_left_out(report: SftReport, console: Console) -> None:
     """Print what was left out or skipped."""
     if report.too_long or report.val_too_long:
         console.print(
@@ -109,7 +109,9 @@ def _say_left_out(report: SftReport, console: Console) -> None:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[tuple[Callable[[SftStep], None], Callable[[int, float], None]]]:
+def show_progress(
+    console: Console,
+) -> Iterator[tuple[Callable[[SftStep], None], Callable[[int, float], None]]]:
     """Yield what to call after each step and each validation: a bar on a terminal, else lines."""
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
     bar = Progress(

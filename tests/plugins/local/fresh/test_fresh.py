@@ -1,0 +1,140 @@
+"""A tiny policy from a few dozen chats: tokenizer, lessons, checks, and a run that trains it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import agl_local.plugin
+from agentlightning.cli import app
+from agentlightning.plugins import manager
+from agentlightning.types import UsageError
+from agl_local.fresh.look import check, info
+from agl_local.fresh.tokenizer import fixed_lines, tokenizer_for
+from agl_local.policy.folder import load_policy
+from agl_local.sft.chats import chats_of
+
+SYSTEM = "Add the numbers with the tool."
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Add.",
+            "parameters": {"type": "object", "properties": {"sum": {"type": "string"}}},
+        },
+    }
+]
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Additions of digits: a call of the tool, then the answer."""
+    choose, rows = random.Random(1), []
+    for _ in range(count):
+        a, b = choose.randrange(10), choose.randrange(10)
+        call = {"name": "add", "arguments": json.dumps({"sum": f"{a} + {b}"})}
+        messages = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": f"What is {a} plus {b}?"},
+            {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": "c", "content": str(a + b)},
+            {"role": "assistant", "content": f"It is {a + b}."},
+        ]
+        rows.append({"messages": messages, "tools": TOOLS})
+    return rows
+
+
+def agl(monkeypatch: pytest.MonkeyPatch, *line: object) -> Result:
+    loaded = manager.build([agl_local.plugin], discover=False)
+    monkeypatch.setattr("agentlightning.cli.load_plugins", lambda: loaded)
+    words = [str(word) for word in line]
+    return CliRunner().invoke(app(words), words)
+
+
+def written(tmp_path: Path, count: int) -> Path:
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in chats(count)))
+    return file
+
+
+def test_fixed_lines_are_one_token_and_any_text_comes_back() -> None:
+    data = chats_of(chats(20), "chats")
+    tokenizer = tokenizer_for(data.chats, 512)
+    first = data.chats[0]
+    prompt = tokenizer.apply(first.messages[:2], first.tools)
+    assert len(prompt) < 25
+    assert len(tokenizer.encode(f"{SYSTEM}\n")) == 1
+    assert len(tokenizer.encode('{"name": "add", "arguments": {"sum": "')) == 1
+    for text in ("Ünïcode 漢字 🙂\n\t1234", SYSTEM, "something else"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer_for(data.chats, 512).backend.to_str() == tokenizer.backend.to_str()
+
+
+def test_a_line_is_fixed_if_half_of_the_chats_have_it() -> None:
+    assert fixed_lines(
+        ["always\nsometimes\n", "always\nsometimes\n", "always\nrarely ever\n", "always\n"]
+    ) == [
+        "sometimes\n",
+        "always\n",
+    ]
+
+
+def test_it_learns_its_chats_and_passes_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = written(tmp_path, 24), tmp_path / "policy"
+    small = ("--chats", file, "--epochs", 40, "--hidden", 64)
+    made = agl(monkeypatch, "policy", "new", folder, *small, "--json")
+    assert made.exit_code == 0, made.output
+    summary = json.loads(made.stdout.splitlines()[-1])
+    assert summary["loss"] < summary["loss_first"] / 4 and summary["too_long"] == 0
+    assert "agl policy new, random weights of seed 0" in (folder / "README.md").read_text()
+    checked = agl(monkeypatch, "policy", "check", folder, "--chats", file, "--json")
+    found = json.loads(checked.stdout)
+    assert checked.exit_code == 0 and found["ok"] and found["chats"] == 24 and found["messages"] == 48
+    assert found["loss"] < summary["loss_first"] and 0.0 <= found["word_for_word"] <= 1.0
+    facts = json.loads(agl(monkeypatch, "policy", "info", folder, "--json").stdout)
+    assert (facts["layers"], facts["hidden"], facts["tools"]) == (2, 64, True)
+    assert facts["vocabulary"] == summary["vocabulary"] == load_policy(folder).tokenizer.vocab_size
+    again = tmp_path / "again"
+    agl(monkeypatch, "policy", "new", again, *small)
+    assert info(again)["parameters_sha256"] == facts["parameters_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "4 chats are too few"),
+        (("--hidden", "100"), "a multiple of 64"),
+    ],
+)
+def test_what_cannot_be_made_is_said(
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, 8 if options else 4)
+    said = agl(monkeypatch, "policy", "new", tmp_path / "policy", "--chats", file, *options)
+    assert isinstance(said.exception, UsageError) and message in str(said.exception)
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that drops what was said before, and knows no tools."""
+    bundled = agl_local.plugin.tiny_policy()
+    assert check(bundled) == {
+        "ok": True,
+        "checks": dict.fromkeys(("loads", "text", "ends", "history", "tools")),
+    }
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    for file in bundled.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}<|im_end|>")
+    said = agl(monkeypatch, "policy", "check", folder)
+    assert said.exit_code == 1
+    assert "✗ history: the template rewrites earlier turns" in said.stdout
+    assert "✗ tools: the template does not render tools" in said.stdout
+    nowhere = agl(monkeypatch, "policy", "info", tmp_path / "nowhere")
+    assert isinstance(nowhere.exception, UsageError) and "no such folder" in str(nowhere.exception)
