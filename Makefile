@@ -114,7 +114,7 @@ verl-compose: ## every documented GPU configuration of verl, as far as a CPU goe
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
 
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
-	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 tests/plugins/trackers tests/core/trackers
+	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 tests/plugins/trackers
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py

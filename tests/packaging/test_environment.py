@@ -52,6 +52,21 @@ def test_an_environments_own_pin_stands_in_place_of_the_common_one(environment):
     assert made.requires == ["ab==1", "a[x]==2", "b==1"]
 
 
+def test_an_environments_own_pin_stands_in_place_of_a_constraint(environment, monkeypatch):
+    held = []
+
+    def pip(python, *arguments):
+        held.append(Path(arguments[arguments.index("-c") + 1]).read_text())
+        return subprocess.CompletedProcess(arguments, 0)
+
+    monkeypatch.setattr(environment, "pip", pip)
+    monkeypatch.setattr(environment, "constraints", lambda: ["# why\n", "a==1\n", "b==1\n"])
+    empty = subprocess.CompletedProcess([], 0, stdout="")
+    monkeypatch.setattr(environment.subprocess, "run", lambda command, **how: empty)
+    environment.install(Path("python"), environment.definition({"requires": ["B==2"], "alone": True}, []))
+    assert held == ["# why\na==1\n"]
+
+
 def test_one_that_is_alone_has_neither_the_suite_nor_what_is_common(environment, pips):
     calls, _ = pips
     beside = environment.definition({"requires": ["a==1"]}, COMMON)

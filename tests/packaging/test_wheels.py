@@ -16,7 +16,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = dict(os.environ)
 """The shell's, taken before the fixtures hide it: pip may need its index and proxy settings."""
-PLACES = (ROOT, ROOT / "core", *sorted(ROOT.glob("adapters/*/")), *sorted(ROOT.glob("plugins/*/")))
+PLACES = (
+    ROOT,
+    ROOT / "umbrella",
+    ROOT / "core",
+    *sorted(ROOT.glob("adapters/*/")),
+    *sorted(ROOT.glob("plugins/*/")),
+)
 MANIFESTS = [folder / "pyproject.toml" for folder in PLACES]
 UNREACHABLE = ("Connection", "Max retries", "Network is unreachable", "Temporary failure in name resolution")
 

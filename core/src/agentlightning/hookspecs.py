@@ -84,7 +84,7 @@ def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
 
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
-def agl_end_training(step: int, evaluation: Evaluation) -> str | None:  # type: ignore[empty-body]
+def agl_end_training(step: int, evaluation: Evaluation) -> str | None:
     """Asked after each evaluation of the run's schedule, when ``step`` steps are finished. A reason ends the
     training here; ``None`` goes on.
     """

@@ -55,11 +55,13 @@ class Job(Protocol):
     run_id: str
     recipe: Recipe
     policy: str
-    steps: int
-    """Steps in all. It may fall during :meth:`evaluate`: the driver then ends after the present step."""
     first_step: int
     seed: int
     folder: Path
+
+    @property
+    def steps(self) -> int:
+        """Steps in all. It may fall during :meth:`evaluate`: the driver then ends after the present step."""
 
     async def collect(self, step: int) -> Batch:
         """The step's credited rows. Its tasks are rolled out with the present policy, or, within the recipe's
