@@ -20,7 +20,9 @@ _COLUMNS = ", ".join(f'"{name}"' for name in Line._fields)
 _TABLE = f"""
 CREATE TABLE lines (seq INTEGER PRIMARY KEY, stamp TEXT NOT NULL, {_COLUMNS});
 CREATE UNIQUE INDEX lines_rollout ON lines (rollout);
-CREATE INDEX lines_run ON lines (run, seq);
+CREATE INDEX lines_run ON lines (run);
+CREATE INDEX lines_status ON lines (run, status);
+CREATE INDEX lines_mode ON lines (run, mode);
 CREATE INDEX lines_group ON lines (group_id);
 """
 _MARKS = ", ".join("?" * (len(Line._fields) + 2))
@@ -64,6 +66,9 @@ class RolloutIndex:
         self._took = 0.0
         self._mark: str | None = None
         self._facets: dict[tuple[str, str], list[Facet]] = {}
+        self._totals: dict[tuple[Any, ...], int] = {}
+        """Filters → lines that pass them, until the next change."""
+        self._indexed = 0
         self.of = 0
 
     async def close(self) -> None:
@@ -121,13 +126,23 @@ class RolloutIndex:
     async def page(self, query: RolloutQuery) -> Found:
         """Return the lines that a query asks for."""
         where, values = query.where()
-        total = (await self._all(f"SELECT count(*) FROM lines{where}", values))[0][0]
+        total = await self._total(where, values)
         rows = await self._all(
             f"SELECT {_COLUMNS} FROM lines{where} ORDER BY {query.order()} LIMIT ? OFFSET ?",
             [*values, query.size, query.size * (query.page - 1)],
         )
-        indexed = (await self._all("SELECT count(*) FROM lines"))[0][0]
-        return Found([Line(*row) for row in rows], total, indexed, max(self.of, indexed))
+        if not self._indexed:
+            self._indexed = (await self._all("SELECT count(*) FROM lines"))[0][0]
+        return Found([Line(*row) for row in rows], total, self._indexed, max(self.of, self._indexed))
+
+    async def _total(self, where: str, values: Sequence[Any]) -> int:
+        key = (where, *values)
+        if key in self._totals:
+            return self._totals[key]
+        found = int((await self._all(f"SELECT count(*) FROM lines{where}", values))[0][0])
+        if self.whole and len(self._totals) < 1_000:
+            self._totals[key] = found
+        return found
 
     async def facets(self, run: str, column: str, most: int = 40) -> list[Facet]:
         """Return the values of a column among the lines of a run, the most frequent first."""
@@ -159,6 +174,8 @@ class RolloutIndex:
     async def _many(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         await asyncio.to_thread(self._run_many, text, rows)
         self._facets.clear()
+        self._totals.clear()
+        self._indexed = 0
 
     def _run_many(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         with self._lock:

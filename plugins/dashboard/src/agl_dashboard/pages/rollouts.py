@@ -28,6 +28,7 @@ async def page(request: web.Request) -> web.Response:
     context, place, run = context_of(request), request.match_info["place"], request.match_info["run"]
     query = RolloutQuery.read(run, request.query)
     index = await context.index(place)
+    again = not index.whole  # asked before the lines are: a refresh may end meanwhile
     found = await index.page(query)
     values = {
         "title": f"Rollouts of {run}",
@@ -43,7 +44,7 @@ async def page(request: web.Request) -> web.Response:
         "sizes": SIZES,
         "statuses": await index.facets(run, "status"),
         "modes": await index.facets(run, "mode"),
-        "again": not index.whole,
+        "again": again,
         "live": f"/s/{place}/events",
     }
     return render(request, "rollouts.html", values)

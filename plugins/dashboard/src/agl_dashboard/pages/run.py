@@ -71,6 +71,7 @@ async def page(request: web.Request) -> web.Response:
     run = await context.places.run(place, request.match_info["run"])
     reports = await run.store.query_steps(run.run_id)
     index = await context.index(place)
+    again = not index.whole
     statuses = await index.facets(run.run_id, "status")
     if not run.info and not statuses:
         raise NoSuchPlace(f"the store has no run {run.run_id!r}")
@@ -86,7 +87,7 @@ async def page(request: web.Request) -> web.Response:
         "charts": charts(reports, evaluations),
         "counts": counts(reports),
         "statuses": statuses,
-        "again": not index.whole,
+        "again": again,
         "summary": run.info.get("summary") or {},
         "seconds": phase_seconds(reports),
         "live": f"/s/{place}/events",
