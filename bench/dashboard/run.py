@@ -155,6 +155,7 @@ def every_page(tab: Tab, run: str, checks: Checks, screenshots: Path | None) -> 
     """Open every kind of page of a trained run; axe, phone width and both themes on each."""
     base = f"/s/{run}/runs/{run}"
     tab.open(f"{base}/rollouts?batch=train/1&sort=-reward")
+    whole(tab.page)
     rollout = tab.links("/rollouts/ro-")[0]
     tab.open(rollout)
     call, other = tab.links("/calls/")[0], tab.links("/difference")[0]
@@ -189,6 +190,11 @@ def every_page(tab: Tab, run: str, checks: Checks, screenshots: Path | None) -> 
     tab.page.emulate_media(color_scheme="light")
 
 
+def whole(page: Page) -> None:
+    """Wait until a list has all its lines."""
+    page.locator("main:not([data-again])").wait_for(timeout=240_000)
+
+
 def drill_down(tab: Tab, run: str, checks: Checks) -> None:
     """From the list of runs to one token, by clicks and by keys."""
     page = tab.open("/")
@@ -197,9 +203,11 @@ def drill_down(tab: Tab, run: str, checks: Checks) -> None:
     page.get_by_label("Mode").select_option("train")
     page.get_by_label("Reward").fill(">=0")
     page.get_by_role("button", name="Show").click()
-    rows = page.locator("table.list tbody tr")
+    whole(page)
+    rows = page.locator("table.list tbody th a")
     checks.check("a filter keeps lines", rows.count() > 0 and "mode=train" in page.url, page.url)
     page.get_by_role("link", name="Reward").click()
+    page.wait_for_url("**sort=-reward*", wait_until="load")
     checks.check("a heading sorts", page.locator("th[aria-sort=descending]").count() == 1)
     page.keyboard.press("/")
     checks.check("/ goes to the search", page.evaluate("document.activeElement.id") == "search")
@@ -293,14 +301,14 @@ def large(browser: Browser, stores: Path, checks: Checks) -> None:
         page = tab.open("/s/many-10k/runs/many-10k/rollouts")
         paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
         checks.figures["first_paint_ms_10k"] = round(page.evaluate(paint) or -1)
-        page.locator("main:not([data-again])").wait_for(timeout=60_000)
+        whole(page)
         checks.check("all 10,000 are listed", "10,000 rollouts" in page.locator("main").inner_text())
         tab.close()
     with serving(stores / "many-100k") as address:
         tab = Tab(browser, address, checks)
         began = time.monotonic()
         page = tab.open("/s/many-100k/runs/many-100k/rollouts")
-        page.locator("main:not([data-again])").wait_for(timeout=240_000)
+        whole(page)
         checks.figures["index_seconds_100k"] = round(time.monotonic() - began, 1)
         checks.check("all 100,000 are listed", "100,000 rollouts" in page.locator("main").inner_text())
         times = {}
