@@ -14,6 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
+.PHONY: help apo demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
 .PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean bench-algorithms bench-tree
 
 help: ## this list
@@ -53,6 +55,9 @@ drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last
 
 drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each named; the last line is JSON
 	@$(PY) tests/drills/edited.py
+
+apo: .venv/spider ## prompts are searched, one search is killed and goes on (some: TASKS="room_selector"); the last line is JSON
+	@PYTHONPATH=examples $(PY) bench/apo/run.py $(TASKS)
 
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py

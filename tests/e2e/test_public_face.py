@@ -680,9 +680,6 @@ def test_prompt_optimisation_takes_the_arguments_of_v03() -> None:
     assert (algorithm.beam_width, algorithm.branch_factor, algorithm.beam_rounds) == (2, 2, 2)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=FileNotFoundError, reason="the tutorial comes with prompt optimisation"
-)
 def test_the_tutorial_of_a_custom_algorithm() -> None:
     script = REPOSITORY / "examples" / "apo" / "apo_custom_algorithm.py"
     assert "algo" in script.read_text() and "runner" in script.read_text()

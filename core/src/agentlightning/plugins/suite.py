@@ -20,7 +20,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         for name in ("tensorboard", "wandb", "mlflow", "trackio")
     },
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
-    "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("apo", "gepa")},
+    "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
     "command": {"dashboard": ("./core", "./plugins/dashboard")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework."""

@@ -86,6 +86,10 @@ class CandidateBook:
         self.known[made] = candidate
         return candidate
 
+    def find(self, prompts: Prompts) -> Candidate:
+        """Return the candidate with these prompts, which this search has made."""
+        return self.known[candidate_id(self._context.run_id, prompts)]
+
     async def _given(self) -> dict[str, Resource]:
         """Return what the run gives all agents: the policy's address and the other initial resources."""
         context = self._context

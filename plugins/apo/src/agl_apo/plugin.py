@@ -9,6 +9,8 @@ from agentlightning.specs import AlgorithmSpec, CommandSpec, lazily
 @hookimpl
 def agl_algorithms() -> list[AlgorithmSpec]:
     return [
+        AlgorithmSpec("gepa", lazily("agl_apo.reflective:GEPA"), "prompts by reflection, arXiv 2507.19457"),
+        AlgorithmSpec("alternate", lazily("agl_apo.alternate:Alternate"), "weights and prompts in one loop"),
         AlgorithmSpec("apo", lazily("agl_apo.beam:APO"), "prompts by textual gradients, arXiv 2305.03495"),
     ]
 

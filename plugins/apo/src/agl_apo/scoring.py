@@ -48,6 +48,14 @@ class Scored:
     """It has no reward, and counts as 0."""
 
 
+def scored_of(record: Record, task: Task | None = None) -> Scored:
+    """Return the score of a finished rollout. ``task``: its task, by default made of its input."""
+    rollout = record.rollout
+    reward = resolve(record).outcome if rollout.status == RolloutStatus.SUCCEEDED else None
+    made = task or Task(str(rollout.group_id), 0, rollout.input)
+    return Scored(made, record, 0.0 if reward is None else reward, reward is None)
+
+
 def tasks_of(split: str, contents: Sequence[Any]) -> list[Task]:
     """Return the tasks of a dataset."""
     return [Task(split, index, content) for index, content in enumerate(contents)]
@@ -59,6 +67,8 @@ class Scorer:
     def __init__(self, context: Context, ledger: Ledger, *, greedy: bool = True, window: int = 8) -> None:
         self._context, self._ledger = context, ledger
         self._greedy, self._window = greedy, window
+        self.stage = ""
+        """Prefix of datasets: the same tasks scored anew, with other weights, e.g. ``step-4/``."""
         self._scored: dict[str, Scored] = {}
         self.failed = 0
         """Rollouts without a reward, which scored 0."""
@@ -80,16 +90,16 @@ class Scorer:
         return [self._scored[one.rollout_id] for one in rollouts]
 
     def _rollout(self, candidate: Candidate, task: Task) -> Rollout:
-        context, place = self._context, f"{task.split}/{task.index}"
+        context, split = self._context, f"{self.stage}{task.split}"
         made = context.rollouts(
             [task.content],
             1,
-            name=f"prompts/{candidate.candidate_id}/{place}",
+            name=f"prompts/{candidate.candidate_id}/{split}/{task.index}",
             mode="val",
             resources_id=candidate.candidate_id,
-            metadata={"greedy": self._greedy, "candidate": candidate.candidate_id, "split": task.split},
+            metadata={"greedy": self._greedy, "candidate": candidate.candidate_id, "split": split},
         )[0]
-        return msgspec.structs.replace(made, seed=stable_seed(context.seed, "prompts", place))
+        return msgspec.structs.replace(made, seed=stable_seed(context.seed, "prompts", split, task.index))
 
     async def _run(self, rollouts: Sequence[Rollout], tasks: dict[str, Task], held_back: bool) -> None:
         there = {r.rollout_id: r for r in await self._known([r.rollout_id for r in rollouts])}
@@ -115,8 +125,9 @@ class Scorer:
         ended, those of critic and editor too, so that `agl verify` knows them.
         """
         context, ids = self._context, []
+        mine = (f"{context.run_id}/prompts/", f"{context.run_id}:prompts/")
         async for page in pages(context.store.query_rollouts, run_id=context.run_id):
-            ids += [r.rollout_id for r in page if r.status.final and "prompts" in (r.group_id or "")]
+            ids += [r.rollout_id for r in page if r.status.final and (r.group_id or "").startswith(mine)]
         await context.journal.search(name, result, await context.store.records(ids))
 
     async def _known(self, ids: Sequence[str]) -> list[Rollout]:
@@ -142,15 +153,13 @@ class Scorer:
         store = self._context.store
         for record in await store.records([rollout.rollout_id for rollout in rollouts]):
             ended = record.rollout
-            ok = ended.status == RolloutStatus.SUCCEEDED
-            reward = resolve(record).outcome if ok else None
-            self.failed += reward is None
+            found = scored_of(record, tasks[ended.rollout_id])
+            self.failed += found.failed
             calls = record.calls
             if record.earlier:  # attempts before the last one cost as much
                 calls = await store.query_calls(ended.rollout_id, None)
             self._ledger.count("agent", calls)
-            task, value = tasks[ended.rollout_id], 0.0 if reward is None else reward
-            self._scored[ended.rollout_id] = Scored(task, record, value, reward is None)
+            self._scored[ended.rollout_id] = found
 
     async def evaluation(
         self, name: str, candidate: Candidate, tasks: Sequence[Task], *, held_back: bool = True

@@ -82,13 +82,18 @@ def read_edit(before: PromptTemplate, text: str) -> PromptTemplate:
 
 def _run(number: int, scored: Scored, agent: str | None) -> str:
     task = scored.task.content
-    lines = [f"Run {number}", f"Task: {_short(task if isinstance(task, str) else json.dumps(task))}"]
-    lines += [line for call in _calls(scored, agent) for line in _call(call)]
+    shown = _short(task if isinstance(task, str) else json.dumps(task))
+    lines = [f"Run {number}", f"Task: {shown}", in_words(scored, agent), f"Reward: {scored.reward:g}"]
+    return "\n".join(line for line in lines if line)
+
+
+def in_words(scored: Scored, agent: str | None) -> str:
+    """Return what was said in a rollout, and why it failed if it did."""
+    lines = [line for call in _calls(scored, agent) for line in _call(call)]
     if scored.failed:
         attempt = scored.record.attempt
         why = (attempt.reason if attempt else None) or "the agent gave no reward"
         lines.append(f"The run failed: {_short(why)}")
-    lines.append(f"Reward: {scored.reward:g}")
     return "\n".join(lines)
 
 
