@@ -50,7 +50,7 @@ async def ask(task: dict[str, Any], prompt_template: agl.PromptTemplate, resourc
     """Ask the scripted model of the run by plain HTTP."""
     import aiohttp
 
-    llm = resources["agent"]
+    llm = resources.get("agent") or resources["llm"]
     body = {"model": llm.model, "messages": [{"role": "user", "content": prompt_template.format(**task)}]}
     headers = {"Authorization": f"Bearer {llm.api_key}", "x-agl-agent": "asker"}
     async with (
