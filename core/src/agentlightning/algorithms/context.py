@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from agentlightning.algorithms.evaluate import evaluate
+from agentlightning.algorithms.evaluate import evaluate, interval
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.algorithms.pass_at import outcomes_by_task, pass_metrics
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions
@@ -151,9 +153,11 @@ class Context:
         policy: str | None = None,
         greedy: bool = True,
         mode: Mode = "val",
+        samples: int = 1,
     ) -> Evaluation:
-        """Run every task once with ``policy`` (default: the trained one) and tell the trackers. An
-        evaluation of the same version that the run made before it was resumed is not repeated.
+        """Run every task with ``policy`` (default: the trained one) and tell the trackers: once, or
+        ``samples`` times, with ``pass@k`` among the metrics and an interval over tasks. An evaluation of the
+        same version that the run made before it was resumed is not repeated.
         """
         self.evaluated[name] += 1
         batch = f"eval/{name}/{self.evaluated[name]}"
@@ -161,10 +165,14 @@ class Context:
         if (known := self.known.get(batch)) and _still_valid(known, name, policy, version):
             return msgspec.convert(known["evaluation"], Evaluation)
         about = {"greedy": greedy, "evaluation": name}
-        rollouts = self.rollouts(tasks, 1, name=batch, mode=mode, policy=policy, metadata=about)
+        rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
         self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
         evaluation, records = await self.guard(evaluate(self.store, name, rollouts))
+        if samples > 1:  # rollouts of one task resemble each other: the interval is over tasks
+            by_task = outcomes_by_task(records)
+            evaluation.metrics.update(pass_metrics(by_task))
+            evaluation.ci = interval([math.fsum(of) / len(of) for of in by_task.values()])
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry

@@ -34,18 +34,22 @@ def register(app: typer.Typer) -> None:
         ] = None,
         limit: Annotated[int | None, typer.Option(help="At most so many tasks.")] = None,
         sampled: Annotated[bool, typer.Option(help="Sample at temperature 1 instead of greedily.")] = False,
+        samples: Annotated[
+            int, typer.Option(min=1, help="Rollouts of each task, sampled: pass@k for k up to this many.")
+        ] = 1,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
         sets: Sets = None,
         as_json: AlwaysJson = False,
     ) -> None:
-        """Print the mean reward on the held-out tasks with its 95 % interval. The last line of stdout is one
-        JSON object.
+        """Print the mean reward on the held-out tasks with its 95 % interval, with --samples also pass@k. The
+        last line of stdout is one JSON object.
         """
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
         loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
         trainer, agent, _, tasks = configure(_point(loaded, folders))
-        last_line(asyncio.run(_evaluate(trainer, agent, tasks[:limit] if limit else tasks, not sampled)))
+        greedy = not sampled and samples == 1
+        last_line(asyncio.run(_evaluate(trainer, agent, tasks[:limit] if limit else tasks, greedy, samples)))
 
 
 def _named(given: str) -> tuple[str, str]:
@@ -81,10 +85,12 @@ def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
     return from_fields({"policy": {**policy, **folders}}, config) if folders else config
 
 
-async def _evaluate(trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool) -> dict[str, Any]:
+async def _evaluate(
+    trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool, samples: int
+) -> dict[str, Any]:
     """Evaluate, end the run's record with what was found, and return it."""
     async with trainer.session(agent, (), tasks) as context:
-        evaluation = await context.evaluate(tasks, name="eval", greedy=greedy)
+        evaluation = await context.evaluate(tasks, name="eval", greedy=greedy, samples=samples)
         found = {
             "reward": evaluation.reward,
             "ci": evaluation.ci and list(evaluation.ci),
@@ -94,6 +100,7 @@ async def _evaluate(trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool
             "calls_made": evaluation.metrics["calls_made"],
             "calls_exact": evaluation.metrics["calls_exact"],
             "seconds": round(evaluation.seconds, 2),
+            **{name: value for name, value in evaluation.metrics.items() if name.startswith("pass@")},
         }
         summary: dict[str, Any] = {
             "run_id": context.run_id,
