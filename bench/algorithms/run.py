@@ -62,6 +62,11 @@ def _file(run: Run) -> Path:
     return KEPT / "{}-{}-{}.json".format(*run)
 
 
+def _shown(run: dict[str, Any]) -> dict[str, Any]:
+    """A run for the committed results, without the place of its store."""
+    return {name: value for name, value in run.items() if name != "folder"}
+
+
 def execute(run: Run) -> str | None:
     """Do one run and keep its result; return why it failed, if it did."""
     if finished(run) is not None:
@@ -111,7 +116,8 @@ def main() -> int:
     print(table(result["recipes"]), file=sys.stderr)
     if asked.write:
         RESULTS.joinpath("algorithms.json").write_text(
-            json.dumps({**result, "runs": kept, "machine": machine()}, indent=2) + "\n"
+            json.dumps({**result, "runs": [_shown(run) for run in kept], "machine": machine()}, indent=2)
+            + "\n"
         )
         (ROOT / "docs" / "images" / "algorithms.svg").write_text(plot(kept))
     print(json.dumps(result))
