@@ -117,6 +117,16 @@ def test_a_file_with_the_early_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert load_config(write(tmp_path, EARLY)).backend.policy == "elsewhere"
 
 
+TYPES = ("langchain", "langgraph", "autogen", "crewai", "openai-agents", "agentscope", "agent-framework")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_type_is_the_adapter_of_its_framework(kind: str, tmp_path: Path) -> None:
+    text = EARLY.replace("type: openai", f"type: {kind}, target: my_agent:solve")
+    config = load_config(write(tmp_path, text))
+    assert (config.agent.target, config.agent.adapters) == ("my_agent:solve", [kind])
+
+
 def test_backend_by_name_and_device(tmp_path: Path) -> None:
     named = load_config(write(tmp_path, EARLY + "backend: local\n"))
     assert named.backend.driver == "local" and named.backend.options["lr"] == 1e-4

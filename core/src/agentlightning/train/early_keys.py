@@ -46,6 +46,11 @@ def expand(data: dict[str, Any], place: str) -> None:
         training["steps"] = steps_of(training.pop("episodes"), training, place)
     if (environment := sections["environment"] or {}).get("eval_tasks") is not None:
         _bundled(data, environment, place)
+    agent = data.get("agent") or {}
+    if isinstance(kind := agent.get("type"), str) and "adapters" not in agent:
+        del agent["type"]
+        if kind != "openai":  # the SDK is captured anyway
+            agent["adapters"] = [kind]
 
 
 def steps_of(episodes: Any, training: dict[str, Any], place: str) -> int:
@@ -74,8 +79,6 @@ def _bundled(data: dict[str, Any], environment: dict[str, Any], place: str) -> N
                 f"those of type {kind}"
             )
         agent["target"] = AGENT
-    if kind == "openai":
-        agent.pop("type")  # the SDK is captured anyway
     backend = data["backend"] = data.get("backend") or {}
     if backend.get("policy") is None and backend.get("policies") is None:
         backend["policy"] = os.environ.get("AGL_MODEL") or POLICY
