@@ -11,12 +11,12 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/local -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: help apo demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
-.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean bench-algorithms bench-tree
+.PHONY: help apo demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-command trained-programs programs test-semantic-kernel test-verifiers test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verifiers test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean
+.PHONY: help demo demo-real spider werewolf test test-slow test-nightly environments test-adapters drills-core drill-verify quickstarts test-face test-dashboard test-command trained-programs programs test-semantic-kernel test-verifiers test-verl test-verl-inside verl-compose test-agentops test-trackers test-vllm test-structured drill-verl failing hostile lint fix lines install-lines wheels real-data svamp-real seeds bench bench-records bench-step bench-real clean bench-algorithms bench-tree
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -100,7 +100,7 @@ quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (so
 test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl"); the last line is JSON
 	@$(PY) bench/trained_commands.py $(PROGRAMS)
 
-trained-programs: .venv/demo ## framework programs with typed answers, trained on CPU; the last line is JSON
+trained-programs: .venv/demo ## programs of frameworks, trained on CPU (some: PROGRAMS="smolagents"); the last line is JSON
 	@$(PY) bench/trained_programs.py $(PROGRAMS)
 
 programs: .venv/demo ## forty programs of other people under `agl run` (some: PROGRAMS="…"); the last line is JSON
@@ -108,6 +108,9 @@ programs: .venv/demo ## forty programs of other people under `agl run` (some: PR
 
 test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its environment
 	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/programs/test_programs.py -k semantic
+
+test-verifiers: ## environments of verifiers as dataset, agent and reward, in their environment; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment verifiers) && "$$python" -m pytest -q -m "" tests/plugins/verifiers >&2 && "$$python" bench/trained_programs.py verifiers
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

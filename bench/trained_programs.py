@@ -1,10 +1,10 @@
-"""Agents of frameworks whose every answer has a form, trained as they are: a Pydantic AI agent with
-``output_type`` and a smolagents ``ToolCallingAgent``.
+"""Programs of frameworks, trained as they are: a Pydantic AI agent with ``output_type`` and a smolagents
+``ToolCallingAgent``, whose every answer has a form, and an environment of verifiers.
 
     python bench/record.py trained_programs -- make trained-programs      (one: PROGRAMS="smolagents")
 
-Each is trained on CPU by its file in ``examples/typed_answers``, in the environment that holds its framework
-(``scripts/environment``). The engine's grammar gives the answers the form that the framework asks for. The
+Each is trained on CPU by its file in ``examples``, in the environment that holds its framework
+(``scripts/environment``). The engine's grammar gives the answers the form that a framework asks for. The
 last line is one JSON object: per program its held-out reward before and after (greedy) with their 95 %
 intervals, the calls that training made, those captured exactly, and those that the gateway ``refused``
 because they were longer than the policy's context, which have no token ids. Exit status 1 if a run fails, the
@@ -26,11 +26,12 @@ from each import each
 from trained_commands import better
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS: dict[str, tuple[str, str]] = {
-    "pydantic_ai": ("programs", "pydantic-ai-slim"),
-    "smolagents": ("smolagents", "smolagents"),
+PROGRAMS: dict[str, tuple[str, str, str]] = {
+    "pydantic_ai": ("programs", "pydantic-ai-slim", "typed_answers/pydantic_ai.yaml"),
+    "smolagents": ("smolagents", "smolagents", "typed_answers/smolagents.yaml"),
+    "verifiers": ("verifiers", "verifiers", "verifiers_environment/cpu.yaml"),
 }
-"""Program → its environment, and the distribution whose version is told."""
+"""Program → its environment, the distribution whose version is told, and its file in ``examples``."""
 OVER_LENGTH = "left_out/over-length"
 """The step metric that counts the calls which the gateway refused for their length."""
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -46,11 +47,11 @@ def environment(name: str) -> Path:
 
 def train(name: str) -> dict[str, Any]:
     """Train one program; what its run says. CalledProcessError if it fails."""
-    place, package = PROGRAMS[name]
+    place, package, config = PROGRAMS[name]
     folder = environment(place).parent
     variables = {**os.environ, **QUIET, "PATH": os.pathsep.join([str(folder), os.environ["PATH"]])}
     made = subprocess.run(
-        [str(folder / "agl"), "train", "--config", f"examples/typed_answers/{name}.yaml"],
+        [str(folder / "agl"), "train", "--config", f"examples/{config}"],
         cwd=ROOT,
         env=variables,
         stdout=subprocess.PIPE,
@@ -87,7 +88,7 @@ def sound(one: Mapping[str, Any]) -> bool:
 
 def main() -> int:
     """Train the programs asked for (default: all) and print."""
-    parser = argparse.ArgumentParser(description="Train framework programs whose every answer has a form.")
+    parser = argparse.ArgumentParser(description="Train programs of frameworks.")
     parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
     asked = parser.parse_args().programs or list(PROGRAMS)
     if unknown := sorted(set(asked) - set(PROGRAMS)):

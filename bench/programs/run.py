@@ -42,7 +42,9 @@ QUIET = {
 }
 NOTHING: dict[str, Any] = {"refused": {}, "verdicts": {}, "agents": {}, "unsure": {}, "counts": {}}
 NOTHING |= {"calls": 0, "warnings": ["agl run gave no summary"]}
-AT_ONCE = 2
+KEPT = ("framework", "origin", "requests", "exact", "named", "refused", "why")
+"""What the last line tells of each program."""
+AT_ONCE = 4
 SECONDS = 180
 
 
@@ -143,6 +145,7 @@ def judged(program: Program, ran: dict[str, Any]) -> dict[str, Any]:
         "exact": exact,
         "named": named,
         "refused": refused,
+        "why": program.why,
         "agents": summary["agents"],
         "unsure": summary["unsure"],
         "past": summary["counts"].get("calls-past-the-gateway", 0),
@@ -187,10 +190,7 @@ def main() -> int:
         "refused": sum(reasons.values()),
         "reasons": dict(reasons.most_common()),
         "not_sound": unsound,
-        "of": {
-            name: {key: one[key] for key in ("framework", "origin", "requests", "exact", "named", "refused")}
-            for name, one in found.items()
-        },
+        "of": {name: {key: one[key] for key in KEPT} for name, one in found.items()},
     }
     print(json.dumps(told))
     return 1 if unsound else 0

@@ -1,0 +1,11 @@
+"""Environments of the library verifiers as dataset, agent and reward.
+
+``tasks("name")`` is an environment's dataset, and ``play`` the agent that runs a task of it: the environment
+asks the run's policy through the gateway, and its rubric gives the rewards.
+"""
+
+from agl_verifiers.agent import EnvironmentFailed, play
+from agl_verifiers.environments import UnusableEnvironment
+from agl_verifiers.tasks import tasks
+
+__all__ = ["EnvironmentFailed", "UnusableEnvironment", "play", "tasks"]
