@@ -43,6 +43,11 @@ def page() -> str:
             "|---|---|---|---|---|",
             *(_row(name) for name in RECIPES),
             "",
+            "`make bench-algorithms` trains them with the same budget of rollouts, and `sft`, `rejection` and",
+            "`dpo` on the rollouts that GRPO's run stored ([results](../bench/results/algorithms.json)).",
+            "",
+            "![mean reward of each step's rollouts](images/algorithms.svg)",
+            "",
             *(line for name in RECIPES for line in _section(name)),
             *_stored(loops),
         ]

@@ -74,10 +74,12 @@ def table(recipes: dict[str, dict[str, Any]]) -> str:
 
 
 def plot(runs: Sequence[dict[str, Any]]) -> str:
-    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe."""
+    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe. What learns
+    from stored rollouts makes none, so it has no curve.
+    """
     curves: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        if len(run["curve"]) > 1:
+        if len(run["curve"]) > 1 and run.get("items") is None:
             curves[run["task"]][run["recipe"]].append(run["curve"])
     names = sorted({name for of in curves.values() for name in of})
     panels = [_panel(task, of, names, i) for i, (task, of) in enumerate(sorted(curves.items()))]

@@ -15,6 +15,7 @@ from plugins.local.driver_fixtures import saved_policy
 import agl_local.plugin
 from agentlightning import GRPO
 from agentlightning.plugins.manager import build
+from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
 
 OPTIONS = {"threads": 1, "engine": "thread", "max_num_seqs": 16, "max_len": 256, "lr": 1e-2}
@@ -91,5 +92,7 @@ async def test_what_cannot_be_learned_from_is_said(tmp_path: Path) -> None:
     await source.afit(talk, TASKS)
     settings = {"runs": [str(tmp_path / "runs" / "source")]}
     run = made(tmp_path, Watch(), run="d", algorithm="dpo", settings=settings, steps=1)
+    writer = SQLiteStore(tmp_path / "runs" / "source" / "store.sqlite")  # its run may still be under way
     with pytest.raises(UsageError, match=r"none of 2 rollouts .* can be learned from \(2 group-of-one\)"):
         await run.afit(talk)
+    await writer.close()

@@ -147,7 +147,7 @@ class StoredLearning(RL):
         read = 0
         for place in self.settings.runs:
             where = find_run(place)
-            store = open_store(where.store, plugins=context.plugins)
+            store = open_store(where.store, plugins=context.plugins, read_only=True)
             try:
                 ids = await _rollouts(store, where.run, where.store)
                 read += len(ids)
