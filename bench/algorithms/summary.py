@@ -74,8 +74,8 @@ def table(recipes: dict[str, dict[str, Any]]) -> str:
 
 
 def plot(runs: Sequence[dict[str, Any]]) -> str:
-    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe. What learns
-    from stored rollouts makes none, so it has no curve.
+    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe. What
+    learns from stored rollouts makes none, so it has no curve.
     """
     curves: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
