@@ -30,9 +30,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     lr: float = 1e-4
     """Learning rate of AdamW, constant after ``warmup_steps`` optimizer steps."""
     warmup_steps: int = 0
+    """Optimizer steps over which the learning rate rises from 0."""
     weight_decay: float = 0.0
+    """Decoupled weight decay of AdamW (arXiv 1711.05101)."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's first and second moment."""
     eps: float = 1e-8
+    """Added to the root of AdamW's second moment."""
     max_grad_norm: float | None = 1.0
     """Largest global gradient norm; ``None``: no clipping."""
     freeze: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     python: str = sys.executable
     """Interpreter of the environment that has verl; agents and their frameworks need not live in it."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """What workers and engines compute on."""
     ranks: int = 1
     """Data-parallel training workers (FSDP), on all nodes together."""
     nodes: int = 1
@@ -46,8 +47,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     lr: float = 1e-4
     """Learning rate of AdamW, constant."""
     weight_decay: float = 0.0
+    """Decoupled weight decay of AdamW (arXiv 1711.05101)."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's first and second moment."""
     max_grad_norm: float = 1.0
+    """Largest global gradient norm."""
     critic_lr: float | None = None
     """Learning rate of a recipe's critic; ``None``: ``lr``."""
     critic_warmup: int = 0

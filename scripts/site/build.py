@@ -1,0 +1,44 @@
+"""Builds the documentation site, offline, and checks what it says (``make docs``).
+
+    python scripts/site/build.py [FOLDER]
+
+Warnings are errors; keys, options, commands, hooks, variables and names without a text are listed; blocks of
+README and pages are run or checked. The last line is JSON: ``pages``, ``snippets_run``, ``snippets_checked``,
+``undocumented``. The exit status is 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def main() -> int:
+    import reference
+    import snippets
+
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "site"
+    missing = reference.undocumented()
+    for name in missing:
+        print(f"undocumented: {name}", file=sys.stderr)
+    run, checked, wrong = snippets.check()
+    for problem in wrong:
+        print(f"wrong: {problem}", file=sys.stderr)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # advertising
+    status = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, env=quiet).returncode
+    pages = len(list(folder.rglob("*.html"))) if folder.exists() else 0
+    print(f"the site: {folder}", file=sys.stderr)
+    told = {"pages": pages, "snippets_run": run, "snippets_checked": checked}
+    print(json.dumps({**told, "undocumented": len(missing), "wrong": wrong}))
+    return 1 if status or missing or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
