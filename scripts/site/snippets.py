@@ -33,7 +33,9 @@ import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.M | re.S)
-DOES = re.compile(r"\.(fit|train|dev|run|serve|iter|step)\(|input\(|asyncio\.run|requests\.|open\(|await ")
+DOES = re.compile(
+    r"sys\.argv|\.(fit|train|dev|run|serve|iter|step)\(|input\(|asyncio\.run|requests\.|open\(|await "
+)
 """Calls that start something: their blocks are checked and not run."""
 SECONDS = 60
 
