@@ -79,6 +79,9 @@ lines: .venv/lint ## lines of code, files and classes by room, before the rebuil
 schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
 	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json
 
+docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py
+
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py
 
