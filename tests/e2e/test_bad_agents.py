@@ -170,7 +170,13 @@ async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) ->
     [reward] = line.by_task()["calls in parallel"].rewards
     assert reward.value == 1.0 and len(line.by_task()["calls in parallel"].calls) == 501
     assert result["accounts"] == {
-        "refused": {"unknown-key": 2, "no-key": 1, "bad-body": 4, "body-too-large": 1}
+        "refused": {
+            "unknown-key": 2,
+            "no-key": 1,
+            "bad-body": 4,
+            "body-too-large": 1,
+            "unknown-route": 1,
+        }
     }
     # what was not refused was a good call, whatever it called itself; none is lost, none is doubled
     calls = line.by_task()["attacks"].calls

@@ -119,7 +119,7 @@ def test_only_the_named_command_is_imported() -> None:
         (["train", "-c", str(CONFIG), "--set", "nonsense"], "--set 'nonsense': write key=value"),
         (
             ["train", "-c", str(CONFIG), "--set", "training.algorithm=grop"],
-            "no recipe is called 'grop'; known: grpo, ppo, rloo",
+            "no recipe is called 'grop'; known: cispo, dapo",
         ),
         (["train", "-c", str(CONFIG), "--set", "training.recipe={group_sise: 2}"], "training.recipe: "),
         (

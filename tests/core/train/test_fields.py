@@ -110,7 +110,6 @@ def test_an_old_key_loads_and_names_its_successor(
     old: str, new: str, overridden: bool, tmp_path: Path
 ) -> None:
     values = {
-        "type": "autogen",
         "policies": {"w": {"path": "p"}},
         "over_length": "drop",
         "reasoning": "split",
@@ -134,7 +133,7 @@ def test_an_old_key_loads_and_names_its_successor(
 
 def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("agent: {target: a, type: x, adapters: [y]}\nbackend: {policy: p}")
-    with pytest.raises(ConfigError, match=r"agent\.type is the former name of agent\.adapters; give one"):
+    with pytest.raises(ConfigError, match=r"agent\.type and agent\.adapters: give one of the two"):
         load_config(tmp_path / "run.yaml")
 
 

@@ -18,9 +18,6 @@ POLICY = "tiny"
 """The policy that comes with agl-local. It knows the task set ``math`` and nothing else."""
 GROUP_SIZE = 8
 """Rollouts of a task, if the recipe does not say."""
-_ELSEWHERE = {
-    "sft": "fine-tune with `agl sft --policy … --data chats.jsonl -o folder`, or agl.SFTTrainer",
-}
 
 
 def expand(data: dict[str, Any], place: str) -> None:
@@ -31,9 +28,6 @@ def expand(data: dict[str, Any], place: str) -> None:
     if any(value is not None and not isinstance(value, dict) for value in sections.values()):
         return  # the checks that follow say which section is wrong
     training = sections["training"] or {}
-    algorithm = training.get("algorithm")
-    if algorithm in _ELSEWHERE:
-        raise ConfigError(f"{place}: training.algorithm: {algorithm} is no recipe: {_ELSEWHERE[algorithm]}")
     if "learning_rate" in training:
         options = data.setdefault("backend", {}).setdefault("options", {})
         options.setdefault("lr", training.pop("learning_rate"))
@@ -47,7 +41,9 @@ def expand(data: dict[str, Any], place: str) -> None:
     if (environment := sections["environment"] or {}).get("eval_tasks") is not None:
         _bundled(data, environment, place)
     agent = data.get("agent") or {}
-    if isinstance(kind := agent.get("type"), str) and "adapters" not in agent:
+    if isinstance(kind := agent.get("type"), str):
+        if "adapters" in agent:
+            raise ConfigError(f"{place}: agent.type and agent.adapters: give one of the two")
         del agent["type"]
         if kind != "openai":  # the SDK is captured anyway
             agent["adapters"] = [kind]

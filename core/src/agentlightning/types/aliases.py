@@ -40,7 +40,6 @@ TRAINER: Names = {
 }
 """Keywords of ``Trainer``."""
 RUN_FILE: Names = {
-    "agent.type": "agent.adapters",
     "backend.policies": "backend.policy",
     "backend.over_length": "gateway.over_length",
     "backend.reserve": "gateway.reserve",
