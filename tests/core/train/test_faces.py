@@ -137,7 +137,6 @@ def test_backend_by_name_and_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("grpo", "sft"), "fine-tune with `agl sft"),
         (("episodes: 640", "episodes: many"), "give a number of rollouts, not 'many'"),
         (("episodes: 640", "episodes: 64, steps: 3"), "give one of the two"),
         (("[math, reasoning]", "7"), "give names of task sets, not 7"),
