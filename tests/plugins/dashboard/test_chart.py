@@ -14,7 +14,10 @@ from agl_dashboard.drawing.chart import HEIGHT, WIDTH, Point, chart, label
 
 def test_a_curve_with_an_interval() -> None:
     made = chart("Reward", [("training", [Point(1, 0.2, 0.1, 0.3), Point(2, 0.4, 0.3, 0.5)])])
-    assert made is not None and made.curves[0].band.endswith("Z")
+    assert made is not None and not made.curves[0].band
+    assert made.curves[0].bars.count("M") == 2  # nothing was measured between the two
+    many = chart("Reward", [("training", [Point(n, 0.2, 0.1, 0.3) for n in range(20)])])
+    assert many is not None and many.curves[0].band.endswith("Z") and not many.curves[0].bars
     assert made.summary == "training: 0.2 at 1, 0.4 at 2"
     assert [tick.label for tick in made.x_ticks] == ["1", "2"]
     assert json.loads(made.values)[0]["points"][1][:2] == [2, 0.4]

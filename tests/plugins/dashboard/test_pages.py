@@ -34,7 +34,7 @@ async def test_a_run_shows_curves_counts_and_evaluations(runs: Path, serve: Serv
     labels = [given["aria-label"] for tag, given in page.elements if tag == "svg" and "aria-label" in given]
     assert any(str(label).startswith("Reward: training") for label in labels)
     assert "superseded" in page.words and "over-length" in page.words
-    assert any("band" in str(given.get("class")) for _, given in page.elements)
+    assert any("bars" in str(given.get("class")) for _, given in page.elements)
 
 
 async def test_filters_search_and_order_of_rollouts(runs: Path, serve: Serve) -> None:

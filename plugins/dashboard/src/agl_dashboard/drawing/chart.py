@@ -42,6 +42,8 @@ class Curve:
     """SVG path."""
     band: str
     """SVG path of the interval, empty without one."""
+    bars: str
+    """SVG path of the intervals of few points, between which nothing was measured; the band is empty then."""
     dots: list[tuple[float, float]]
     """Places of the points, if there are few."""
 
@@ -95,7 +97,8 @@ def chart(
             (px(p.x), py(p.low), py(p.high)) for p in points if p.low is not None and p.high is not None
         ]
         dots = places if len(places) <= 12 else []
-        curves.append(Curve(name, (number - 1) % 6 + 1, _path(places), _band(bounded), dots))
+        band, bars = ("", _bars(bounded)) if dots else (_band(bounded), "")
+        curves.append(Curve(name, (number - 1) % 6 + 1, _path(places), band, bars, dots))
     said = [
         {"name": name, "points": [[p.x, _plain(p.y), px(p.x), py(p.y), p.low, p.high] for p in points]}
         for name, points in kept
@@ -168,3 +171,7 @@ def _band(bounded: Sequence[tuple[float, float, float]]) -> str:
     there = [(x, high) for x, _, high in bounded]
     back = [(x, low) for x, low, _ in reversed(bounded)]
     return _path([*there, *back]) + "Z"
+
+
+def _bars(places: Sequence[tuple[float, float, float]]) -> str:
+    return "".join(f"M{x:g} {low:g}V{high:g}" for x, low, high in places)
