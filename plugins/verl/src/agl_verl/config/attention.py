@@ -8,6 +8,7 @@ micro-batch as one packed sequence without padding, which is also what sequence 
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ from agentlightning.types import UsageError
 if TYPE_CHECKING:
     from agl_verl.config.options import Options
 
+log = logging.getLogger(__name__)
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
 ASK = "import importlib.util as u; print(u.find_spec('flash_attn') is not None)"
 SEQUENCES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
@@ -52,12 +54,11 @@ def resolved(o: Options) -> Attention:
         return "sdpa"
     try:
         done = subprocess.run([o.python, "-c", ASK], capture_output=True, text=True, timeout=60, check=True)
+        if done.stdout.strip() == "True":
+            return "flash_attention_2"
     except (OSError, subprocess.SubprocessError) as error:
-        raise AttentionError(
-            f"backend.options.python: {o.python} cannot be asked for flash-attn: {error}"
-        ) from None
-    if done.stdout.strip() == "True":
-        return "flash_attention_2"
+        # What is wrong with an interpreter its start says; sdpa needs nothing of it.
+        log.warning("%s cannot be asked for flash-attn, sdpa is taken: %s", o.python, error)
     if o.sequence_parallel > 1:
         raise AttentionError(
             f"backend.options.sequence_parallel: {o.python} has no flash-attn, which it takes; "
