@@ -14,7 +14,7 @@ import typer
 
 from agentlightning.cli.options import add_command
 from agentlightning.cli.view import print_json
-from agentlightning.run_program.options import POLICY, ProgramOptions
+from agentlightning.run_program.options import POLICY, EngineOptions, ProgramOptions
 
 if TYPE_CHECKING:
     from agentlightning.capture.context import AttemptContext
@@ -22,23 +22,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayOptions:
+class GatewayOptions(EngineOptions):
     """The options of the command."""
 
-    upstream: Annotated[
-        str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
-    ] = None
-    model: Annotated[str | None, typer.Option(help="Name under which that engine serves the model.")] = None
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with that engine's key.")] = (
-        None
-    )
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="That engine returns no token ids: record messages only.")
-    ] = False
-    policy: Annotated[
-        Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
-    ] = None
-    driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local"
     listen: Annotated[str, typer.Option(help="host:port; port 0: any free one.")] = "127.0.0.1:8001"
     store: Annotated[
         str | None, typer.Option(help="The store to record in; default: one in the run's folder.")

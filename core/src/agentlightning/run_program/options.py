@@ -33,10 +33,9 @@ class CannotStart(UsageError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
-    """One ``agl run``: a process for each of ``tasks``. ``Annotated`` fields are options of the command."""
+class EngineOptions:
+    """What answers the calls that are recorded: an engine elsewhere, or a policy that is served here."""
 
-    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What to run.")]
     upstream: Annotated[
         str | None, typer.Option(help="Base URL (…/v1) of the OpenAI-compatible engine that answers.")
     ] = None
@@ -51,6 +50,13 @@ class ProgramOptions:
         Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
     ] = None
     driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(EngineOptions):
+    """One ``agl run``: a process for each of ``tasks``. ``Annotated`` fields are options of the command."""
+
+    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGS]…", help="What to run.")]
     adapters: Annotated[
         list[str] | None,
         typer.Option(
