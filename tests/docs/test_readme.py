@@ -39,7 +39,8 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_commands_in_measured_tables_exist() -> None:
-    for script in re.findall(r"`(?:python )?((?:bench|examples)/[\w/]+\.(?:py|yaml))", README):
+    shown = README + (ROOT / "docs" / "results.md").read_text()
+    for script in re.findall(r"`(?:python )?((?:bench|examples)/[\w/]+\.(?:py|yaml))", shown):
         assert (ROOT / script).exists(), script
 
 
