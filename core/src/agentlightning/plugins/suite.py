@@ -21,7 +21,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
-    "command": {"dashboard": ("./core", "./plugins/dashboard")},
+    "command": {
+        "dashboard": ("./core", "./plugins/dashboard"),
+        "example": ("./core", "./plugins/examples"),
+        "prompts": ("./core", "./plugins/apo"),
+    },
     "environments": {"verifiers": ("./core", "./plugins/verifiers[instruments]")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework."""

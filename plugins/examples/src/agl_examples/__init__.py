@@ -1,0 +1,1 @@
+"""The examples of the suite as files of an installed package, and ``agl example``."""
