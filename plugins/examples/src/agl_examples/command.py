@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from agentlightning.cli.view import TextTable, print_json, wide_console
 from agentlightning.types import UsageError
 from agl_examples.catalogue import Example, catalogue, copy_example, find_example
 
@@ -35,14 +37,15 @@ def list_examples(as_json: AsJson = False) -> None:
     """List the examples: what each shows, and what it needs that is not installed."""
     if as_json:
         for name, example in catalogue().items():
-            print_json(
-                {"name": name, "about": example.about, "run": example.run, "missing": example.missing()}
-            )
+            missing = example.missing()
+            print(json.dumps({"name": name, "about": example.about, "run": example.run, "missing": missing}))
         return
-    table = TextTable("example", "what it shows", "runs here")
+    table = Table("example", "what it shows", "runs here")
     for name, example in catalogue().items():
         table.add_row(name, example.about, _state(example))
-    console = wide_console(_WIDE)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
     console.print(table)
     console.print("run one: agl example run NAME", highlight=False)
 
@@ -56,7 +59,7 @@ def copy(
     target = folder or Path(name)
     copied = copy_example(name, target)
     if as_json:
-        print_json({"example": name, "folder": str(target), "files": [str(path) for path in copied]})
+        print(json.dumps({"example": name, "folder": str(target), "files": [str(path) for path in copied]}))
         return
     example = find_example(name)
     print(f"copied {len(copied)} files to {target / 'examples'}")
