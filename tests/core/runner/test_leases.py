@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -30,31 +32,82 @@ async def store() -> AsyncIterator[Store]:
 
 
 async def test_signs_of_life_are_as_frequent_as_the_shortest_silence_needs() -> None:
-    beats: asyncio.Queue[list[str]] = asyncio.Queue()
+    beats: queue.Queue[list[str]] = queue.Queue()
 
-    class Ward:
-        async def heartbeat(self, worker_id: str, attempt_ids: list[str]) -> list[str]:
-            beats.put_nowait(attempt_ids)
+    class Ward(Store):
+        async def heartbeat(
+            self, worker_id: str, attempt_ids: Any = (), *args: Any, **given: Any
+        ) -> list[str]:
+            beats.put(attempt_ids)
             return ["b"] if "b" in attempt_ids else []
+
+    async def beat() -> list[str]:
+        return await asyncio.to_thread(beats.get, timeout=30)
 
     lost: list[str] = []
     counts: Counter[str] = Counter()
-    store: Any = Ward()
-    heart = Heartbeat(store, "w", 3600.0, lost.append, counts)
-    task = asyncio.create_task(heart.run())
-    await asyncio.sleep(0)
+    heart = Heartbeat(Ward(), "w", 3600.0, lost.append, counts)
+    heart.start()
     heart.add("a", None)
     assert heart.interval == 3600.0
     heart.add("b", 0.04)
     assert heart.interval == 0.01
-    assert await asyncio.wait_for(beats.get(), 10) == ["a", "b"]  # it did not wait for the hour to pass
+    assert await beat() == ["a", "b"]  # it did not wait for the hour to pass
+    while not lost:
+        await asyncio.sleep(0.01)
     assert lost == ["b"] and counts == {"lease-lost": 1} and heart.interval == 3600.0
     heart.add("c", 0.04)
+    while await beat() != ["a", "c"]:
+        pass
     for _ in range(3):
-        assert await asyncio.wait_for(beats.get(), 10) == ["a", "c"]
+        assert await beat() == ["a", "c"]
     heart.discard("c")
     assert heart.interval == 3600.0
-    task.cancel()
+    await heart.stop()
+
+
+async def test_a_heartbeat_that_fails_is_counted_and_the_next_is_sent() -> None:
+    answers: queue.Queue[int] = queue.Queue()
+
+    class Ward(Store):
+        tries = 0
+
+        async def heartbeat(
+            self, worker_id: str, attempt_ids: Any = (), *args: Any, **given: Any
+        ) -> list[str]:
+            self.tries += 1
+            answers.put(self.tries)
+            if self.tries == 1:
+                raise OSError("the disk is full")
+            return []
+
+    counts: Counter[str] = Counter()
+    heart = Heartbeat(Ward(), "w", 0.01, lambda attempt: None, counts)
+    heart.start()
+    heart.start()  # as often as it is stopped
+    await heart.stop()
+    for number in (1, 2, 3):
+        assert await asyncio.to_thread(answers.get, timeout=30) == number
+    await heart.stop()
+    assert counts == {"heartbeat-failed": 1}
+    assert not [one for one in threading.enumerate() if one.name == "heartbeat-w"]
+
+
+async def test_a_stop_does_not_wait_for_an_answer_that_never_comes() -> None:
+    asked = threading.Event()
+
+    class Ward(Store):
+        async def heartbeat(
+            self, worker_id: str, attempt_ids: Any = (), *args: Any, **given: Any
+        ) -> list[str]:
+            asked.set()
+            await asyncio.Event().wait()
+            return []
+
+    heart = Heartbeat(Ward(), "w", 0.01, lambda attempt: None, Counter())
+    heart.start()
+    await asyncio.to_thread(asked.wait, 30)
+    await asyncio.wait_for(heart.stop(), 30)
 
 
 async def test_short_silences_do_not_cost_a_living_attempt(store: Store) -> None:

@@ -97,11 +97,11 @@ class AttemptRunner:
 
     async def run_lease(self, lease: AttemptedRollout) -> Rollout:
         """Run an attempt with heartbeats of its own, and return its rollout as it then stands."""
-        beat = asyncio.create_task(self._heartbeat.run())
+        self._heartbeat.start()
         try:
             await self.run(lease)
         finally:
-            beat.cancel()
+            await self._heartbeat.stop()
         return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
 
     def stop(self, attempt_id: str) -> None:

@@ -1,17 +1,19 @@
 """The heartbeat of a runner: it keeps the leases of running attempts and reports which leases are lost.
 
 The store takes a worker for dead after ``unresponsive_seconds`` of a rollout without a heartbeat. So at least
-four heartbeats are sent within the shortest of these times.
+four heartbeats are sent within the shortest of these times. They are sent from a thread with an event loop
+of its own: whatever blocks the runner's loop costs no attempt, while a process that is dead or stopped falls
+silent as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from agentlightning.store.base import Store
 
@@ -20,56 +22,149 @@ PER_SILENCE = 4
 """Heartbeats within ``unresponsive_seconds``."""
 
 
-@dataclass(slots=True)
 class Heartbeat:
     """Sends a heartbeat for ``worker_id`` every ``longest`` seconds, or more often if an attempt needs it.
-    ``on_lost`` is called with each attempt whose lease is lost. ``heartbeat-failed`` and ``lease-lost`` are
-    counted in ``counts``.
+
+    ``on_lost`` is called on the runner's loop with each attempt whose lease is lost. ``heartbeat-failed`` and
+    ``lease-lost`` are counted in ``counts``, on that loop too. Methods are called on the runner's loop.
     """
 
-    store: Store
-    worker_id: str
-    longest: float
-    on_lost: Callable[[str], None]
-    counts: Counter[str]
-    _intervals: dict[str, float] = field(default_factory=dict)
-    """Attempt → seconds between two heartbeats that it needs."""
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self,
+        store: Store,
+        worker_id: str,
+        longest: float,
+        on_lost: Callable[[str], None],
+        counts: Counter[str],
+    ) -> None:
+        self.store, self.worker_id, self.longest = store, worker_id, longest
+        self.on_lost, self.counts = on_lost, counts
+        self._intervals: dict[str, float] = {}
+        """Attempt → seconds between two heartbeats that it needs. Only the runner's loop changes it."""
+        self._users = 0
+        self._beats: _BeatThread | None = None
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
         """Keep the lease of an attempt. ``unresponsive``: its rollout's ``unresponsive_seconds``."""
         needed = self.longest if unresponsive is None else unresponsive / PER_SILENCE
-        if needed < self.interval:
-            self._wake.set()
+        sooner = needed < self.interval
         self._intervals[attempt_id] = needed
+        if sooner and self._beats is not None:
+            self._beats.wake()
 
     def discard(self, attempt_id: str) -> None:
         """Send no further heartbeat for an attempt: its agent has ended."""
         self._intervals.pop(attempt_id, None)
 
     @property
+    def attempts(self) -> list[str]:
+        """The attempts whose leases are kept. Any thread may ask."""
+        return sorted(self._intervals.copy())
+
+    @property
     def interval(self) -> float:
-        """Seconds between two heartbeats."""
-        return min([self.longest, *self._intervals.values()])
+        """Seconds between two heartbeats. Any thread may ask."""
+        return min([self.longest, *self._intervals.copy().values()])
 
-    async def run(self) -> None:
-        """Send heartbeats until cancelled."""
-        self._wake = asyncio.Event()  # of this loop
-        while True:
-            self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self.interval)
-            await self._send()
+    def start(self) -> None:
+        """Send heartbeats until :meth:`stop` was called as often as this."""
+        self._users += 1
+        if self._beats is None:
+            self._beats = _BeatThread(self, asyncio.get_running_loop())
 
-    async def _send(self) -> None:
-        try:
-            lost = await self.store.heartbeat(self.worker_id, sorted(self._intervals))
-        except Exception:
-            self.counts["heartbeat-failed"] += 1
-            log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.interval)
-            return
-        for attempt_id in lost:
+    async def stop(self) -> None:
+        """Send no further heartbeat, and return when the thread has ended."""
+        self._users -= 1
+        if self._users == 0 and self._beats is not None:
+            beats, self._beats = self._beats, None
+            await beats.stop()
+
+    def failed(self) -> None:
+        """Count a heartbeat that the store did not answer."""
+        self.counts["heartbeat-failed"] += 1
+
+    def lost(self, attempt_ids: list[str]) -> None:
+        """Report leases that the store no longer knows as ours."""
+        for attempt_id in attempt_ids:
             if self._intervals.pop(attempt_id, None) is not None:
                 self.counts["lease-lost"] += 1
                 log.warning("attempt %s has ended or went to another worker; stopping it", attempt_id)
                 self.on_lost(attempt_id)
+
+
+class _BeatThread:
+    """The thread that sends the heartbeats of ``heart``. ``runner``: the loop that is told of what it finds.
+
+    The thread is a daemon: it keeps no process alive that wants to end.
+    """
+
+    def __init__(self, heart: Heartbeat, runner: asyncio.AbstractEventLoop) -> None:
+        self._heart, self._runner = heart, runner
+        self._loop = asyncio.new_event_loop()  # calls are queued until the thread runs it
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._ended = runner.create_future()
+        name = f"heartbeat-{heart.worker_id}"
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Send a heartbeat now, and then at the present interval."""
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def stop(self) -> None:
+        """End the thread, also amid a request: a heartbeat that is lost changes nothing."""
+        self._loop.call_soon_threadsafe(self._cancel)
+        await self._ended
+        self._thread.join()  # the last thing that it does is to say so
+
+    def _cancel(self) -> None:
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---------------------------------------------------------------------------------------- in the thread
+    def _work(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
+                runner.run(self._beat())
+        except Exception:
+            log.exception(
+                "runner %s: its heartbeat has ended; its leases will be lost", self._heart.worker_id
+            )
+        finally:
+            self._tell(self._set_ended)
+
+    async def _beat(self) -> None:
+        self._task = asyncio.current_task()
+        store = self._heart.store.for_other_loop()
+        try:
+            while not self._stopping:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._heart.interval)
+                self._wake.clear()
+                await self._send(store)
+        finally:
+            if store is not self._heart.store:
+                await store.close()
+
+    async def _send(self, store: Store) -> None:
+        heart = self._heart
+        try:
+            lost = await store.heartbeat(heart.worker_id, heart.attempts)
+        except Exception:
+            self._tell(heart.failed)
+            log.exception("runner %s: heartbeat failed; again in %g s", heart.worker_id, heart.interval)
+            return
+        if lost:
+            self._tell(heart.lost, lost)
+
+    def _tell(self, what: Callable[..., None], *args: object) -> None:
+        """Call ``what`` on the runner's loop, if that has not ended."""
+        with suppress(RuntimeError):
+            self._runner.call_soon_threadsafe(what, *args)
+
+    def _set_ended(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)

@@ -73,7 +73,7 @@ class Runner(AttemptRunner):
         log_limit.limit()
         if self._pool is not None:
             await self._pool.start()
-        beat = asyncio.create_task(self._heartbeat.run())
+        self._heartbeat.start()
         left = limit
         try:
             while not (stop and stop.is_set()) and self._fatal is None and left != 0:
@@ -87,7 +87,7 @@ class Runner(AttemptRunner):
             try:
                 await self._drain()
             finally:
-                beat.cancel()
+                await self._heartbeat.stop()
                 await self.close()
         if self._fatal is not None:
             raise self._fatal

@@ -365,3 +365,9 @@ class Store:
     ) -> list[Worker]: ...
     async def statistics(self, run_id: str | None = None) -> dict[str, Any]: ...
     async def close(self) -> None: ...
+
+    def for_other_loop(self) -> Store:
+        """Return this store for the event loop of another thread: itself, if its coroutines may be awaited
+        from any loop, else one that is closed by the caller, on that loop.
+        """
+        return self

@@ -87,6 +87,7 @@ class StoreClient(Store):
             raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
         self.url = url.rstrip("/").removesuffix(PREFIX)
         self.patience = _patience() if patience is None else patience
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
@@ -108,6 +109,10 @@ class StoreClient(Store):
         """Close the connections; the store itself stays."""
         if self._session is not None:
             await self._session.close()
+
+    def for_other_loop(self) -> StoreClient:
+        """Return a client with connections of its own: a connection belongs to one event loop."""
+        return StoreClient(self.url, self._token, patience=self.patience)
 
     async def _call(self, name: str, /, **parameters: Any) -> Any:
         route = BY_NAME[name]

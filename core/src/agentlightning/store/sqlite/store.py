@@ -115,5 +115,6 @@ class SQLiteStore(
     async def _shut(self) -> None:
         self.waiters.wake_all()
         self.timer.stop()
+        self.watch.stop()
         self.writer.close()
         self.db.close()

@@ -32,6 +32,7 @@ from agentlightning.store.sqlite.queue.rollouts import (
     unpack_metadata,
 )
 from agentlightning.store.sqlite.queue.workers import WorkerStore
+from agentlightning.store.sqlite.stalls import LoopWatch
 from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import failure_kind
 
@@ -89,6 +90,7 @@ class AttemptStore(RolloutStore, WorkerStore):
     """Executions of rollouts."""
 
     timer: ExpiryTimer
+    watch: LoopWatch
 
     def _watch_limits(self, config: RolloutConfig, now: float) -> None:
         """Set the timer for an attempt that is alive now."""
@@ -97,6 +99,7 @@ class AttemptStore(RolloutStore, WorkerStore):
             if self.cache.next_due is not None:
                 self.cache.next_due = min(self.cache.next_due, now + min(limits))
             self.timer.arm(min(limits))
+            self.watch.start()
 
     @write
     def update_rollout(

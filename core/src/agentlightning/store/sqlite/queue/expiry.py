@@ -1,7 +1,7 @@
 """Signs of life of attempts, and the end of attempts that exceed their limits.
 
-Limits count from the later of the last sign of life and the opening of the file: a worker may have been alive
-while the store was down.
+Limits count from the later of the last sign of life and the opening of the file, and leave out what the store
+slept since (:mod:`..stalls`): a worker may have been alive while the store was down or stood still.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
@@ -20,6 +20,7 @@ from agentlightning.store.sqlite.file import schema
 from agentlightning.store.sqlite.file.database import Database
 from agentlightning.store.sqlite.file.statements import given, least
 from agentlightning.store.sqlite.queue.attempts import AttemptStore
+from agentlightning.store.sqlite.stalls import LoopWatch
 from agentlightning.types import AttemptStatus
 
 _log = logging.getLogger(__name__)
@@ -40,15 +41,19 @@ def _since(time: Any) -> Any:
     return case((time.between(_opened, _now), time), else_=_opened)
 
 
-_silent_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time)) + _r.c.unresponsive_seconds
+_sign_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time))
+_start_at = _since(_a.c.start_time)
+_silent_at = _sign_at + _r.c.unresponsive_seconds
 _NEVER = 1e18
-_timed_out_at = _since(_a.c.start_time) + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
+_timed_out_at = _start_at + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
 _ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
-_OVERDUE = (
-    select(_a.c.rollout_id, _a.c.attempt_id, (_silent_at <= _now).label("silent"))
+_LIMITS = (
+    select(_a.c.rollout_id, _a.c.attempt_id, _sign_at, _silent_at, _start_at, _timed_out_at)
     .join(_r, _r.c.rollout_id == _a.c.rollout_id)
-    .where(_ALIVE, or_(_silent_at <= _now, _timed_out_at <= _now))
+    .where(_ALIVE)
 )
+_OVERDUE = _LIMITS.where(or_(_silent_at <= _now, _timed_out_at <= _now))
+"""Attempts that are overdue unless the store slept meanwhile."""
 _NEXT_DUE = (
     select(func.min(least(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
     .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
@@ -67,12 +72,24 @@ _CLAMP_FUTURE = (
 )
 
 
+class _Limits(NamedTuple):
+    """An attempt, its last sign of life, its start, and when each of its limits ends it; ``None``: never."""
+
+    rollout_id: str
+    attempt_id: str
+    sign: float
+    silent_at: float | None
+    start: float
+    timed_out_at: float | None
+
+
 class ExpiryStore(AttemptStore):
     """Attempts under limits."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         super().__init__(db, clock)
         self.timer = ExpiryTimer(self._expire_due)
+        self.watch = LoopWatch(clock, lambda: self.cache.next_due != math.inf)
         self.opened = clock()
         """When this process opened the file, by ``clock``."""
         if not db.read_only:  # the clock was set back: times in the future would lengthen limits later
@@ -107,11 +124,13 @@ class ExpiryStore(AttemptStore):
         return True
 
     def _end_overdue(self, now: float) -> int:
+        self.watch.look()
         if self.cache.next_due is not None and now < self.cache.next_due:
             return 0
-        overdue = self.db.all(_OVERDUE, now=now, opened=self.opened)
-        for rollout_id, attempt_id, silent in overdue:
-            state = self._state(rollout_id, attempt_id)
+        found = [_Limits(*row) for row in self.db.all(_OVERDUE, now=now, opened=self.opened)]
+        overdue = [(one, due) for one in found if (due := self._due(one))[0] <= now]
+        for one, (_, silent) in overdue:
+            state = self._state(one.rollout_id, one.attempt_id)
             assert state is not None
             if silent:
                 status = AttemptStatus.UNRESPONSIVE
@@ -124,14 +143,30 @@ class ExpiryStore(AttemptStore):
         self._next_due()  # so that polls of an empty queue do not search the live attempts
         return len(overdue)
 
+    def _due(self, one: _Limits) -> tuple[float, bool]:
+        """Return when an attempt is overdue, with the time that the store slept, and whether by silence."""
+        silent_at = math.inf if one.silent_at is None else one.silent_at + self.watch.slept(one.sign)
+        timed_out = math.inf if one.timed_out_at is None else one.timed_out_at + self.watch.slept(one.start)
+        return min(silent_at, timed_out), silent_at <= timed_out
+
     def _next_due(self) -> float | None:
         """Return the time at which the next live attempt will be overdue without a sign of life; ``None``:
         never.
         """
         if self.cache.next_due is None:
-            due = self.db.value(_NEXT_DUE, now=self.clock(), opened=self.opened)
+            due = self._next_due_after_stalls() if self.watch.stalls else self._next_due_without_stalls()
             self.cache.next_due = math.inf if due is None or due >= _NEVER else due
         return None if math.isinf(self.cache.next_due) else self.cache.next_due
+
+    def _next_due_without_stalls(self) -> float | None:
+        due: float | None = self.db.value(_NEXT_DUE, now=self.clock(), opened=self.opened)
+        return due
+
+    def _next_due_after_stalls(self) -> float | None:
+        """Look at each live attempt, and forget the stalls that no limit reaches back to."""
+        alive = [_Limits(*row) for row in self.db.all(_LIMITS, now=self.clock(), opened=self.opened)]
+        self.watch.forget(min((min(one.sign, one.start) for one in alive), default=math.inf))
+        return min((self._due(one)[0] for one in alive), default=None)
 
     async def expire(self, now: float | None = None) -> int:
         """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
