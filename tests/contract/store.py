@@ -14,6 +14,7 @@ import pytest
 from contract.input import InputContract
 from contract.paging import PagingContract
 from contract.requeue import RequeueContract
+from contract.rescored import RescoredContract
 from contract.resources import PinContract
 from contract.rewards import RewardContract
 from contract.storing import Clock, call, reward, span
@@ -37,7 +38,13 @@ from agentlightning.types import (
 
 
 class StoreContract(
-    RequeueContract, PagingContract, InputContract, PinContract, RewardContract, TryingContract
+    RequeueContract,
+    PagingContract,
+    InputContract,
+    PinContract,
+    RewardContract,
+    RescoredContract,
+    TryingContract,
 ):
     """Behaviour that all stores share."""
 

@@ -40,7 +40,7 @@ def _leaves(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[st
 COMMANDS = commands()
 EXPECTED = {
     "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "rollouts", "logs",
-    "compare", "trace", "explain", "verify", "export", "serve", "plugins", "sft", "policy fetch",
+    "compare", "trace", "explain", "verify", "export", "rescore", "serve", "plugins", "sft", "policy fetch",
     "policy list", "policy clear",
     "policy new", "policy info", "policy check",
 }  # fmt: skip

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
+from agentlightning.audit.reward_versions import as_span
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.targets import Target
 from agentlightning.capture.emit.emitters import BODY
 from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
 from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
 from agentlightning.store.pages import pages
-from agentlightning.types import Attempt, Span
+from agentlightning.types import Attempt, Rescored, RewardVersion, Span
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 
@@ -58,10 +59,16 @@ class AttemptTree(Model):
     roots: list[SpanNode]
     resources: str | None = None
     """Its resources: id and version, ``rs-…@2``."""
+    rewards: str | None = None
+    """The version of its rewards, with the function's error if it gave none; ``None``: the original ones."""
 
 
-async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> list[AttemptTree]:
-    """Return the tree of the target's attempt (of a rollout, the latest), or of ``every`` attempt."""
+async def attempt_trees(
+    run: OpenRun, target: Target, every: bool = False, version: RewardVersion | None = None
+) -> list[AttemptTree]:
+    """Return the tree of the target's attempt (of a rollout, the latest), or of ``every`` attempt. With
+    ``version``, the latest attempt has its rewards in place of the original ones.
+    """
     rollout_id = target.rollout.rollout_id
     attempts = await run.store.query_attempts(rollout_id)
     if not every:
@@ -72,8 +79,32 @@ async def attempt_trees(run: OpenRun, target: Target, every: bool = False) -> li
     trees = []
     for attempt in attempts:
         found = pages(run.store.query_spans, rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
-        trees.append(_tree(attempt, [span async for page in found for span in page], judged))
+        spans = [span async for page in found for span in page]
+        if version is None or record.attempt is None or attempt.attempt_id != record.attempt.attempt_id:
+            trees.append(_tree(attempt, spans, judged))
+            continue
+        (entry, *_) = [*await run.store.rescored([rollout_id], version.name), None]
+        tree = _tree(attempt, _with_rewards(spans, attempt, entry), judged)
+        tree.rewards = f"{version.name}: {_entry_text(entry)}" if _entry_text(entry) else version.name
+        trees.append(tree)
     return trees
+
+
+def _with_rewards(spans: Sequence[Span], attempt: Attempt, entry: Rescored | None) -> list[Span]:
+    """Return the spans with the rewards of an entry in place of theirs."""
+    ended = attempt.end_time or 0.0
+    given = [] if entry is None else entry.rewards
+    made = [as_span(attempt.rollout_id, attempt.attempt_id, reward) for reward in given]
+    for span in made:
+        span.start_time = span.end_time = ended
+    return [*(span for span in spans if span.name != semconv.REWARD_SPAN), *made]
+
+
+def _entry_text(entry: Rescored | None) -> str:
+    """Return why an entry has no reward; empty if it has."""
+    if entry is None:
+        return "not scored"
+    return entry.error or ("" if entry.rewards else "no reward")
 
 
 def _tree(attempt: Attempt, spans: Sequence[Span], judged: Mapping[str, Verdict]) -> AttemptTree:

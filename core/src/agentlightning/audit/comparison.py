@@ -10,15 +10,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.journal import GROWING_ENTRIES
+from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun
 from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Evaluation
+from agentlightning.store.pages import pages
+from agentlightning.types import Evaluation, Mode, Record, RewardVersion
 from agentlightning.types.base import Model
 
 _PAGE = 100
+_NO_TOKENS: dict[str, Any] = {"prompt_ids": None, "response_ids": None, "logprobs": None, "request": None}
 _LEFT_OUT = GROWING_ENTRIES | {"run_id", "resources"}
 """Entries of a run's record that are no settings."""
 _NOT_SET = frozenset({"about.gateway", "about.recipe", "about.policy"})
@@ -53,25 +60,30 @@ class Comparison(Model):
     curves: dict[str, list[float | None]] = {}
     """``first`` and ``second`` → the training reward of each step; ``None``: no reward."""
     seconds: dict[str, float | None] = {}
+    rewards: str | None = None
+    """The version of the rewards that is compared; ``None``: the original ones."""
     settings: dict[str, tuple[Any, Any]] = {}
     """Key → the values of both runs where they differ; ``None``: not set."""
 
 
-async def compare(first: OpenRun, second: OpenRun) -> Comparison:
-    """Compare two open runs."""
-    both = (first, second)
-    found = [_evaluations(run) for run in both]
+async def compare(first: OpenRun, second: OpenRun, rewards: str | None = None) -> Comparison:
+    """Compare two open runs. ``rewards``: the version of the rewards of both, by which their evaluations and
+    curves are made again; rollouts that have none in it are left out.
+    """
+    both = [_Side(run, await find_version(run.store, run.run_id, rewards)) for run in (first, second)]
+    found = [_evaluations(side.run) for side in both]
     names = list(dict.fromkeys([*found[0], *found[1]]))
     paired = []
     for name in names:
         pair = [given.get(name) for given in found]
-        rewards = [
-            {} if batch is None else await _rewards(run, batch[0])
-            for run, batch in zip(both, pair, strict=True)
-        ]
-        evaluations = [None if one is None else one[1] for one in pair]
-        paired.append(_pair(name, evaluations, rewards))
-    curves = [await _curve(run) for run in both]
+        evaluations: list[Evaluation | None] = []
+        by_task: list[dict[str, float]] = []
+        for side, batch in zip(both, pair, strict=True):
+            records = [] if batch is None else await side.records(batch[0], "val")
+            by_task.append(_by_task(records))
+            evaluations.append(batch and (batch[1] if side.version is None else _again(name, records)))
+        paired.append(_pair(name, evaluations, by_task))
+    curves = [await (_curve(side.run) if side.version is None else side.curve()) for side in both]
     sides = ("first", "second")
     return Comparison(
         first=first.run_id,
@@ -80,8 +92,9 @@ async def compare(first: OpenRun, second: OpenRun) -> Comparison:
         curves=dict(zip(sides, curves, strict=True)),
         seconds={
             side: (run.info.get("summary") or {}).get("total_seconds")
-            for side, run in zip(sides, both, strict=True)
+            for side, run in zip(sides, (first, second), strict=True)
         },
+        rewards=rewards,
         settings=differences(first.info, second.info),
     )
 
@@ -95,18 +108,53 @@ def _evaluations(run: OpenRun) -> dict[str, tuple[str, Evaluation]]:
     return found
 
 
-async def _rewards(run: OpenRun, batch: str) -> dict[str, float]:
-    """Return task id → mean reward of its rollouts in an evaluation."""
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A run, and the version of its rewards."""
+
+    run: OpenRun
+    version: RewardVersion | None
+
+    async def records(self, batch: str, mode: Mode) -> list[Record]:
+        """Return the records of a batch: ``eval/before/1``, ``train``. With a version, those it rewards."""
+        found: list[Record] = []
+        start = f"{self.run.run_id}/{batch}/"
+        async for page in pages(self.run.store.query_rollouts, run_id=self.run.run_id, mode=mode, size=_PAGE):
+            mine = [one.rollout_id for one in page if (one.group_id or "").startswith(start)]
+            records = await read_records(self.run.store, mine, self.version) if mine else []
+            if self.version is not None:
+                records = [one for one in records if resolve(one).outcome is not None]
+            for record in records:  # tokens and messages are not read here
+                record.calls = [msgspec.structs.replace(call, **_NO_TOKENS) for call in record.calls]
+            found += records
+        return found
+
+    async def curve(self) -> list[float | None]:
+        """Return the mean reward of each step in the version; ``None``: no rollout of it has one."""
+        found: dict[int, list[float]] = {}
+        for record in await self.records("train", "train"):
+            group = (record.rollout.group_id or "").removeprefix(f"{self.run.run_id}/train/")
+            step, outcome = group.partition("/")[0], resolve(record).outcome
+            if step.isdigit() and outcome is not None:
+                found.setdefault(int(step), []).append(outcome)
+        last = max(found, default=-1)
+        return [statistics.fmean(found[step]) if step in found else None for step in range(last + 1)]
+
+
+def _by_task(records: Sequence[Record]) -> dict[str, float]:
+    """Return task id → mean reward of its rollouts."""
     found: dict[str, list[float]] = {}
-    after: str | None = None
-    while page := await run.store.query_rollouts(run_id=run.run_id, mode="val", limit=_PAGE, after=after):
-        mine = [one.rollout_id for one in page if (one.group_id or "").startswith(f"{run.run_id}/{batch}/")]
-        for record in await run.store.records(mine) if mine else ():
-            task = record.rollout.task_id
-            if task:
-                found.setdefault(task, []).append(resolve(record).final or 0.0)
-        after = page[-1].rollout_id
+    for record in records:
+        if record.rollout.task_id:
+            found.setdefault(record.rollout.task_id, []).append(resolve(record).final or 0.0)
     return {task: statistics.fmean(values) for task, values in found.items()}
+
+
+def _again(name: str, records: Sequence[Record]) -> Evaluation | None:
+    """Return the evaluation of records with a version's rewards; ``None`` without one."""
+    if not records:
+        return None
+    return msgspec.structs.replace(summarise(name, records, 0.0), metrics={})
 
 
 def _pair(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.types import Attempt, Mode, Record, RolloutStatus, UsageError
@@ -110,15 +111,19 @@ async def list_rollouts(
     mode: Mode | None = None,
     task: str | None = None,
     step: int | None = None,
+    rewards: str | None = None,
     limit: int = 50,
     after: str | None = None,
 ) -> RolloutPage:
-    """Return up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued."""
+    """Return up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued.
+    ``rewards``: the version of their rewards.
+    """
+    version = await find_version(run.store, run.run_id, rewards)
     wanted, lines = reward_filter(reward), list[RolloutSummary]()
     status = [RolloutStatus.FAILED, RolloutStatus.CANCELLED] if failed else None
     filters: dict[str, Any] = {"run_id": run.run_id, "status": status, "mode": mode, "task_id": task}
     while page := await run.store.query_rollouts(**filters, limit=_PAGE, after=after):
-        for record in await run.store.records([rollout.rollout_id for rollout in page]):
+        for record in await read_records(run.store, [one.rollout_id for one in page], version):
             line = _line(run.run_id, record)
             if not wanted(line.reward) or (step is not None and line.batch != f"train/{step}"):
                 continue

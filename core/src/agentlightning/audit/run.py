@@ -140,9 +140,11 @@ class OpenRun:
 
 
 @asynccontextmanager
-async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[Store]:
-    """Open the store at ``place`` for reading, and close it at the end."""
-    store = open_store(place, read_only=True, plugins=plugins)
+async def opened(
+    place: str, plugins: Plugins | None = None, *, read_only: bool = True
+) -> AsyncIterator[Store]:
+    """Open the store at ``place``, to read unless said otherwise, and close it at the end."""
+    store = open_store(place, read_only=read_only, plugins=plugins)
     try:
         yield store
     finally:
@@ -151,11 +153,16 @@ async def opened(place: str, plugins: Plugins | None = None) -> AsyncIterator[St
 
 @asynccontextmanager
 async def open_run(
-    what: str, store: str | None = None, plugins: Plugins | None = None, run: str | None = None
+    what: str,
+    store: str | None = None,
+    plugins: Plugins | None = None,
+    run: str | None = None,
+    *,
+    read_only: bool = True,
 ) -> AsyncIterator[OpenRun]:
     """Open the run that ``what`` names (:func:`.locations.find_run`). ``run``: its id, if that is a store."""
     place = find_run(what, store)
-    async with opened(place.store, plugins) as one:
+    async with opened(place.store, plugins, read_only=read_only) as one:
         yield await run_in(one, place._replace(run=run) if run else place, plugins)
 
 

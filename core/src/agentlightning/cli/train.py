@@ -36,6 +36,9 @@ def register(app: typer.Typer) -> None:
                 help="A run (id, folder, store) that sft, rejection, dpo learn from; again for more.",
             ),
         ] = None,
+        rewards: Annotated[
+            str | None, typer.Option(help="With --from: the rewards of `agl rescore` by this name.")
+        ] = None,
         listen: Annotated[
             str | None, typer.Option(help="host:port of the gateway, instead of gateway.listen.")
         ] = None,
@@ -55,6 +58,7 @@ def register(app: typer.Typer) -> None:
                 training__seed=seed,
                 training__steps=steps,
                 training__settings__runs=stored or None,
+                training__settings__rewards=rewards,
                 gateway__listen=listen,
                 gateway__advertise=advertise,
                 run=run,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,31 @@ REWARD_AGENT = "reward"
 
 
 class RewardFunction:
-    """The reward function of the agent called ``agent``. Raise :class:`AgentError` if it cannot be called."""
+    """The reward function of the agent called ``agent``. ``names``: the parameters that it may take by name.
+    Raise :class:`AgentError` if it cannot be called.
+    """
 
-    def __init__(self, function: Callable[..., Any], agent: str) -> None:
+    def __init__(self, function: Callable[..., Any], agent: str, names: Sequence[str] = PARAMETERS) -> None:
         if not callable(function):
             raise AgentError(f"@agl.agent: reward is {function!r}; give a function that takes the result")
         self.function = function
         self.label = f"the reward function {_function_name(function)}() of agent {agent!r}"
-        self._parameters = _parameters(function, self.label)
+        self._parameters = _parameters(function, self.label, names)
         """Parameters to pass by name; ``None``: pass the result alone."""
 
+    @property
+    def takes_result_alone(self) -> bool:
+        """Whether the function has one parameter, of any name."""
+        return self._parameters is None
+
     def call(
-        self, result: Any, owner: Any, cannot_await: str = ""
+        self, result: Any, owner: Any, cannot_await: str = "", **more: Any
     ) -> float | Coroutine[Any, Any, float | None] | None:
         """Return the reward of ``result``, or a coroutine that returns it. Raise :class:`RewardFailed` or
         :class:`BadReward`. ``cannot_await``: why a coroutine cannot be awaited here; empty where it can.
+        ``more``: the values of further names, and of ``task`` where it is not the attempt's.
         """
-        known = {"task": current_task(), "result": result, "agent": owner}
+        known = {"task": current_task(), "result": result, "agent": owner, **more}
         with self._as_reward_error():
             if self._parameters is None:
                 value = self.function(result)
@@ -108,16 +116,16 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | None:
+def _parameters(function: Callable[..., Any], label: str, names: Sequence[str]) -> tuple[str, ...] | None:
     """Return the parameters of ``function`` to pass by name; ``None``: it takes the result alone."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, without a signature to look at
         return None
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return PARAMETERS
+        return tuple(names)
     single = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
-    named = tuple(p.name for p in single if p.name in PARAMETERS and p.kind is not p.POSITIONAL_ONLY)
+    named = tuple(p.name for p in single if p.name in names and p.kind is not p.POSITIONAL_ONLY)
     needed = [p for p in single if p.default is p.empty and p.name not in named]
     if not needed and named:
         return named
@@ -126,5 +134,5 @@ def _parameters(function: Callable[..., Any], label: str) -> tuple[str, ...] | N
         return None
     raise AgentError(
         f"@agl.agent: {label} takes ({', '.join(map(str, parameters))}); it may take "
-        f"{', '.join(PARAMETERS)} by name, or take the result as its only parameter"
+        f"{', '.join(names)} by name, or take the result as its only parameter"
     )

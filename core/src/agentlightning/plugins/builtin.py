@@ -119,6 +119,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "trace": ("inspect.trace", "show what an attempt did"),
         "explain": ("inspect.explain", "explain a rollout, a call or a token"),
         "verify": ("inspect.verify", "compare a store with what was trained from it"),
+        "rescore": ("history.rescore", "score stored rollouts with another reward function"),
         "export": ("export", "export a trained policy as a model folder"),
         "serve": ("serve", "serve a policy over the OpenAI API"),
         "plugins": ("plugins", "list plugins and their hooks"),

@@ -22,8 +22,10 @@ from agentlightning.types import (
     Call,
     Mode,
     Record,
+    Rescored,
     Resource,
     Resources,
+    RewardVersion,
     Rollout,
     RolloutConfig,
     RolloutFingerprint,
@@ -271,6 +273,16 @@ class Store:
         limit: int | None = None,
         after: str | None = None,
     ) -> list[Call]: ...
+
+    # -- rewards that were given afterwards
+    async def add_reward_version(
+        self, version: RewardVersion, *, request_id: str | None = None
+    ) -> RewardVersion: ...
+    async def query_reward_versions(
+        self, run_id: str, *, limit: int | None = None, after: str | None = None
+    ) -> list[RewardVersion]: ...
+    async def add_rescored(self, rescored: Sequence[Rescored], *, request_id: str | None = None) -> int: ...
+    async def rescored(self, rollout_ids: Sequence[str], version: str) -> list[Rescored]: ...
 
     # -- resources
     async def add_resources(

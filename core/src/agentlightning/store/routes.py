@@ -57,6 +57,10 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
     ("POST", "/spans/numbers", "get_many_span_sequence_ids"),
     ("POST", "/calls", "add_calls"),
     ("GET", "/rollouts/{rollout_id}/calls", "query_calls"),
+    ("POST", "/rewards/versions", "add_reward_version"),
+    ("GET", "/runs/{run_id}/rewards/versions", "query_reward_versions"),
+    ("POST", "/rewards/rescored", "add_rescored"),
+    ("POST", "/rewards/rescored/search", "rescored"),
     ("POST", "/resources", "add_resources"),
     ("GET", "/resources", "query_resources"),
     ("GET", "/resources/latest", "get_latest_resources"),
@@ -85,7 +89,7 @@ ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
 STORED_RECORDS: Final = f"{PREFIX}/records/stored"
 """The route of records in their stored form, for our client: a call holds only its new parts."""
 
-READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records"})
+READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records", "rescored"})
 """Methods that have a body and change nothing."""
 
 _UNDECODED: Final = {"resources": dict[str, Any]}

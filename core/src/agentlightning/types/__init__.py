@@ -35,6 +35,10 @@ from agentlightning.types.record import (
     Span as Span,
     Triplet as Triplet,
 )
+from agentlightning.types.rescored import (
+    Rescored as Rescored,
+    RewardVersion as RewardVersion,
+)
 from agentlightning.types.resources import (
     LLM as LLM,
     JsonResource as JsonResource,

@@ -35,6 +35,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.algorithms.stored.examples import Example, at_least, best_of, examples, pairs
 from agentlightning.audit.locations import find_run, match_name
+from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.credit.metrics import row_metrics
 from agentlightning.plugins.stores import open_store
 from agentlightning.recipes import make
@@ -60,6 +61,8 @@ class StoredSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, f
     """``rejection``: how many rollouts of a group."""
     beta: float = 0.1
     """``dpo``: how strongly the policy is held to the one that it started from."""
+    rewards: str | None = None
+    """The version of the rewards (`agl rescore`); none: those that the rollouts ended with."""
     policy: str | None = None
     """The policy in the stored rollouts whose calls are learned; none: the name of the trained one."""
 
@@ -149,10 +152,11 @@ class StoredLearning(RL):
             where = find_run(place)
             store = open_store(where.store, plugins=context.plugins, read_only=True)
             try:
-                ids = await _rollouts(store, where.run, where.store)
+                run_id, ids = await _rollouts(store, where.run, where.store)
+                version = await find_version(store, run_id, self.settings.rewards)
                 read += len(ids)
                 for page in record_pages(ids):
-                    records = await store.records(page)
+                    records = await read_records(store, page, version, left_out)
                     found += await asyncio.to_thread(self._examples, records, policy, left_out)
             finally:
                 await store.close()
@@ -173,11 +177,12 @@ class StoredLearning(RL):
         return [(one,) for one in at_least(found, self.settings.minimum, left_out)]
 
 
-async def _rollouts(store: Store, run: str | None, where: str) -> list[str]:
-    """The ids of a run's rollouts."""
+async def _rollouts(store: Store, run: str | None, where: str) -> tuple[str, list[str]]:
+    """A run's id, and those of its rollouts."""
     runs = [one["run_id"] async for page in pages(store.query_runs) for one in page]
     run_id = match_name(runs, run, where)
-    return [one.rollout_id async for page in pages(store.query_rollouts, run_id=run_id) for one in page]
+    found = pages(store.query_rollouts, run_id=run_id)
+    return run_id, [one.rollout_id async for page in found for one in page]
 
 
 def _digest(items: Sequence[tuple[Example, ...]]) -> str:
@@ -239,6 +244,7 @@ class StoredJob(RLJob):
         return {
             "stored": {
                 "runs": list(self.settings.runs),
+                "rewards": self.settings.rewards,
                 "rollouts": self.data.read,
                 "items": len(self.data.items),
                 "left_out": dict(sorted(self.data.left_out.items())),

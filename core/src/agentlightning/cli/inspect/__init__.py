@@ -13,5 +13,8 @@ OneOf: TypeAlias = Annotated[str | None, typer.Option(help="Which run, if RUN is
 StoreOfRun: TypeAlias = Annotated[str | None, typer.Option(help="The store of RUN, if it lies elsewhere.")]
 InRun: TypeAlias = Annotated[str | None, typer.Option(help="The run it belongs to; default: look in all.")]
 InStore: TypeAlias = Annotated[str | None, typer.Option(help="The store to look in.")]
+Rewards: TypeAlias = Annotated[
+    str | None, typer.Option(help="The rewards of `agl rescore` by this name; default: the original ones.")
+]
 JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 JsonObject: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -15,7 +15,7 @@ from rich.text import Text
 from agentlightning.audit.comparison import Comparison, PairedEvaluation, compare as compare_runs
 from agentlightning.audit.drawing import short
 from agentlightning.audit.run import open_run
-from agentlightning.cli.inspect import JsonObject
+from agentlightning.cli.inspect import JsonObject, Rewards
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
 from agentlightning.trackers.curve import curve, smooth
 from agentlightning.types import Evaluation
@@ -30,25 +30,28 @@ def register(app: typer.Typer) -> None:
     def compare(
         first: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or run folder.")],
         second: Annotated[str, typer.Argument(metavar="RUN", help="The run to compare with it.")],
+        rewards: Rewards = None,
         as_json: JsonObject = False,
     ) -> None:
         """Compare two runs: their evaluations, paired where both evaluated the same tasks, the curves of
         their training rewards, and the settings in which they differ.
         """
-        found = asyncio.run(_compare(first, second))
+        found = asyncio.run(_compare(first, second, rewards))
         if as_json:
             print_json(found.model_dump())
         else:
             _show(found)
 
 
-async def _compare(first: str, second: str) -> Comparison:
+async def _compare(first: str, second: str, rewards: str | None) -> Comparison:
     async with open_run(first) as one, open_run(second) as other:
-        return await compare_runs(one, other)
+        return await compare_runs(one, other, rewards)
 
 
 def _show(found: Comparison) -> None:
     console = wide_console(_WIDE)
+    if found.rewards:
+        console.print(Text(f"by the rewards {found.rewards}"), highlight=False)
     console.print(_evaluations(found) if found.evaluations else "no evaluation in either run")
     for side, run in (("first", found.first), ("second", found.second)):
         _curve(console, run, found.curves[side], found.seconds[side])

@@ -13,7 +13,7 @@ from rich.text import Text
 from agentlightning.audit.drawing import short
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
-from agentlightning.cli.inspect import JsonLines, OneOf, RunArgument, StoreOfRun
+from agentlightning.cli.inspect import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
 from agentlightning.types import UsageError
 
@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
         mode: Annotated[str | None, typer.Option(help="train, or val: those of evaluations.")] = None,
         task: Annotated[str | None, typer.Option(help="Only those of this task id.")] = None,
         step: Annotated[int | None, typer.Option(help="Only those of this step, counted from 0.")] = None,
+        rewards: Rewards = None,
         calls: Annotated[bool, typer.Option("--calls", help="A line for each call, too.")] = False,
         limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
         after: Annotated[str | None, typer.Option(help="Begin behind this rollout.")] = None,
@@ -51,7 +52,7 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"--mode {mode}: it is train or val")
         asked: dict[str, Any] = {
             "failed": failed, "reward": reward, "mode": mode, "task": task, "step": step,
-            "limit": limit, "after": after,
+            "rewards": rewards, "limit": limit, "after": after,
         }  # fmt: skip
         page = asyncio.run(_page(what, store, run, asked))
         if as_json:

@@ -11,8 +11,9 @@ from rich.tree import Tree
 
 from agentlightning.audit.attempt_tree import AttemptTree, attempt_trees
 from agentlightning.audit.drawing import draw, short
+from agentlightning.audit.reward_versions import find_version
 from agentlightning.audit.targets import open_target
-from agentlightning.cli.inspect import InRun, InStore, JsonObject
+from agentlightning.cli.inspect import InRun, InStore, JsonObject, Rewards
 from agentlightning.cli.view import print_json, wide_console
 from agentlightning.types import UsageError
 
@@ -28,12 +29,13 @@ def register(app: typer.Typer) -> None:
             typer.Argument(metavar="ROLLOUT|ATTEMPT", help="A rollout (its latest attempt) or an attempt."),
         ],
         every: Annotated[bool, typer.Option("--all", help="All attempts of the rollout.")] = False,
+        rewards: Rewards = None,
         run: InRun = None,
         store: InStore = None,
         as_json: JsonObject = False,
     ) -> None:
         """Show the tree of an attempt: agents, model calls, tools, rewards, errors."""
-        traces = asyncio.run(_trace(what, run, store, every))
+        traces = asyncio.run(_trace(what, run, store, every, rewards))
         if as_json:
             print_json({"attempts": traces})
             return
@@ -44,9 +46,12 @@ def register(app: typer.Typer) -> None:
             console.print(tree(one), highlight=False)
 
 
-async def _trace(what: str, run: str | None, store: str | None, every: bool) -> list[AttemptTree]:
+async def _trace(
+    what: str, run: str | None, store: str | None, every: bool, rewards: str | None
+) -> list[AttemptTree]:
     async with open_target(what, run, store) as (opened, target):
-        return await attempt_trees(opened, target, every)
+        version = await find_version(opened.store, target.rollout.run_id or opened.run_id, rewards)
+        return await attempt_trees(opened, target, every, version)
 
 
 def tree(one: AttemptTree) -> Tree:
@@ -61,6 +66,8 @@ def tree(one: AttemptTree) -> Tree:
         title.append(f"  given {one.resources}", style="dim")
     if one.reason:
         title.append(f"\n{short(one.reason, 300)}", style="red")
+    if one.rewards:
+        title.append(f"\nrewards of {one.rewards}", style="dim")
     if one.traceback:
         title.append(f"\n{one.traceback}", style="dim")
     return draw(title, one.roots)

@@ -14,6 +14,7 @@ from agentlightning.store.sqlite.clock import monotonic_clock
 from agentlightning.store.sqlite.file.database import Database
 from agentlightning.store.sqlite.file.writer import PartialWrite
 from agentlightning.store.sqlite.run_data.retention import RetentionStore
+from agentlightning.store.sqlite.run_data.rewards import RewardVersionStore
 from agentlightning.store.sqlite.run_data.runs import RunStore
 from agentlightning.store.sqlite.run_data.statistics import StatisticsStore
 from agentlightning.store.sqlite.trace.reading import TraceReader
@@ -39,6 +40,7 @@ class SQLiteStore(
     TraceReader,
     RecordReader,
     RunStore,
+    RewardVersionStore,
     StatisticsStore,
     RetentionStore,
     Store,

@@ -88,11 +88,26 @@ def fingerprints_by_their_name(connection: sqlite3.Connection) -> None:
     run("CREATE INDEX fingerprints_rollout ON fingerprints (rollout_id)")
 
 
+def rewards_given_afterwards(connection: sqlite3.Connection) -> None:
+    """6 → 7: versions of a run's rewards, and what each has for a rollout."""
+    run = connection.execute
+    run(
+        "CREATE TABLE reward_versions (seq INTEGER NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL, "
+        "version BLOB NOT NULL, PRIMARY KEY (seq))"
+    )
+    run("CREATE UNIQUE INDEX reward_versions_name ON reward_versions (run_id, name)")
+    run(
+        "CREATE TABLE rescored (rollout_id TEXT NOT NULL, version TEXT NOT NULL, failed INTEGER NOT NULL, "
+        "data BLOB NOT NULL, PRIMARY KEY (rollout_id, version)) WITHOUT ROWID"
+    )
+
+
 MIGRATIONS: list[Migration] = [
     seals_resets_and_call_numbers,
     links_of_runs,
     authority_pins_and_configurations,
     calls_as_deltas,
     fingerprints_by_their_name,
+    rewards_given_afterwards,
 ]
 """``MIGRATIONS[i]`` takes a file from version ``i + 1`` to ``i + 2``."""

@@ -91,6 +91,22 @@ links = Table(
     *_required(LargeBinary, "link"),
 )
 
+reward_versions = _numbered(
+    "reward_versions",
+    *_required(Text, "run_id", "name"),
+    *_required(LargeBinary, "version"),
+    Index("reward_versions_name", "run_id", "name", unique=True),
+)
+
+rescored = Table(
+    "rescored",
+    metadata,
+    *_key(Text, "rollout_id", "version"),
+    *_required(Integer, "failed"),  # 1: the function gave an error and no reward
+    *_required(LargeBinary, "data"),
+    sqlite_with_rowid=False,
+)
+
 resources = _numbered(
     "resources",
     *_required(Text, "resources_id"),

@@ -54,9 +54,12 @@ _UNUSED = delete(_k).where(
 _NOTED = select(schema.meta.c.value).where(given(schema.meta.c.key))
 _DELETE = {
     table.name: delete(table).where(InJson(table.c.rollout_id))
-    for table in (schema.spans, schema.calls, schema.counts, schema.fingerprints, _a, _r)
+    for table in (
+        *(schema.spans, schema.calls, schema.counts, schema.fingerprints, schema.rescored),
+        *(_a, _r),
+    )
 }
-_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, _n)
+_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, schema.reward_versions, _n)
 _open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
 _activity = union_all(
     select(

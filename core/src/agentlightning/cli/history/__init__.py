@@ -1,0 +1,1 @@
+"""Commands about what happened: score it again, trace it back, bring it in."""

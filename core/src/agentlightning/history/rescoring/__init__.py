@@ -1,0 +1,1 @@
+"""``agl rescore``: a reward function over stored rollouts."""
