@@ -127,8 +127,9 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation Grammar
         JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate ProxyLLM
-        Recipe Record Resource Resources Reward Rollout RolloutConfig RolloutFingerprint RolloutStatus Row
-        Seal Segment Span StepReport Tags Triplet UsageError Worker merge_tags new_id
+        Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        RolloutFingerprint RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
+        merge_tags new_id
     """,
     "types.policy": "PolicyFolder",
 }
