@@ -97,7 +97,7 @@ first-hour: ## the commands of docs/first-hour.md, from an empty folder; the las
 quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (some: FRAMEWORKS="openai"); the last line is JSON
 	@$(PY) bench/quickstarts.py $(FRAMEWORKS)
 
-test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl"); the last line is JSON
+test-command: .venv/demo ## programs that import nothing of ours, trained on CPU (some: PROGRAMS="perl node"); the last line is JSON
 	@$(PY) bench/trained_commands.py $(PROGRAMS)
 
 trained-programs: .venv/demo ## programs of frameworks, trained on CPU (some: PROGRAMS="smolagents"); the last line is JSON
@@ -105,6 +105,9 @@ trained-programs: .venv/demo ## programs of frameworks, trained on CPU (some: PR
 
 programs: .venv/demo ## forty programs of other people under `agl run` (some: PROGRAMS="…"); the last line is JSON
 	@$(PY) bench/programs/run.py $(PROGRAMS)
+
+test-node: .venv/test ## programs in JavaScript as commands, under `agl run` and at the gateway; the last line is JSON
+	@folder=$$(scripts/node_clients) && AGL_NODE_DIR="$$folder" $(PY) -m pytest -q -n 2 tests/adapters/other_clients/test_node_clients.py >&2 && $(PY) bench/programs/node.py
 
 test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its environment
 	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/programs/test_programs.py -k semantic

@@ -1,11 +1,12 @@
-"""Programs that import nothing of ours, trained as they are: Python with an SDK, Python over HTTP, and Perl.
+"""Programs that import nothing of ours, trained as they are: in Python, Perl and JavaScript.
 
     python bench/trained_commands.py [PROGRAM …] [--write]        (or: make test-command)
 
-Each is trained on CPU by its file in ``examples/commands``, from the quickstarts' policy. The last line is
-one JSON object: per program its held-out reward before and after (greedy) with their 95 % intervals, and the
-calls that training made and captured exactly. ``--write`` keeps it in ``bench/results/commands.json``. Exit
-status 1 if a run fails, the intervals overlap, or a call is not exact.
+Each is trained on CPU by its file in ``examples``, from the quickstarts' policy. Where Node is missing, the
+program in JavaScript is left out unless it is asked for, and ``skipped`` says why. The last line is one JSON
+object: per program its held-out reward before and after (greedy) with their 95 % intervals, and the calls
+that training made and captured exactly. ``--write`` keeps it in ``bench/results/commands.json``. Exit status
+1 if a run fails, the intervals overlap, or a call is not exact.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,16 +26,24 @@ from each import each
 from record import RESULTS, machine
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ("perl", "http", "openai")
+PROGRAMS = {
+    "perl": "commands/perl.yaml",
+    "http": "commands/http.yaml",
+    "openai": "commands/openai.yaml",
+    "node": "node_programs/solver.yaml",
+}
+"""Program → its file in ``examples``."""
 
 
 def train(name: str) -> dict[str, Any]:
     """Train one program; what its run says. CalledProcessError if it fails."""
+    if name == "node":
+        subprocess.run([str(ROOT / "scripts" / "node_clients")], stdout=sys.stderr, check=True)
     begin = time.perf_counter()
     folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     agl = str(Path(sys.executable).parent / "agl")
     made = subprocess.run(
-        [agl, "train", "--config", f"examples/commands/{name}.yaml"],
+        [agl, "train", "--config", f"examples/{PROGRAMS[name]}"],
         cwd=ROOT,
         env={**os.environ, "PATH": folders},
         stdout=subprocess.PIPE,
@@ -67,12 +77,13 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
     parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
     given = parser.parse_args()
-    asked = given.programs or list(PROGRAMS)
+    skipped = {} if given.programs or shutil.which("npm") else {"node": "Node 20 or later is not installed"}
+    asked = given.programs or [name for name in PROGRAMS if name not in skipped]
     if unknown := sorted(set(asked) - set(PROGRAMS)):
         parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
     results, failed = each(asked, train)
     unsound = [name for name, one in results.items() if not sound(one)]
-    told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound}
+    told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound, "skipped": skipped}
     if given.write and asked == list(PROGRAMS) and not failed:
         kept = {"command": "python bench/trained_commands.py --write", **told, "machine": machine()}
         (RESULTS / "commands.json").write_text(json.dumps(kept, indent=2) + "\n")

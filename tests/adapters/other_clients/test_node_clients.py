@@ -1,7 +1,7 @@
 """Clients in JavaScript at the gateway: the ``openai`` package and the Vercel AI SDK, over all three APIs.
 
-Runs where ``AGL_NODE_DIR`` names a folder with ``node_modules`` (``scripts/node_clients`` makes one). The
-model is a script, no account is needed, and nothing but loopback is asked.
+Runs where ``AGL_NODE_DIR`` names a folder with ``node_modules`` (``make test-node`` makes one). The model is
+a script, no account is needed, and nothing but loopback is asked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ async def ran(
 ) -> tuple[dict[str, Any], Record, list[Exchange]]:
     """Run one client. Return what it printed, the record, and what the engine got."""
     if not GIVEN or not (modules := Path(GIVEN) / "node_modules").is_dir():
-        pytest.skip("AGL_NODE_DIR names no folder with node_modules: see scripts/node_clients")
+        pytest.skip("AGL_NODE_DIR names no folder with node_modules: run `make test-node`")
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
     (work := folder / "work").mkdir()
     (work / "node_modules").symlink_to(modules)
     shutil.copy(PROGRAM, work)

@@ -23,6 +23,16 @@ from agentlightning.types import AttemptStatus, UsageError
 TASK = {"question": "how many?", "n": 2, "list of": ["x"]}
 SAY = "import json, os, sys; print(json.dumps({'reward': 1, 'argv': sys.argv[1:], 'env': dict(os.environ), "
 SAY += "'stdin': sys.stdin.read(), 'cwd': os.getcwd(), 'files': sorted(os.listdir('.'))}))"
+ASK_WITH = """
+import json, os, urllib.request
+def ask(headers):
+    url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+    body = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + key, **headers}
+    request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), headers)
+    return urllib.request.urlopen(request).read()
+"""
+"""The beginning of a Python program that calls a model with headers of its own."""
 SEEN: list[CommandResult] = []
 
 
@@ -278,3 +288,27 @@ async def test_a_program_leads_a_session_of_its_own_and_reads_nothing(here: Benc
     source = "import os, sys; sys.exit(os.getsid(0) != os.getpid() or sys.stdin.read() != '')"
     ran = await here.run(python(source), reward="exit-status")
     assert [one.value for one in ran.rewards] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "agent", "phase"),
+    [
+        ({"x-agl-agent": "writer"}, "writer", None),
+        ({"X-Agl-Tags": "%7B%22agent%22%3A%22critic%22%2C%22phase%22%3A%22day%22%7D"}, "critic", "day"),
+        ({"baggage": "agl.agent=poet,agl.phase=night"}, "poet", "night"),
+        ({}, "solver", None),
+    ],
+)
+async def test_the_names_that_a_program_sends_outrank_the_commands(
+    here: Bench, headers: dict[str, str], agent: str, phase: str | None
+) -> None:
+    ran = await here.run(python(f"{ASK_WITH}\nask({headers!r})"), name="solver")
+    (call,) = ran.record.calls
+    assert ran.kinds == ["exact"] and (call.tags["agent"], call.tags.get("phase")) == (agent, phase)
+
+
+async def test_malformed_tags_of_a_program_are_refused_by_the_gateway(here: Bench) -> None:
+    source = "try: ask({'x-agl-tags': 'no JSON'})\nexcept OSError as error: print(error.code, error.read())"
+    ran = await here.run(python(f"{ASK_WITH}\n{source}"), reward=look)
+    assert "400" in SEEN[0].stdout and "x-agl-tags is not a URL-quoted JSON object" in SEEN[0].stdout
+    assert ran.rollout.status == "succeeded"

@@ -64,7 +64,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
         trace = _TRACEPARENT.match(headers.get(HEADER_TRACE) or headers.get("traceparent", ""))
         return RequestIdentity(
             claims=claims,
-            tags=dict(_tags(headers.get(HEADER_TAGS), headers.get(HEADER_AGENT), headers.get("baggage"))),
+            tags=header_tags(headers),
             policy=headers.get(HEADER_POLICY),
             selected=_selected(headers.get(HEADER_SELECTED)),
             trace_id=trace and trace[1],
@@ -121,6 +121,11 @@ def _claims(key: str, keys: Keys) -> Claims:
 
 def _bad_header(header: str, problem: str) -> RequestRefused:
     return RequestRefused(400, "bad-header", f"header {header} is {problem}")
+
+
+def header_tags(headers: Mapping[str, str]) -> Tags:
+    """Return the tags that a request's headers give. Raise :class:`RequestRefused` 400 for a bad header."""
+    return dict(_tags(headers.get(HEADER_TAGS), headers.get(HEADER_AGENT), headers.get("baggage")))
 
 
 @lru_cache(maxsize=4096)

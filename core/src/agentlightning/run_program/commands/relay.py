@@ -4,7 +4,9 @@ The program's ``OPENAI_BASE_URL`` is a relay on loopback, which passes each requ
 answer back as it arrives. A call that an instrumented SDK has described already (it bears our headers) is
 only passed on. For any other call (another language, a plain HTTP client) the relay does what the wire layer
 does inside an SDK: it names the attempt in the headers and makes the call's span from the answer that it
-saw. So the tokens of such a call are confirmed by a second reader, on the agent's side of the gateway.
+saw. The agent's name and tags that the program sends (``x-agl-agent``, ``x-agl-tags``, ``baggage``) outrank
+those of the attempt. So the tokens of such a call are confirmed by a second reader, on the agent's side of
+the gateway.
 
 Invariants: bytes of answers are passed on unchanged; an attempt's key goes to the gateway only; a failure to
 read an answer is counted and does not disturb the program.
@@ -12,6 +14,7 @@ read an answer is counted and does not disturb the program.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -24,8 +27,11 @@ from aiohttp import web
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.sdk.call import SDKCall, operation_of, with_identity
+from agentlightning.gateway.admission.identity import header_tags
+from agentlightning.gateway.errors import RequestRefused
 from agentlightning.run_program.commands.result import ModelCall
-from agentlightning.semconv import HEADER_TRACE
+from agentlightning.semconv import HEADER_AGENT, HEADER_TAGS, HEADER_TRACE
+from agentlightning.types import merge_tags
 from agentlightning.webserver import app_runner, listen
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +42,8 @@ ANSWER_LIMIT = 64 << 20
 CALLS_KEPT = 1_000
 """Calls that are kept for the reward function; further ones are passed on and counted."""
 _HOP = {"host", "content-length", "connection", "keep-alive", "transfer-encoding", "te", "upgrade", "trailer"}
+_NAMING = {HEADER_AGENT, HEADER_TAGS}
+"""Headers whose tags are sent anew, joined with the attempt's."""
 _PROVIDERS = ("openai", "anthropic")
 
 
@@ -71,7 +79,8 @@ class Relay:
         headers: dict[str, Any] = {n: v for n, v in request.headers.items() if n.lower() not in _HOP}
         seen = _Seen(request, body, self._context)
         if seen.call is not None:
-            headers = with_identity(seen.call, None, headers)
+            own = {n: v for n, v in headers.items() if n.lower() not in _NAMING}
+            headers = with_identity(seen.call, None, own)
         try:
             return await self._forward(request, body, headers, seen)
         except aiohttp.ClientError as error:
@@ -123,8 +132,7 @@ class _Seen:
         self.is_model_call = request.method == "POST" and bool(operations)
         self.call: SDKCall | None = None
         if self.is_model_call and HEADER_TRACE not in request.headers and isinstance(self.request, dict):
-            sdk, operation = next(iter(operations.items()))
-            self.call = SDKCall(context, sdk, self.request, operation, gateway=True)
+            self.call = _call(context, request, self.request, operations)
         self.status, self.kind, self.complete = 0, "", False
         self._data: bytearray | None = bytearray()
         self._answer: Any = None
@@ -170,6 +178,20 @@ class _Seen:
         """Return the call as a reward function gets it."""
         self.read()
         return ModelCall(self.path, self.request, self.status, self._answer)
+
+
+def _call(
+    context: AttemptContext, request: web.Request, body: Mapping[str, Any], operations: Mapping[str, str]
+) -> SDKCall | None:
+    """The call of a request, with the tags that the program sends; none if these are malformed, because the
+    gateway then refuses the request as it came, and says why.
+    """
+    try:
+        tags = merge_tags(context.tags, header_tags(request.headers))
+    except RequestRefused:
+        return None
+    sdk, operation = next(iter(operations.items()))
+    return SDKCall(dataclasses.replace(context, tags=tags), sdk, body, operation, gateway=True)
 
 
 class CallRefused(Exception):
