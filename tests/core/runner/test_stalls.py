@@ -18,7 +18,7 @@ from core.runner.test_runner import serving
 
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http.server import start
-from agentlightning.store.sqlite import stalls
+from agentlightning.store.sql import stalls
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 
 SILENCE = 0.6

@@ -16,7 +16,9 @@ from marks import sampled
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreClient, StoreError
-from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sql import schema
+from agentlightning.store.sqlite.file import versions
+from agentlightning.store.sqlite.file.migrations import MIGRATIONS
 
 WRITER = """
 import asyncio, sys
@@ -126,7 +128,7 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 
 def test_migrations_run_once_and_in_order_or_not_at_all() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    schema.prepare(connection)
+    versions.prepare(connection)
 
     def second(c: sqlite3.Connection) -> None:
         c.execute("ALTER TABLE workers ADD COLUMN host TEXT")
@@ -135,14 +137,14 @@ def test_migrations_run_once_and_in_order_or_not_at_all() -> None:
         c.execute("ALTER TABLE workers ADD COLUMN port INTEGER")
         raise RuntimeError("half way")
 
-    first, then = schema.MIGRATIONS, schema.SCHEMA_VERSION + 1
+    first, then = MIGRATIONS, schema.SCHEMA_VERSION + 1
     with pytest.raises(RuntimeError, match="half way"):
-        schema.prepare(connection, [*first, second, broken])
-    assert schema.version_of(connection) == schema.SCHEMA_VERSION
+        versions.prepare(connection, [*first, second, broken])
+    assert versions.version_of(connection) == schema.SCHEMA_VERSION
     assert "host" not in [row[1] for row in connection.execute("PRAGMA table_info(workers)")]
-    schema.prepare(connection, [*first, second])
-    schema.prepare(connection, [*first, second])
-    assert schema.version_of(connection) == then
+    versions.prepare(connection, [*first, second])
+    versions.prepare(connection, [*first, second])
+    assert versions.version_of(connection) == then
     connection.close()
 
 

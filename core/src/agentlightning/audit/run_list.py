@@ -12,8 +12,7 @@ from typing import Any
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL, opened
 from agentlightning.plugins.manager import Plugins
-from agentlightning.store import SQLiteStore
-from agentlightning.store.sqlite.file.lock import holder_of
+from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
 
@@ -92,9 +91,7 @@ def summarise(
 
 def _in_use(store: object) -> bool:
     """Whether a process writes the store, which is then most likely training."""
-    if not isinstance(store, SQLiteStore):
-        return True
-    return store.db.path is not None and holder_of(store.db.path) is not None
+    return not isinstance(store, SQLStore) or store.in_use
 
 
 def _finite(value: Any) -> float | None:

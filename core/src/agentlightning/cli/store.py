@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from agentlightning.plugins.stores import open_store
+from agentlightning.store.base import StoreError
 from agentlightning.store.http import server
-from agentlightning.store.sqlite.run_data.retention import keep_pruned
-from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.store.sql.run_data.retention import keep_pruned
+from agentlightning.store.sql.store import SQLStore
 
 _DAY = 86_400.0
 
@@ -20,7 +22,9 @@ def register(app: typer.Typer) -> None:
     def store(
         path: Annotated[
             str | None,
-            typer.Argument(help="SQLite file or folder; default: AGL_STORAGE, else ~/.agent-lightning."),
+            typer.Argument(
+                help="SQLite file, folder or postgresql://…; default: AGL_STORAGE, else ~/.agent-lightning."
+            ),
         ] = None,
         host: Annotated[
             str, typer.Option(help="Address to listen on. Anything but loopback needs AGL_TOKEN.")
@@ -46,7 +50,9 @@ def register(app: typer.Typer) -> None:
 async def _serve(
     path: str | None, host: str, port: int, keep_days: float | None, keep_runs: int | None
 ) -> None:
-    store = SQLiteStore(path)
+    store = open_store(path)
+    if not isinstance(store, SQLStore):
+        raise StoreError(f"{store!r} is served by another process already: give its URL to the clients")
     pruning: list[asyncio.Task[None]] = []
 
     def ready(url: str) -> None:
@@ -62,7 +68,7 @@ async def _serve(
         await store.close()
 
 
-async def _prune(store: SQLiteStore, keep_days: float | None, keep_runs: int | None) -> None:
+async def _prune(store: SQLStore, keep_days: float | None, keep_runs: int | None) -> None:
     def told(gone: dict[str, int]) -> None:
         typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")
 

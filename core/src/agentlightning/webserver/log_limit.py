@@ -36,7 +36,7 @@ OWN_LOGGERS: Final = (
     "agentlightning.gateway.recorder",
     "agentlightning.runner.heartbeat",
     "agentlightning.store.http.app",
-    "agentlightning.store.sqlite.queue.expiry",
+    "agentlightning.store.sql.queue.expiry",
 )
 
 

@@ -44,8 +44,8 @@ from agentlightning.store.routes import (
     error_body,
     to_outcome,
 )
-from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.store.sql import schema
+from agentlightning.store.sql.store import SQLStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
+def create_app(store: SQLStore, token: str | None = None) -> web.Application:
     """Make the application of a store. With a ``token``, every request but ``/health`` must bear it. Without
     a token, requests of web pages are refused (:mod:`agentlightning.webserver.guard`).
 
@@ -72,7 +72,7 @@ def create_app(store: SQLiteStore, token: str | None = None) -> web.Application:
     return app
 
 
-def _refuse_foreign(store: SQLiteStore) -> Any:
+def _refuse_foreign(store: SQLStore) -> Any:
     async def refuse(request: web.Request, why: RequestRefused) -> web.Response:
         with suppress(StoreError):  # the request is refused even if that cannot be counted
             await store.count("refused", why.reason)
@@ -157,7 +157,7 @@ def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _stored_records(store: SQLiteStore) -> Handler:
+def _stored_records(store: SQLStore) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         rollout_ids = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[str])
         return _answer(request, await store.stored_records(rollout_ids))
@@ -165,7 +165,7 @@ def _stored_records(store: SQLiteStore) -> Handler:
     return handle
 
 
-def _batch_handler(store: SQLiteStore) -> Handler:
+def _batch_handler(store: SQLStore) -> Handler:
     def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
         """Return method and parameters of a call, or the error in them."""
         route = BY_NAME.get(item.method)

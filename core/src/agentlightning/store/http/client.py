@@ -86,7 +86,7 @@ class StoreClient(Store):
         if not url.startswith(("http://", "https://")):
             raise StoreError(f"the URL of a store begins with http:// or https://, not {url!r}")
         self.url = url.rstrip("/").removesuffix(PREFIX)
-        self.patience = _patience() if patience is None else patience
+        self.patience = patience_from_env() if patience is None else patience
         self._token = token
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,7 +232,8 @@ def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:
         ) from None
 
 
-def _patience() -> float:
+def patience_from_env() -> float:
+    """Return the seconds for which a store that cannot be reached is tried again: ``AGL_STORE_PATIENCE``."""
     text = os.environ.get("AGL_STORE_PATIENCE")
     try:
         seconds = PATIENCE if text is None else float(text)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.app import create_app as create_app
+from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.webserver import app_runner, gc_tuning, listen, log_limit
 from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
@@ -20,7 +21,7 @@ from agentlightning.webserver.loopback import ExposedServer, check_interface, ch
 class ServedStore(typing.NamedTuple):
     """A store and its running server."""
 
-    store: SQLiteStore
+    store: SQLStore
     url: str
     runner: web.AppRunner
 
@@ -32,7 +33,7 @@ class ServedStore(typing.NamedTuple):
 
 
 async def start(
-    path: str | Path | SQLiteStore | None = None,
+    path: str | Path | SQLStore | None = None,
     host: str = "127.0.0.1",
     port: int = 4747,
     token: str | None = None,
@@ -45,7 +46,7 @@ async def start(
         check_interface("the store", host, guarded=token is not None, variable="AGL_TOKEN")
     except ExposedServer as error:
         raise StoreError(str(error)) from None
-    store = path if isinstance(path, SQLiteStore) else SQLiteStore(path)
+    store = path if isinstance(path, SQLStore) else SQLiteStore(path)
     runner = app_runner(create_app(store, token), shutdown_timeout=5.0)
     log_limit.limit()
     try:
@@ -54,13 +55,12 @@ async def start(
         await runner.cleanup()
         await store.close()
         raise StoreError(f"cannot serve the store on {host}:{port}: {error.strerror or error}") from error
-    if store.db.lock is not None:
-        store.db.lock.announce(url=url)
+    store.announce(url)
     return ServedStore(store, url, runner)
 
 
 async def serve(
-    path: str | Path | SQLiteStore | None = None,
+    path: str | Path | SQLStore | None = None,
     host: str = "127.0.0.1",
     port: int = 4747,
     token: str | None = None,

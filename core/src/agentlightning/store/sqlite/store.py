@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from agentlightning.store.base import Store, StoreError
-from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
-from agentlightning.store.sqlite.clock import monotonic_clock
-from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.writer import PartialWrite
-from agentlightning.store.sqlite.run_data.retention import RetentionStore
-from agentlightning.store.sqlite.run_data.rewards import RewardVersionStore
-from agentlightning.store.sqlite.run_data.runs import RunStore
-from agentlightning.store.sqlite.run_data.statistics import StatisticsStore
-from agentlightning.store.sqlite.trace.reading import TraceReader
-from agentlightning.store.sqlite.trace.records import RecordReader
+from agentlightning.store.base import StoreError
+from agentlightning.store.sql.cache import StoreCache
+from agentlightning.store.sql.clock import monotonic_clock
+from agentlightning.store.sql.store import SQLStore
+from agentlightning.store.sql.waiters import Waiters
+from agentlightning.store.sqlite.file.database import SQLiteDatabase
+from agentlightning.store.sqlite.file.lock import holder_of
+from agentlightning.store.sqlite.file.writer import SQLiteWriter
 
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
@@ -36,15 +32,7 @@ def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
     return path / "store.sqlite" if is_folder else path
 
 
-class SQLiteStore(
-    TraceReader,
-    RecordReader,
-    RunStore,
-    RewardVersionStore,
-    StatisticsStore,
-    RetentionStore,
-    Store,
-):
+class SQLiteStore(SQLStore):
     """All of :class:`~agentlightning.store.base.Store`, in one SQLite file.
 
     One process writes a file, and holds its lock (:mod:`.file.lock`); with ``read_only`` any number of
@@ -58,6 +46,9 @@ class SQLiteStore(
     must not be blocked meanwhile.
     """
 
+    db: SQLiteDatabase
+    writer: SQLiteWriter
+
     def __init__(
         self,
         path: str | Path | None = None,
@@ -66,48 +57,24 @@ class SQLiteStore(
         read_only: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(Database(store_file(path), synchronous, read_only), clock or monotonic_clock())
+        db, cache = SQLiteDatabase(store_file(path), synchronous, read_only), StoreCache()
+        writer = SQLiteWriter(db.connection, cache.clear, db.check_file, snapshots=read_only)
+        super().__init__(db, writer, clock or monotonic_clock(), cache, Waiters())
+        if not read_only:
+            self._begin_limits()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
 
-    async def batch(
-        self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
-    ) -> list[Any]:
-        """Do each ``(method, parameters)`` in order, as one write. Return a result each, or the exception in
-        its place.
+    def announce(self, url: str) -> None:
+        """Write the URL of this process's server into the file's lock, for those who ask who writes it."""
+        if self.db.lock is not None:
+            self.db.lock.announce(url=url)
 
-        The batch is on file as a whole or not at all; a call that fails changes nothing; a batch that is sent
-        again under its request id is answered the same and not done again. Nothing waits: leave ``wait`` and
-        ``timeout`` out, or give 0.
-        """
-        coroutines = [partial(self._run_call, method, given) for method, given in calls]
-        names = [method for method, _ in calls]
-        if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
-            request_id = None  # nothing to remember
-
-        for savepoints in (False, True):
-            try:
-                return await self._write(
-                    "batch",
-                    partial(self.writer.write_batch, coroutines, savepoints),
-                    request_id,
-                    list[BatchOutcome],
-                    to_answer=lambda results: [to_outcome(r) for r in results],
-                    from_answer=lambda outcomes: [
-                        from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
-                    ],
-                )
-            except PartialWrite as error:
-                failed = error
-        raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
-
-    async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
-        if method not in BY_NAME:
-            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(BY_NAME))}")
-        if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
-            raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
-        return await getattr(self, method)(**given)
+    @property
+    def in_use(self) -> bool:
+        """Whether a process writes the file."""
+        return self.db.path is not None and holder_of(self.db.path) is not None
 
     async def close(self) -> None:
         """Commit, close the file and release its lock. A second call does nothing."""

@@ -17,11 +17,11 @@ from sqlalchemy import and_, func, select
 from agentlightning import semconv
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.store.sqlite.file import schema
-from agentlightning.store.sqlite.file.database import Database
-from agentlightning.store.sqlite.file.statements import InJson
-from agentlightning.store.sqlite.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
-from agentlightning.store.sqlite.trace.writing import SPAN_COLUMNS, span_from_row
+from agentlightning.store.sql import schema
+from agentlightning.store.sql.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
+from agentlightning.store.sql.statements import InJson
+from agentlightning.store.sql.trace.writing import SPAN_COLUMNS, span_from_row
+from agentlightning.store.sqlite.file.database import SQLiteDatabase
 from agentlightning.types import Record, Reward, Rollout
 from agentlightning.types.rewards import reward_of
 
@@ -171,12 +171,12 @@ class FileLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._db: Database | None = None
+        self._db: SQLiteDatabase | None = None
 
     @property
-    def db(self) -> Database:
+    def db(self) -> SQLiteDatabase:
         if self._db is None:
-            self._db = Database(self.path, read_only=True)
+            self._db = SQLiteDatabase(self.path, read_only=True)
         return self._db
 
     async def mark(self) -> str | None:

@@ -19,7 +19,8 @@ import pytest
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.http.server import start
-from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sql import schema
+from agentlightning.store.sqlite.file import versions
 from agentlightning.store.sqlite.file.lock import FileLock, Locked, LockHolder, holder_of
 from agentlightning.types import AttemptStatus
 
@@ -202,7 +203,7 @@ async def test_an_older_file_is_migrated_before_it_is_read(tmp_path: Path) -> No
     shutil.copy(tmp_path / "s.sqlite", tmp_path / "newer.sqlite")
     store = open_store(tmp_path / "s.sqlite", read_only=True)
     assert isinstance(store, SQLiteStore)
-    assert schema.version_of(store.db.connection) == schema.SCHEMA_VERSION and await store.query_rollouts()
+    assert versions.version_of(store.db.connection) == schema.SCHEMA_VERSION and await store.query_rollouts()
     assert holder_of(tmp_path / "s.sqlite") is None
     await store.close()
     newer = sqlite3.connect(tmp_path / "newer.sqlite")

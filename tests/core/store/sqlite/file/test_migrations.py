@@ -16,7 +16,8 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
 from agentlightning.recipes import GRPO
 from agentlightning.store import codec
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sql import schema
+from agentlightning.store.sqlite.file import versions
 from agentlightning.store.sqlite.file.migrations import MIGRATIONS
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutFingerprint, RolloutStatus, StepReport
@@ -63,7 +64,7 @@ def layout_of_fresh(tmp_path: Path) -> dict[str, object]:
 
 async def test_rows_of_version_1_are_all_there(old: Path) -> None:
     store = SQLiteStore(old)
-    assert schema.version_of(store.db.connection) == schema.SCHEMA_VERSION
+    assert versions.version_of(store.db.connection) == schema.SCHEMA_VERSION
     rollouts = await store.query_rollouts(run_id="run")
     assert [r.status for r in rollouts] == [
         RolloutStatus.SUCCEEDED,
@@ -98,7 +99,7 @@ async def test_a_migrated_file_does_all_that_a_fresh_one_does(old: Path) -> None
 async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old: Path) -> None:
     """Version 3 stored no default configuration: one attempt without limits. The default has changed."""
     connection = sqlite3.connect(old, isolation_level=None)
-    schema.prepare(connection, MIGRATIONS[:2])
+    versions.prepare(connection, MIGRATIONS[:2])
     connection.execute("UPDATE rollouts SET config = NULL")
     connection.close()
     store = SQLiteStore(old)
@@ -158,3 +159,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(old: Path) -> None:
     with pytest.raises((StoreError, ValueError), match="blob"):
         SQLiteStore(old)
     assert layout(old) == before
+
+
+def test_migrations_reach_the_version_of_the_tables() -> None:
+    assert len(MIGRATIONS) + 1 == schema.SCHEMA_VERSION

@@ -37,9 +37,9 @@ class LightningStoreServer(V03Store):
 
     async def start(self) -> None:
         """Serve. Raise UsageError for a store that this process does not hold itself."""
-        from agentlightning.store.sqlite.store import SQLiteStore
+        from agentlightning.store.sql.store import SQLStore
 
-        if not isinstance(self.store, SQLiteStore):
+        if not isinstance(self.store, SQLStore):
             raise UsageError(f"{self.store!r} is served elsewhere already: give its URL to the others")
         if self._served is None:
             self._served = await start(self.store, self.host, self.port)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from sqlalchemy import Executable, Table
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sqlite.file import schema
+from agentlightning.store.sql import database, schema
+from agentlightning.store.sql.statements import statement_of
+from agentlightning.store.sqlite.file import versions
 from agentlightning.store.sqlite.file.lock import FileLock
-from agentlightning.store.sqlite.file.statements import delete_sql, insert_sql, statement_of, update_sql
 
 _PAGE = 16384
 """Bytes in a page of the file. A call takes about 3 kB: a page of 4 kB would hold only one call."""
@@ -22,7 +23,11 @@ _CACHE = 16 << 20
 """Bytes of pages kept in memory."""
 
 
-class Database:
+_LOOK_SECONDS = 0.2
+"""Seconds between two reads of a file that another process writes, which sends no signal."""
+
+
+class SQLiteDatabase(database.Database):
     """The connection to a file: it writes, or with ``read_only`` reads while another process writes."""
 
     def __init__(
@@ -37,6 +42,7 @@ class Database:
             raise ValueError(f"synchronous must be NORMAL or FULL, not {synchronous!r}")
         self.path = None if str(path) == ":memory:" else Path(path).expanduser().absolute()
         self.read_only = read_only
+        self.look_seconds = _LOOK_SECONDS if read_only else None
         self.lock: FileLock | None = None
         if self.path is not None and not read_only:
             self._claim(self.path)
@@ -90,7 +96,7 @@ class Database:
             connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
             connection.execute(f"PRAGMA cache_size = {-_CACHE >> 10}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            schema.prepare(connection)
+            versions.prepare(connection)
         return connection
 
     def _open_to_read(self) -> sqlite3.Connection:
@@ -98,14 +104,14 @@ class Database:
             raise StoreError("there is no such file to read")
         connection = _sqlite(f"{self.path.as_uri()}?mode=ro", uri=True)
         with _closed_on_error(connection):
-            version = schema.version_of(connection)
+            version = versions.version_of(connection)
             if version is None:
                 raise StoreError("the file holds no store yet")
             schema.refuse_newer(version)
             if version == schema.SCHEMA_VERSION:
                 return connection
         connection.close()
-        Database(self.path).close()  # the next writer would migrate it too
+        SQLiteDatabase(self.path).close()  # the next writer would migrate it too
         return self._open_to_read()
 
     def require_writable(self) -> None:
@@ -116,40 +122,19 @@ class Database:
                 "use the URL of the process that writes it"
             )
 
-    def execute(self, source: Executable, **values: Any) -> int:
-        """Run a write; return the number of rows that it changed."""
-        return self._run(source, values).rowcount
-
-    def insert(self, table: Table, *rows: dict[str, Any]) -> None:
-        """Insert rows, which have the same columns. The database sets the other columns, and ``seq``."""
-        if rows:
-            text, _ = statement_of(insert_sql(table, tuple(rows[0])))
-            self.connection.executemany(text, rows)
-
-    def update(self, table: Table, key: dict[str, Any], **values: Any) -> int:
-        """Set columns of the rows whose columns equal ``key``; return the number of rows."""
-        return self.execute(update_sql(table, tuple(key), tuple(values)), **key, **values)
-
-    def delete(self, table: Table, **key: Any) -> int:
-        """Delete the rows whose columns equal ``key``; return the number of rows."""
-        return self.execute(delete_sql(table, tuple(key)), **key)
-
-    def one(self, source: Executable, **values: Any) -> tuple[Any, ...] | None:
-        """Return the first row, or ``None``."""
-        return cast("tuple[Any, ...] | None", self._run(source, values).fetchone())
-
-    def value(self, source: Executable, **values: Any) -> Any:
-        """Return the first column of the first row, or ``None``."""
-        row = self.one(source, **values)
-        return None if row is None else row[0]
-
-    def all(self, source: Executable, **values: Any) -> list[tuple[Any, ...]]:
-        """Return all rows."""
-        return self._run(source, values).fetchall()
-
     def _run(self, source: Executable, values: dict[str, Any]) -> sqlite3.Cursor:
         text, constants = statement_of(source)
         return self.connection.execute(text, {**constants, **values})
+
+    def _run_many(self, source: Executable, rows: list[dict[str, Any]]) -> None:
+        text, _ = statement_of(source)
+        self.connection.executemany(text, rows)
+
+    def lock_rollouts(self, rollout_ids: Iterable[str]) -> None:
+        """Do nothing: one process writes the file, one transaction at a time."""
+
+    def keep_order(self, table: Table) -> None:
+        """Do nothing, for the same reason."""
 
     def size_bytes(self) -> int:
         """Return the size of the database in bytes, without the write-ahead log."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from agentlightning.store.base import StoreError
+from agentlightning.store.sql.writer import PartialWrite, Touched, nothing, run_to_end
 
 T = TypeVar("T")
 _POLL_SECONDS = 1.0
@@ -37,11 +38,7 @@ class _PendingWrite:
         self.work, self.result, self.future = work, result, future
 
 
-class PartialWrite(Exception):
-    """A call of a batch failed after it had changed something."""
-
-
-class Writer:
+class SQLiteWriter:
     """Runs reads and writes on the loop that owns the connection.
 
     The writer calls ``on_rollback`` whenever it rolls work back, and ``check`` before each commit; a
@@ -72,8 +69,10 @@ class Writer:
         self.closed = False
         self.commits = 0
 
-    async def write(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in this turn's transaction; return its result after the commit."""
+    async def write(self, work: Callable[[], T], touched: Callable[[], Touched] = nothing) -> T:
+        """Run ``work`` in this turn's transaction; return its result after the commit. Nobody else writes the
+        file, so that nothing is locked for what is ``touched``.
+        """
         if self._batch_mode is not None:
             return self._write_in_batch(work)
         if self._other_loop_owns():
@@ -121,22 +120,9 @@ class Writer:
         """
         self._batch_mode = "savepoints" if savepoints else "plain"
         try:
-            return [self._run_to_end(make()) for make in coroutines]
+            return [run_to_end(make()) for make in coroutines]
         finally:
             self._batch_mode = None
-
-    @staticmethod
-    def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            coroutine.send(None)
-        except StopIteration as done:
-            return done.value
-        except PartialWrite:
-            raise
-        except Exception as error:
-            return error
-        coroutine.close()
-        raise RuntimeError("a part of a batch waited")
 
     def _write_in_batch(self, work: Callable[[], T]) -> T:
         """Run the write of one call of a batch."""

@@ -1,0 +1,211 @@
+"""Signs of life of attempts, and the end of attempts that exceed their limits.
+
+Limits count from the later of the last sign of life and the opening of the store, and leave out what the
+store slept since (:mod:`..stalls`): a worker may have been alive while the store was down or stood still.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
+
+from agentlightning.store.base import StoreError
+from agentlightning.store.sql import schema
+from agentlightning.store.sql.cache import StoreCache
+from agentlightning.store.sql.clock import Clock, ExpiryTimer, Timer
+from agentlightning.store.sql.core import StoreRefusal, write
+from agentlightning.store.sql.database import Database
+from agentlightning.store.sql.queue.attempts import AttemptStore
+from agentlightning.store.sql.stalls import LoopWatch
+from agentlightning.store.sql.statements import given, least
+from agentlightning.store.sql.waiters import Waiters
+from agentlightning.store.sql.writer import Writer
+from agentlightning.types import AttemptStatus
+
+_log = logging.getLogger(__name__)
+TIMEOUT_GRACE_SECONDS = 10.0
+"""Seconds that a runner has to report a timeout before the store ends the attempt itself."""
+_RETRY_SECONDS = 5.0
+"""Seconds until the next try after a failed one."""
+_a, _r = schema.attempts, schema.rollouts
+_HELD = select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT))
+_AHEAD: Any = literal_column("5.0")
+"""Seconds by which the clock of another process may be ahead."""
+_opened: Any = bindparam("opened")
+_now: Any = bindparam("now")
+
+
+def _since(time: Any) -> Any:
+    """Return ``time`` if it lies between the opening of the store and now, else the opening. The clock may
+    have been set, and a worker that is alive needs time to say so.
+    """
+    return case((time.between(_opened, _now + _AHEAD), time), else_=_opened)
+
+
+_sign_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time))
+_start_at = _since(_a.c.start_time)
+_silent_at = _sign_at + _r.c.unresponsive_seconds
+_NEVER = 1e18
+_timed_out_at = _start_at + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
+_ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
+_LIMITS = (
+    select(_a.c.rollout_id, _a.c.attempt_id, _sign_at, _silent_at, _start_at, _timed_out_at)
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_ALIVE)
+)
+_OVERDUE = _LIMITS.where(or_(_silent_at <= _now, _timed_out_at <= _now))
+"""Attempts that are overdue unless the store slept meanwhile."""
+_NEXT_DUE = (
+    select(func.min(least(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
+    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
+    .where(_ALIVE)
+)
+_CLAMP_FUTURE = (
+    update(_a)
+    .where(
+        text("attempts." + schema.OPEN_ATTEMPT),
+        or_(_a.c.start_time > _opened, _a.c.last_heartbeat_time > _opened),
+    )
+    .values(
+        start_time=least(_a.c.start_time, _opened),
+        last_heartbeat_time=least(_a.c.last_heartbeat_time, _opened),
+    )
+)
+
+
+class _Limits(NamedTuple):
+    """An attempt, its last sign of life, its start, and when each of its limits ends it; ``None``: never."""
+
+    rollout_id: str
+    attempt_id: str
+    sign: float
+    silent_at: float | None
+    start: float
+    timed_out_at: float | None
+
+
+class ExpiryStore(AttemptStore):
+    """Attempts under limits."""
+
+    def __init__(
+        self, db: Database, writer: Writer, clock: Clock, cache: StoreCache, waiters: Waiters
+    ) -> None:
+        super().__init__(db, writer, clock, cache, waiters)
+        self.timer: Timer = ExpiryTimer(self._expire_due)
+        self.watch = LoopWatch(clock, lambda: self.cache.next_due != math.inf)
+        self.opened = clock()
+        """When limits began to count, by ``clock``."""
+
+    def _begin_limits(self) -> None:
+        """Count all limits from now on. Times in the future would lengthen them: the clock was set back."""
+        self.opened = self.clock()
+        self.cache.next_due = None
+        self.db.execute(_CLAMP_FUTURE, opened=self.opened)
+
+    def _keeps_time(self) -> bool:
+        """Return whether this process ends overdue attempts."""
+        return True
+
+    @write
+    def heartbeat(
+        self,
+        worker_id: str,
+        attempt_ids: Sequence[str] = (),
+        stats: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> list[str]:
+        """Note a sign of life of a worker and of the attempts it runs.
+
+        Return the attempts it has lost (ended, fenced, unknown). It should stop them: their writes are
+        refused.
+        """
+        now = self.clock()
+        self._set_worker(worker_id, "busy" if attempt_ids else "idle", stats)
+        return [attempt_id for attempt_id in attempt_ids if not self._heartbeat_attempt(attempt_id, now)]
+
+    def _heartbeat_attempt(self, attempt_id: str, now: float) -> bool:
+        row = self.db.one(_HELD, attempt_id=attempt_id)
+        if row is None:
+            return False
+        try:
+            self._touch(row[0], self._writable_attempt(row[0], attempt_id, "heartbeat"), now)
+        except StoreRefusal:  # the result names it; nothing was lost, so nothing is counted
+            return False
+        return True
+
+    def _end_overdue(self, now: float) -> int:
+        self.watch.look()
+        if self.cache.next_due is not None and now < self.cache.next_due:
+            return 0
+        overdue = [(one, due) for one in self._locked_overdue(now) if (due := self._due(one))[0] <= now]
+        for one, (_, silent) in overdue:
+            state = self._state(one.rollout_id, one.attempt_id)
+            assert state is not None
+            if silent:
+                status = AttemptStatus.UNRESPONSIVE
+                why = f"no sign of life within unresponsive_seconds ({state.config.unresponsive_seconds:g} s)"
+            else:
+                status = AttemptStatus.TIMEOUT
+                why = f"longer than timeout_seconds ({state.config.timeout_seconds:g} s)"
+            self._end_and_move_on(state, status, now, f"{status}: {why}")
+        self.cache.next_due = None
+        self._next_due()  # so that polls of an empty queue do not search the live attempts
+        return len(overdue)
+
+    def _locked_overdue(self, now: float) -> list[_Limits]:
+        """Return the attempts that may be overdue. Nobody else ends or hears of them before the commit."""
+        asked = {"now": now, "opened": self.opened}
+        found = {row[1]: row[0] for row in self.db.all(_OVERDUE, **asked)}
+        if not found:
+            return []
+        self.db.lock_rollouts(found.values())
+        return [_Limits(*row) for row in self.db.all(_OVERDUE, **asked) if row[1] in found]
+
+    def _due(self, one: _Limits) -> tuple[float, bool]:
+        """Return when an attempt is overdue, with the time that the store slept, and whether by silence."""
+        silent_at = math.inf if one.silent_at is None else one.silent_at + self.watch.slept(one.sign)
+        timed_out = math.inf if one.timed_out_at is None else one.timed_out_at + self.watch.slept(one.start)
+        return min(silent_at, timed_out), silent_at <= timed_out
+
+    def _next_due(self) -> float | None:
+        """Return the time at which the next live attempt will be overdue without a sign of life; ``None``:
+        never.
+        """
+        if self.cache.next_due is None:
+            due = self._next_due_after_stalls() if self.watch.stalls else self._next_due_without_stalls()
+            self.cache.next_due = math.inf if due is None or due >= _NEVER else due
+        return None if math.isinf(self.cache.next_due) else self.cache.next_due
+
+    def _next_due_without_stalls(self) -> float | None:
+        due: float | None = self.db.value(_NEXT_DUE, now=self.clock(), opened=self.opened)
+        return due
+
+    def _next_due_after_stalls(self) -> float | None:
+        """Look at each live attempt, and forget the stalls that no limit reaches back to."""
+        alive = [_Limits(*row) for row in self.db.all(_LIMITS, now=self.clock(), opened=self.opened)]
+        self.watch.forget(min((min(one.sign, one.start) for one in alive), default=math.inf))
+        return min((self._due(one)[0] for one in alive), default=None)
+
+    async def expire(self, now: float | None = None) -> int:
+        """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
+        return await self._write("expire", lambda: self._end_overdue(self.clock() if now is None else now))
+
+    async def _expire_due(self) -> float | None:
+        """End overdue attempts, for the timer. Return the seconds until the next attempt is overdue."""
+        try:
+            await self.expire()
+            due = await self.writer.read(self._next_due)
+        except StoreError:
+            _log.exception("overdue attempts could not be ended; the next try is in %g s", _RETRY_SECONDS)
+            return _RETRY_SECONDS
+        return None if due is None else due - self.clock()
+
+    def _ensure_timer(self) -> None:
+        """Set the timer for a caller that waits for attempts to end."""
+        if not self.timer.armed and (due := self._next_due()) is not None:
+            self.timer.arm(due - self.clock())

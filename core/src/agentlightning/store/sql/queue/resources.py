@@ -1,0 +1,145 @@
+"""Resources: named, versioned bundles given to agents.
+
+Invariant: a version is never changed; an update adds the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import and_, bindparam, func, select
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import RESERVED_IDS, check_count
+from agentlightning.store.pages import check_limit
+from agentlightning.store.sql import schema
+from agentlightning.store.sql.core import StoreCore, read, write
+from agentlightning.store.sql.statements import given
+from agentlightning.types import LLM, JsonResource, PromptTemplate, Resource, Resources, new_id
+
+Row = tuple[Any, ...]
+Given = dict[str, Resource | str | dict[str, Any]]
+_t = schema.resources
+_COLUMNS = (_t.c.resources_id, _t.c.version, _t.c.create_time, _t.c.data)
+_LATEST = select(*_COLUMNS).order_by(_t.c.seq.desc()).limit(1)
+_GET = (
+    select(*_COLUMNS)
+    .where(given(_t.c.resources_id), _t.c.version == func.coalesce(bindparam("wanted"), _t.c.version))
+    .order_by(_t.c.version.desc())
+    .limit(1)
+)
+_id = _t.c.resources_id
+_bundles = (
+    select(_id, func.min(_t.c.seq).label("first"), func.max(_t.c.version).label("newest"))
+    .group_by(_id)
+    .subquery()
+)
+_QUERY = (
+    select(*_COLUMNS)
+    .join(_bundles, and_(_id == _bundles.c.resources_id, _t.c.version == _bundles.c.newest))
+    .order_by(_bundles.c.first.desc())
+)
+_CURSOR = select(func.min(_t.c.seq)).where(given(_id))
+
+
+def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
+    """Return the resource of an object, a string (a prompt template) or a dict (its ``resource_type``, or
+    JSON).
+    """
+    if isinstance(value, (LLM, PromptTemplate, JsonResource)):
+        return value
+    if isinstance(value, str):
+        return PromptTemplate(template=value)
+    if isinstance(value, dict):
+        if "resource_type" not in value:
+            return JsonResource(value=value)
+        try:
+            return cast(Resource, msgspec.convert(value, Resource))
+        except msgspec.ValidationError as error:
+            raise ValueError(f"resources[{name!r}]: {error}") from None
+    raise TypeError(f"resources[{name!r}] must be a resource, a string or a dict, not {type(value).__name__}")
+
+
+class ResourceStore(StoreCore):
+    """Bundles for agents."""
+
+    @write
+    def add_resources(
+        self, resources: Given, *, resources_id: str | None = None, request_id: str | None = None
+    ) -> Resources:
+        """Add a bundle, version 1. It becomes the latest. ``resources_id``: its id, if it is chosen; raise
+        :class:`Conflict` for one that exists.
+        """
+        if resources_id is not None:
+            if resources_id in (*RESERVED_IDS, "latest"):
+                raise ValueError(
+                    f"resources_id {resources_id!r} means something else in a URL: choose another"
+                )
+            if self._resources_row(resources_id) is not None:
+                raise Conflict(f"there are resources {resources_id}: update_resources adds a version")
+        return self._add(resources_id or new_id("rs"), 1, resources)
+
+    @write
+    def update_resources(
+        self, resources_id: str, resources: Given, *, request_id: str | None = None
+    ) -> Resources:
+        """Add the next version of a bundle. It replaces all of the content and becomes the latest."""
+        row = self._require_resources(resources_id)
+        return self._add(resources_id, row[1] + 1, resources)
+
+    def _add(self, resources_id: str, version: int, resources: Given) -> Resources:
+        self.db.keep_order(_t)
+        made = {name: to_resource(name, value) for name, value in resources.items()}
+        columns: dict[str, Any] = {
+            "resources_id": resources_id,
+            "version": version,
+            "create_time": self.clock(),
+        }
+        self.db.insert(_t, {**columns, "data": codec.pack(made)})
+        return Resources(**columns, resources=made)
+
+    @read
+    def get_latest_resources(self) -> Resources | None:
+        """Return the bundle that was added or updated last."""
+        row = self._resources_row(None)
+        return None if row is None else _resources_from_row(row)
+
+    @read
+    def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
+        """Return a bundle in this version, or the newest."""
+        check_count("version", version, 1)
+        return _resources_from_row(self._require_resources(resources_id, version))
+
+    def _resources_row(self, resources_id: str | None, version: int | None = None) -> Row | None:
+        """Return the row of a bundle in a version, or the newest; ``None``: of the latest bundle."""
+        named = {"resources_id": resources_id, "wanted": version}
+        return self.db.one(_LATEST if resources_id is None else _GET, **named)
+
+    def _require_resources(self, resources_id: str, version: int | None = None) -> Row:
+        row = self._resources_row(resources_id, version)
+        if row is None:
+            of = "" if version is None else f" in version {version}"
+            raise NotFound(f"no resources {resources_id}{of}: add_resources first")
+        return row
+
+    @read
+    def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
+        """Return the newest version of each bundle; the bundle that was added last comes first. ``after``:
+        the last id of the page before.
+        """
+        check_limit(limit)
+        query = _QUERY.limit(limit)
+        if after is not None:
+            place = self.db.value(_CURSOR, resources_id=after)
+            if place is None:
+                raise NotFound(f"after: no resources {after}")
+            query = query.where(_bundles.c.first < place)
+        return [_resources_from_row(row) for row in self.db.all(query)]
+
+
+def _resources_from_row(row: Row) -> Resources:
+    resources_id, version, create_time, data = row
+    resources = codec.unpack(data, dict[str, Resource])
+    return Resources(resources_id=resources_id, version=version, create_time=create_time, resources=resources)

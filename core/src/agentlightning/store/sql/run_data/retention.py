@@ -1,0 +1,231 @@
+"""Retention: deletes finished runs, run by run, a few rollouts in each transaction.
+
+Other requests go on between two transactions. Freed pages are used before the database grows; it does not
+shrink. Invariants: a run with a live attempt is not touched. An interrupted deletion goes on where it stopped
+when it is asked for again, because the run's own row is deleted last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Select, bindparam, case, delete, func, literal_column, null, select, text, union_all
+
+from agentlightning.store import codec
+from agentlightning.store.base import Conflict, NotFound, Store, StoreError
+from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.sql import schema
+from agentlightning.store.sql.core import StoreCore
+from agentlightning.store.sql.statements import InJson, given
+
+_log = logging.getLogger(__name__)
+_ROLLOUTS_PER_TRANSACTION = 25
+"""Rollouts deleted in one transaction, with their attempts, spans, calls, counts and fingerprints."""
+_r, _a, _n, _k, _t = schema.rollouts, schema.attempts, schema.runs, schema.resources, schema.steps
+_OF = given(_r.c.run_id)
+_KNOWN = select(_n.c.run_id).where(given(_n.c.run_id))
+_LIVE = (
+    select(_a.c.attempt_id, _a.c.worker_id)
+    .join(_r, _r.c.rollout_id == _a.c.rollout_id)
+    .where(_OF, text(f"attempts.{schema.OPEN_ATTEMPT} AND rollouts.status IN ('preparing', 'running')"))
+    .with_hint(_a, "INDEXED BY attempts_held", "sqlite")
+    .limit(1)
+)
+_WAITING = select(_r.c.rollout_id).where(_OF, text(f"rollouts.{schema.QUEUED}")).with_for_update()
+_NEXT = (
+    select(_r.c.rollout_id, _r.c.seq)
+    .where(_r.c.seq > bindparam("last"))
+    .order_by(_r.c.seq)
+    .limit(_ROLLOUTS_PER_TRANSACTION)
+    .with_for_update()  # no attempt of them writes any more
+)
+_OF_RUN = _NEXT.where(_OF)
+_WITHOUT_RUN = _NEXT.where(_r.c.run_id.is_(None), _r.c.end_time < bindparam("before"))
+_USED = select(_r.c.resources_id).where(_r.c.resources_id.is_not(None)).distinct()
+_LATEST = select(_k.c.resources_id).order_by(_k.c.seq.desc()).limit(1).scalar_subquery()
+_UNUSED = delete(_k).where(
+    InJson(_k.c.resources_id), _k.c.resources_id.not_in(_USED), _k.c.resources_id != _LATEST
+)
+_NOTED = select(schema.meta.c.value).where(given(schema.meta.c.key))
+_DELETE = {
+    table.name: delete(table).where(InJson(table.c.rollout_id))
+    for table in (
+        *(schema.spans, schema.calls, schema.counts, schema.fingerprints, schema.rescored),
+        *(_a, _r),
+    )
+}
+_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, schema.reward_versions, _n)
+_open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
+_activity = union_all(
+    select(
+        _r.c.run_id,
+        func.min(_r.c.start_time).label("created"),
+        func.max(func.coalesce(_r.c.end_time, _r.c.start_time)).label("active"),
+        _open.label("unfinished"),
+    ).group_by(_r.c.run_id),
+    select(_n.c.run_id, _n.c.create_time, _n.c.update_time, literal_column("0")),
+    select(_t.c.run_id, null(), func.max(_t.c.time), literal_column("0")).group_by(_t.c.run_id),
+).subquery()
+_created = func.min(_activity.c.created)
+_RUNS = (
+    select(_activity.c.run_id, func.max(_activity.c.active), func.sum(_activity.c.unfinished))
+    .where(_activity.c.run_id.is_not(None))
+    .group_by(_activity.c.run_id)
+    .having(_created.is_not(None))
+    .order_by(_created, _activity.c.run_id)
+)
+"""Run → its last activity, and the number of its rollouts that have not ended; the oldest run first."""
+
+
+class RetentionStore(StoreCore):
+    """Deletion of finished runs."""
+
+    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
+        """Delete a run with everything it made. Return the number of deleted rows by table.
+
+        Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
+        rollouts use, and the latest resources, stay.
+        """
+        if (known := await self._answer("delete_run", request_id)) is not None:
+            return known
+        deleted = Counter(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
+        deleted.update(await self._delete_all(_OF_RUN, run_id=run_id))
+
+        def last() -> dict[str, int]:
+            found = self._delete_run_rows(run_id)
+            return {name: deleted[name] + found.get(name, 0) for name in {**deleted, **found}}
+
+        return await self._write("delete_run", last, request_id, dict[str, int])
+
+    async def _answer(self, method: str, request_id: str | None) -> dict[str, int] | None:
+        """Return the remembered answer of a request that was sent before."""
+        found = await self.writer.read(lambda: self._find_answer(method, request_id))
+        return None if found is None else dict(codec.unpack(found, dict[str, int]))
+
+    async def prune(
+        self,
+        *,
+        older_than: float | None = None,
+        keep_runs: int | None = None,
+        run_id: str | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, int]:
+        """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
+        ``keep_runs``. Return the number of deleted rows by table; ``kept``: runs that are due, but have work
+        queued or under way.
+
+        ``older_than`` also deletes rollouts of no run that ended before.
+        """
+        if run_id is not None:
+            if older_than is not None or keep_runs is not None:
+                raise ValueError("prune: give run_id alone, or older_than and keep_runs")
+            return await self.delete_run(run_id, request_id=request_id)
+        if older_than is None and keep_runs is None:
+            raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
+        check_seconds("older_than", older_than)
+        check_count("keep_runs", keep_runs)
+        if (known := await self._answer("prune", request_id)) is not None:
+            return known
+        deleted: Counter[str] = Counter()
+        chosen, kept = await self.writer.read(lambda: self._choose(older_than, keep_runs))
+        for chosen_id in chosen:
+            try:
+                deleted.update(await self.delete_run(chosen_id))
+            except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
+                kept += 1
+        if older_than is not None:
+            deleted.update(await self._delete_all(_WITHOUT_RUN, before=self.clock() - older_than))
+        return await self._write("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
+
+    def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
+        """Return the runs to delete, oldest first, and the number of due runs that are not finished."""
+        due = self.db.all(_RUNS)
+        if keep_runs is not None:
+            due = due[: max(0, len(due) - keep_runs)]
+        if older_than is not None:
+            limit = self.clock() - older_than
+            due = [row for row in due if row[1] <= limit]
+        finished = [run_id for run_id, _, unfinished in due if not unfinished]
+        return finished, len(due) - len(finished)
+
+    def _begin_deletion(self, run_id: str) -> dict[str, int]:
+        """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
+        may lease a rollout that is about to be deleted.
+        """
+        if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_OF_RUN, run_id=run_id, last=-1)):
+            raise NotFound(f"no run {run_id}")
+        self._refuse_live(run_id)
+        used = {row[0] for row in self.db.all(_USED.where(_OF), run_id=run_id)}
+        used.update(json.loads(self._take_note(run_id)))
+        self.db.insert(schema.meta, {"key": f"deleting:{run_id}", "value": json.dumps(sorted(used))})
+        return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
+
+    def _take_note(self, run_id: str) -> str:
+        """Return the JSON list of the resources that a run under deletion used, and delete that note."""
+        key = f"deleting:{run_id}"
+        noted = self.db.value(_NOTED, key=key)
+        self.db.delete(schema.meta, key=key)
+        return "[]" if noted is None else str(noted)
+
+    def _delete_run_rows(self, run_id: str) -> dict[str, int]:
+        deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
+        return {**deleted, "resources": self.db.execute(_UNUSED, ids=self._take_note(run_id))}
+
+    def _refuse_live(self, run_id: str | None) -> None:
+        live = self.db.one(_LIVE, run_id=run_id)
+        if live is not None:
+            raise Conflict(
+                f"run {run_id} is at work: attempt {live[0]} of worker {live[1]} is live. Let it end, or "
+                "cancel its rollouts, then delete the run"
+            )
+
+    async def _delete_all(self, query: Select[Any], **values: Any) -> Counter[str]:
+        """Delete the rollouts of a query, a few in each transaction."""
+        deleted: Counter[str] = Counter()
+        last = -1
+        while True:
+            piece = partial(self._delete_piece, query, last=last, **values)
+            done, last = await self._write("prune", piece)
+            if not done["rollouts"]:
+                return deleted
+            deleted.update(done)
+
+    def _delete_piece(self, query: Select[Any], **values: Any) -> tuple[dict[str, int], int]:
+        """Delete the next rollouts of a query. Return the number of deleted rows, and the last rollout."""
+        rows = self.db.all(query, **values)
+        self._refuse_live(values.get("run_id"))
+        return self._delete([row[0] for row in rows]), rows[-1][1] if rows else values["last"]
+
+    def _delete(self, ids: Sequence[str]) -> dict[str, int]:
+        """Delete rollouts with everything they made. Return the number of deleted rows by table."""
+        for rollout_id in ids:
+            self.cache.attempts.pop(rollout_id, None)
+            self.waiters.notify_ended(rollout_id)
+        which = json.dumps(ids)
+        return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
+
+
+async def keep_pruned(
+    store: Store,
+    *,
+    older_than: float | None,
+    keep_runs: int | None,
+    report: Callable[[dict[str, int]], None],
+    every: float = 3600.0,
+) -> None:
+    """Prune at once and then every ``every`` seconds, until cancelled. ``report`` gets the counts."""
+    while True:
+        try:
+            deleted = await store.prune(older_than=older_than, keep_runs=keep_runs)
+        except StoreError:
+            _log.exception("old runs could not be deleted; the next try is in %g s", every)
+        else:
+            if any(n for name, n in deleted.items() if name != "kept"):
+                report(deleted)
+        await asyncio.sleep(every)

@@ -1,0 +1,59 @@
+"""The schema version of a file: made, migrated, or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+
+from agentlightning.store.base import StoreError
+from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, refuse_newer
+from agentlightning.store.sqlite.file.migrations import MIGRATIONS, Migration
+
+
+def version_of(connection: sqlite3.Connection) -> int | None:
+    """Return the schema version of a file; ``None``: an empty file."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
+            raise StoreError(
+                "this SQLite file belongs to another program: it has tables, but no table 'meta'"
+            )
+        return None
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None:
+        raise StoreError("this SQLite file has a table 'meta' without a schema_version: not a store of ours")
+    return int(row[0])
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make all tables and indices, inside the caller's transaction."""
+    for statement in _statements():
+        connection.execute(statement)
+    connection.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+
+
+@cache
+def _statements() -> tuple[str, ...]:
+    """Return the SQL of all tables and indices. To compile it takes longer than to run it."""
+    return tuple(creation(sqlite_dialect()))
+
+
+def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring a file to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
+    target = len(migrations) + 1
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)
+        if version is None:
+            create(connection)
+        else:
+            refuse_newer(version, target)
+            for step in range(version, target):
+                migrations[step - 1](connection)
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
