@@ -1,10 +1,11 @@
-"""One run of the comparison: evaluate, train with one recipe, evaluate. The last line is one JSON object.
+"""One run of the comparison: train with one recipe, then evaluate. The last line is one JSON object.
 
     python bench/algorithms/one.py --task calc_x --recipe grpo --seed 1
 
 Every recipe gets the same number of rollouts a step, as groups of ``GROUP``, or as tasks of one rollout each
 if it compares no groups. ``--stored`` names the folder of a run whose rollouts ``sft``, ``rejection`` and
-``dpo`` learn from; they make as many optimizer steps. Both evaluations are of the same held-out tasks. Where
+``dpo`` learn from; they make as many optimizer steps. ``--recipe start`` trains nothing: it evaluates the
+policy that all others of this task and seed start from. All evaluations are of the same held-out tasks. Where
 the start policy plays legal moves at random (werewolf), evaluations sample, as training does; else they are
 greedy.
 """
@@ -15,11 +16,11 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.stored.learning import stored_recipe
 from agentlightning.cli.config_options import read
 from agentlightning.recipes import get
@@ -37,23 +38,49 @@ GROUP = 8
 """Rollouts of a group, for recipes that compare the rollouts of a task."""
 
 
+START = "start"
+"""The name of the run that evaluates the start policy."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """An agent with tasks and a start policy, trained with the learning rate of its example."""
+    """An agent with tasks and a start policy, and the budget that every recipe gets."""
 
-    config: Path
+    config: str
+    """The example's configuration, in the repository."""
     steps: int
     rollouts: int
     """Of a step, for every recipe."""
     held_out: int
     greedy: bool
     """Whether evaluations are greedy."""
+    sets: tuple[str, ...] = ()
+    """What else differs from the example's configuration."""
 
 
 TASKS = {
-    "calc_x": Task(ROOT / "examples" / "calc_x" / "cpu.yaml", 16, 64, 128, True),
-    "werewolf": Task(ROOT / "examples" / "werewolf" / "cpu.yaml", 12, 32, 128, False),
+    "calc_x": Task("examples/calc_x/cpu.yaml", 6, 32, 96, True, ("environment.val.args.limit=96",)),
+    "werewolf": Task(
+        "examples/werewolf/cpu.yaml",
+        10,
+        32,
+        96,
+        False,
+        (
+            "environment.train.args.preset=mini5",
+            "environment.val.args.preset=mini5",
+            "environment.val.args.n=96",
+        ),
+    ),
 }
+"""``werewolf``: the game of five, whose one wolf decides about four times a game."""
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Everything that a kept result depends on besides recipe and seed."""
+    return json.loads(
+        json.dumps({**asdict(TASKS[name]), "group": GROUP, "batch": STORED_BATCH, "stored": STORED})
+    )
 
 
 def recipe_of(name: str) -> Recipe:
@@ -68,55 +95,55 @@ def sets_of(task: Task, recipe: Recipe, seed: int, output: Path) -> list[str]:
         f"training.steps={task.steps}",
         f"training.batch_size={task.rollouts // recipe.group_size}",
         f"training.seed={seed}",
-        f"environment.val.args.{'limit' if task.greedy else 'n'}={task.held_out}",
         "backend.options.threads=1",
         "backend.options.engine_threads=1",
+        "backend.options.engine=thread",
         f"output={output}",
         "trackers=[files]",
+        *task.sets,
     ]
 
 
-async def measure(context: Context, tasks: Any, name: str, greedy: bool) -> Evaluation:
-    """An evaluation of the present policy on the held-out tasks."""
-    return await context.evaluate(tasks, name=name, greedy=greedy)
-
-
-async def one(task: Task, name: str, seed: int, output: Path, stored: str | None) -> dict[str, Any]:
-    """Evaluate, train, evaluate, in one run."""
-    recipe = stored_recipe(name) if name in STORED else recipe_of(name)
-    config = from_fields({"recipe": {}}, read(task.config, sets_of(task, recipe, seed, output)))
+async def one(name: str, recipe_name: str, seed: int, output: Path, stored: str | None) -> dict[str, Any]:
+    """Train and evaluate, in one run; return what is kept of it."""
+    task = TASKS[name]
+    learns_from_stored, started = recipe_name in STORED, time.monotonic()
+    recipe = (
+        stored_recipe(recipe_name) if learns_from_stored else recipe_of(recipe_name.replace(START, "grpo"))
+    )
+    config = from_fields({"recipe": {}}, read(ROOT / task.config, sets_of(task, recipe, seed, output)))
     trainer, agent, train, val = configure(config)
-    trainer.algorithm = name if name in STORED else recipe
-    if name in STORED:
-        trainer.settings = {"runs": [stored], **STORED[name]}
+    trainer.algorithm = recipe_name if learns_from_stored else recipe
+    if learns_from_stored:
+        trainer.settings = {"runs": [stored], **STORED[recipe_name]}
         trainer.batch_size = STORED_BATCH
     async with trainer.session(agent, train, val) as context:
-        before = await measure(context, val, "before", task.greedy)
-        context.val = ()
-        algorithm = algorithm_of(trainer.config, trainer.plugins, trainer)
-        summary = await context.guard(algorithm.run(context))
-        after = await measure(context, val, "after", task.greedy)
+        context.val, summary = (), {}
+        if recipe_name != START:
+            algorithm = algorithm_of(trainer.config, trainer.plugins, trainer)
+            summary = await context.guard(algorithm.run(context))
+        found = await context.evaluate(val, name="after", greedy=task.greedy)
         steps = await context.store.query_steps(context.run_id)
-        store = context.folder
-    return result(before, after, summary, steps, str(store))
-
-
-def result(
-    before: Evaluation, after: Evaluation, summary: dict[str, Any], steps: list[Any], folder: str
-) -> dict[str, Any]:
-    """The last line."""
-    curve = [round(step.metrics.get("reward_mean", float("nan")), 4) for step in steps]
+        folder = context.folder
+    about = {"task": name, "recipe": recipe_name, "seed": seed, "settings": settings(name)}
     return {
-        "before": before.reward,
-        "after": after.reward,
-        "ci_before": before.ci and list(before.ci),
-        "ci_after": after.ci and list(after.ci),
-        "n": after.n,
-        "failed": [before.failed, after.failed],
-        "curve": curve,
-        "train_seconds": summary["train_seconds"],
-        "tokens_trained": summary["totals"]["tokens_trained"],
-        "folder": folder,
+        **about,
+        **result(found, summary, steps),
+        "folder": str(folder),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def result(found: Evaluation, summary: dict[str, Any], steps: list[Any]) -> dict[str, Any]:
+    """The figures of a run."""
+    return {
+        "reward": found.reward,
+        "ci": found.ci and list(found.ci),
+        "n": found.n,
+        "failed": found.failed,
+        "curve": [round(step.metrics.get("reward_mean", float("nan")), 4) for step in steps],
+        "tokens_trained": summary["totals"]["tokens_trained"] if summary else 0,
+        "not_trained": summary.get("failures", {}),
         "left_out": summary.get("stored", {}).get("left_out", {}),
         "items": summary.get("stored", {}).get("items"),
     }
@@ -129,14 +156,12 @@ def main() -> None:
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--stored", help="folder of the run that sft, rejection and dpo learn from")
-    parser.add_argument("--keep", type=Path, help="file that the last line is also written to")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-algorithms")
     asked = parser.parse_args()
-    found = asyncio.run(one(TASKS[asked.task], asked.recipe, asked.seed, asked.output, asked.stored))
-    line = json.dumps({"task": asked.task, "recipe": asked.recipe, "seed": asked.seed, **found})
-    if asked.keep:
-        asked.keep.write_text(line + "\n")
-    print(line, flush=True)
+    print(
+        json.dumps(asyncio.run(one(asked.task, asked.recipe, asked.seed, asked.output, asked.stored))),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,40 +1,44 @@
-"""Learning curves of every recipe on calc_x and the small werewolf game, with the same budget of rollouts.
+"""Learning curves of every recipe on calc_x and a small werewolf game, with the same budget of rollouts.
 
-    python bench/algorithms/run.py [--recipes "grpo rloo"] [--seeds "1 2 3"] [--tasks calc_x] [--write]
+    python bench/algorithms/run.py [--recipes "grpo rloo"] [--seeds "1 2 3"] [--tasks calc_x]
 
-Each run is a process of its own (``one.py``), two at a time; what a finished run printed is kept in
-``runs/bench-algorithms``, and is not run again. ``sft``, ``rejection`` and ``dpo`` learn from the rollouts
-that the run of ``grpo`` with the same task and seed left in its store. ``--write`` keeps the figures in
-``bench/results/algorithms.json``, and the plot in ``docs/images/algorithms.svg``; ``--kept`` shows what
-finished runs there are, and runs nothing. The last line is one JSON object.
+Each run (``one.py``) is a process of its own, forked from one that has imported everything. What a finished
+run found is kept in the folder ``--keep`` (default ``runs/bench-algorithms``) and is not run again, so that an
+interrupted comparison goes on where it was; what was kept with another budget is not counted. ``sft``,
+``rejection`` and ``dpo`` learn from the rollouts that the run of ``grpo`` with the same task and seed left in
+its store. ``--kept`` shows what finished runs there are, and runs nothing. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib
 import json
-import subprocess
+import multiprocessing
+import os
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from record import RESULTS, machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process that forks must have no threads of torch
+HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(HERE.parent), str(ROOT / "examples")]
 
 from agentlightning.recipes import RECIPES
-from algorithms.summary import plot, summary, table
+from algorithms.one import START, STORED, TASKS, one, settings
+from algorithms.summary import summary, table
 
-HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 KEPT = ROOT / "runs" / "bench-algorithms"
-TASKS = ("calc_x", "werewolf")
-STORED = ("sft", "rejection", "dpo")
 SOURCE = "grpo"
 """The recipe whose stored rollouts the others learn from."""
 RL = [name for name, factory in sorted(RECIPES.items()) if not factory().critic]
 """A critic needs verl, which is no part of a run on a laptop."""
+IMPORTED = ("agl_local.driver", "calc_x.agent", "werewolf.agent", "werewolf.players.scope")
+"""What each run would import: seconds, which are spent once."""
 Run = tuple[str, str, int]
 """Task, recipe, seed."""
 
@@ -48,81 +52,126 @@ def runs(tasks: Sequence[str], recipes: Sequence[str], seeds: Sequence[int]) -> 
             if any(r in STORED for r in recipes) and SOURCE not in fresh:
                 fresh = [SOURCE, *fresh]
             fresh.sort(key=lambda recipe: recipe != SOURCE)
-            stages += [[(task, r, seed) for r in fresh], [(task, r, seed) for r in recipes if r in STORED]]
+            stages.append([(task, r, seed) for r in (START, *fresh)])
+            stages.append([(task, r, seed) for r in recipes if r in STORED])
     return [stage for stage in stages if stage]
 
 
-def finished(run: Run) -> dict[str, Any] | None:
-    """What a run printed, if it is kept."""
-    file = _file(run)
-    return json.loads(file.read_text()) if file.exists() else None
+class Kept:
+    """The folder of finished runs: a file each, complete or not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def file(self, run: Run, ending: str = "json") -> Path:
+        return self.folder / "{}-{}-{}.{}".format(*run, ending)
+
+    def finished(self, run: Run) -> dict[str, Any] | None:
+        """What a run found, if it is kept and had the present budget."""
+        try:
+            found: dict[str, Any] = json.loads(self.file(run).read_text())
+        except FileNotFoundError:
+            return None
+        return found if found["settings"] == settings(run[0]) else None
+
+    def write(self, run: Run, found: dict[str, Any]) -> None:
+        passing = self.file(run, "part")
+        passing.write_text(json.dumps(found) + "\n")
+        os.replace(passing, self.file(run))
 
 
-def _file(run: Run) -> Path:
-    return KEPT / "{}-{}-{}.json".format(*run)
+def work(run: Run, folder: Path, stored: str | None) -> None:
+    """Do one run in this process, which is forked for it; what it prints goes into a file of its own."""
+    kept = Kept(folder)
+    with kept.file(run, "log").open("w", buffering=1) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        kept.write(run, asyncio.run(one(*run, folder / "stores", stored)))
 
 
-def _shown(run: dict[str, Any]) -> dict[str, Any]:
-    """A run for the committed results, without the place of its store."""
-    return {name: value for name, value in run.items() if name != "folder"}
-
-
-def execute(run: Run) -> str | None:
-    """Do one run and keep its result; return why it failed, if it did."""
-    if finished(run) is not None:
+def execute(run: Run, kept: Kept, limit: float) -> str | None:
+    """Do one run in a process of its own; return why it failed, if it did."""
+    if kept.finished(run) is not None:
         return None
-    task, recipe, seed = run
-    command = [sys.executable, str(HERE / "one.py"), "--task", task, "--recipe", recipe, "--seed", str(seed),
-               "--output", str(KEPT / "stores"), "--keep", str(_file(run))]  # fmt: skip
-    if recipe in STORED:
-        source = finished((task, SOURCE, seed))
+    stored = None
+    if run[1] in STORED:
+        source = kept.finished((run[0], SOURCE, run[2]))
         if source is None:
             return f"{SOURCE} with this task and seed did not finish"
-        command += ["--stored", source["folder"]]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["no message"])[-1]
-    result = json.loads(done.stdout.strip().splitlines()[-1])
-    print(
-        f"{task:9} {recipe:12} seed {seed}: {result['before']:.3f} → {result['after']:.3f}", file=sys.stderr
-    )
+        stored = source["folder"]
+    began = time.monotonic()
+    process = multiprocessing.get_context("forkserver").Process(target=work, args=(run, kept.folder, stored))
+    process.start()
+    process.join(limit)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return f"not finished after {limit:g} s"
+    found = kept.finished(run)
+    if process.exitcode or found is None:
+        lines = kept.file(run, "log").read_text().strip().splitlines() or ["no message"]
+        return f"ended with status {process.exitcode}: {lines[-1]}"
+    task, recipe, seed = run
+    took = time.monotonic() - began
+    print(f"{task:9} {recipe:12} seed {seed}: {found['reward']:.3f} after {took:.0f} s", file=sys.stderr)
     return None
 
 
-def main() -> int:
-    """Do what is missing, then show all."""
+def compare(wanted: list[list[Run]], kept: Kept, asked: argparse.Namespace) -> dict[str, str]:
+    """Do what is missing, ``asked.workers`` runs at a time; return why runs failed."""
+    failed: dict[str, str] = {}
+    for stage in wanted:
+        with ThreadPoolExecutor(asked.workers) as pool:
+            for run, why in zip(
+                stage, pool.map(lambda run: execute(run, kept, asked.limit), stage), strict=True
+            ):
+                if why is not None:
+                    failed["{} {} seed {}".format(*run)] = why
+                    print(f"{run}: {why}", file=sys.stderr)
+    return failed
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recipes", default="", help="default: all")
     parser.add_argument("--seeds", default="", help="default: 1 2 3")
     parser.add_argument("--tasks", default="", help=f"default: {' '.join(TASKS)}")
-    parser.add_argument("--write", action="store_true", help="keep table and plot")
+    parser.add_argument("--keep", type=Path, default=KEPT, help="folder of finished runs")
     parser.add_argument("--kept", action="store_true", help="run nothing: show what is kept")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds after which a run is given up")
     asked = parser.parse_args()
-    recipes = asked.recipes.split() or [*RL, *STORED]
-    if unknown := sorted({*recipes} - {*RL, *STORED}):
-        parser.error(f"no recipe {unknown[0]!r} runs here; known: {', '.join([*RL, *STORED])}")
-    tasks, seeds = asked.tasks.split() or list(TASKS), [int(s) for s in asked.seeds.split() or (1, 2, 3)]
-    KEPT.mkdir(parents=True, exist_ok=True)
-    failed: dict[str, str] = {}
-    wanted = runs(tasks, recipes, seeds)
-    for stage in [] if asked.kept else wanted:
-        with ThreadPoolExecutor(2) as pool:
-            for run, why in zip(stage, pool.map(execute, stage), strict=True):
-                if why is not None:
-                    failed["{} {} seed {}".format(*run)] = why
-                    print(f"{run}: {why}", file=sys.stderr)
-    kept = [found for stage in wanted for run in stage if (found := finished(run)) is not None]
-    result = {"recipes": summary(kept), "runs": len(kept), "failed": failed}
+    known = {"recipes": [*RL, *STORED], "tasks": list(TASKS), "seeds": [1, 2, 3]}
+    for name, choices in known.items():
+        given = getattr(asked, name).split() or choices
+        try:
+            setattr(asked, name, [int(one) for one in given] if name == "seeds" else given)
+        except ValueError:
+            parser.error(f"--seeds: {' '.join(given)} are no whole numbers")
+        if name != "seeds" and (unknown := sorted({*given} - {*map(str, choices)})):
+            parser.error(f"--{name}: {unknown[0]!r} does not run here; known: {', '.join(map(str, choices))}")
+    return asked
+
+
+def main() -> int:
+    """Do what is missing, then show all."""
+    asked = arguments()
+    kept = Kept(asked.keep.resolve())
+    wanted = runs(asked.tasks, asked.recipes, asked.seeds)
+    failed = {} if asked.kept else compare(wanted, kept, asked)
+    found = [one for stage in wanted for run in stage if (one := kept.finished(run)) is not None]
+    shown = [{k: v for k, v in one.items() if k not in ("folder", "settings")} for one in found]
+    result = {"recipes": summary(found), "wanted": sum(map(len, wanted)), "failed": failed,
+              "budgets": {task: settings(task) for task in asked.tasks}, "runs": shown}  # fmt: skip
     print(table(result["recipes"]), file=sys.stderr)
-    if asked.write:
-        RESULTS.joinpath("algorithms.json").write_text(
-            json.dumps({**result, "runs": [_shown(run) for run in kept], "machine": machine()}, indent=2)
-            + "\n"
-        )
-        (ROOT / "docs" / "images" / "algorithms.svg").write_text(plot(kept))
     print(json.dumps(result))
-    return 1 if failed or not kept else 0
+    return 1 if failed or not found else 0
 
 
+if __name__ in ("__main__", "__mp_main__") and "--kept" not in sys.argv:
+    for module in IMPORTED:
+        importlib.import_module(module)
 if __name__ == "__main__":
     sys.exit(main())

@@ -45,9 +45,9 @@ class NoBoard(ValueError):
 
 def check_preset(rules: Rules) -> None:
     """Raise :class:`NoBoard` unless there are words for all of a preset."""
-    if rules.name != "mini7":
+    if rules.name not in ("mini5", "mini7"):
         raise NoBoard(
-            f"the board has words for mini7 only, not for {rules.name!r}; use players of kind model"
+            f"the board has words for mini5 and mini7, not for {rules.name!r}; use players of kind model"
         )
 
 

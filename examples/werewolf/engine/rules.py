@@ -1,12 +1,12 @@
 """Presets: which roles are dealt and which rules hold.
 
-``mini7`` and ``classic9`` end by parity: wolves win when they are at least half of the living. ``zh12`` ends
+``mini5``, ``mini7`` and ``classic9`` end by parity: wolves win when they are at least half of the living. ``zh12`` ends
 by 屠边: wolves win when all gods or all villagers are dead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from werewolf.engine.roles import Role
@@ -72,6 +72,7 @@ MINI7 = Rules(
     abstain=False,
     speech="statement",
 )
+MINI5 = replace(MINI7, name="mini5", roles=(Role.WOLF, Role.VILLAGER, Role.VILLAGER, Role.SEER, Role.WITCH))
 ZH12 = Rules(
     name="zh12",
     roles=(
@@ -88,7 +89,7 @@ ZH12 = Rules(
     tie="pk",
     last_words=True,
 )
-PRESETS: dict[str, Rules] = {rules.name: rules for rules in (MINI7, CLASSIC9, ZH12)}
+PRESETS: dict[str, Rules] = {rules.name: rules for rules in (MINI5, MINI7, CLASSIC9, ZH12)}
 
 
 def preset(name: str) -> Rules:
