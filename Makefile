@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -166,6 +166,7 @@ bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's f
 bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns from stored rollouts, with one budget (some: RECIPES="grpo dpo" SEEDS="1"); the last line is JSON
 	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
 
+bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
 	@$(PY) bench/tree/run.py
 

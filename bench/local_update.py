@@ -1,7 +1,7 @@
 """Seconds of the local driver's update phase: 64 rows of 140 tokens on the demos' tiny policy.
 
 Run ``python bench/local_update.py [--threads 1] [--rounds 7]``; prints one JSON object, in which
-``tree_training`` says what is saved by computing equal beginnings once (``tree_training.py``). With
+``tree_training`` says what is saved by computing equal beginnings once (``tree/training.py``). With
 ``--policy FOLDER`` that is all, of that policy; ``--modes trie`` leaves out what takes long.
 
 The rows are those of calc_x in shape: 8 prompts x 8 samples, two calls of one conversation merged into a row,
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tree_training
 from local_engine import VOCAB, tiny_policy
+from tree import training as tree_training
 
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import LanguageModel

@@ -28,6 +28,7 @@ from agentlightning.train.algorithm import algorithm_of
 from agentlightning.train.configured import configure
 from agentlightning.train.fields import from_fields
 from agentlightning.types import Evaluation, Recipe
+from algorithms.summary import START
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED: dict[str, dict[str, Any]] = {"sft": {"minimum": 1.0}, "rejection": {"best": 2}, "dpo": {"beta": 0.1}}
@@ -36,10 +37,6 @@ STORED_BATCH = 16
 """Rollouts, or pairs, of an optimizer step."""
 GROUP = 8
 """Rollouts of a group, for recipes that compare the rollouts of a task."""
-
-
-START = "start"
-"""The name of the run that evaluates the start policy."""
 
 
 @dataclass(frozen=True)

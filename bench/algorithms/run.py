@@ -2,11 +2,12 @@
 
     python bench/algorithms/run.py [--recipes "grpo rloo"] [--seeds "1 2 3"] [--tasks calc_x]
 
-Each run (``one.py``) is a process of its own, forked from one that has imported everything. What a finished
-run found is kept in the folder ``--keep`` (default ``runs/bench-algorithms``) and is not run again, so that an
-interrupted comparison goes on where it was; what was kept with another budget is not counted. ``sft``,
-``rejection`` and ``dpo`` learn from the rollouts that the run of ``grpo`` with the same task and seed left in
-its store. ``--kept`` shows what finished runs there are, and runs nothing. The last line is one JSON object.
+Each run (``one.py``) is a process of its own, forked from one that has imported everything. What a
+finished run found is kept in the folder ``--keep`` (default ``runs/bench-algorithms``) and is not run again,
+so that an interrupted comparison goes on where it was; what was kept with another budget is not counted.
+``sft``, ``rejection`` and ``dpo`` learn from the rollouts that the run of ``grpo`` with the same task and
+seed left in its store. ``--kept`` shows what finished runs there are, and runs nothing. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process that forks must have no threads of torch
-HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(HERE.parent), str(ROOT / "examples")]
+os.environ["OMP_NUM_THREADS"] = "1"  # a process that forks must have no threads of torch
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from agentlightning.recipes import RECIPES
-from algorithms.one import START, STORED, TASKS, one, settings
-from algorithms.summary import summary, table
+from algorithms.one import STORED, TASKS, one, settings
+from algorithms.summary import START, plot, summary, table
 
-KEPT = ROOT / "runs" / "bench-algorithms"
+KEPT = Path(__file__).resolve().parents[2] / "runs" / "bench-algorithms"
 SOURCE = "grpo"
 """The recipe whose stored rollouts the others learn from."""
 RL = [name for name, factory in sorted(RECIPES.items()) if not factory().critic]
@@ -166,6 +167,8 @@ def main() -> int:
     result = {"recipes": summary(found), "wanted": sum(map(len, wanted)), "failed": failed,
               "budgets": {task: settings(task) for task in asked.tasks}, "runs": shown}  # fmt: skip
     print(table(result["recipes"]), file=sys.stderr)
+    (kept.folder / "algorithms.svg").write_text(plot(found))
+    print(f"curves: {kept.folder / 'algorithms.svg'}", file=sys.stderr)
     print(json.dumps(result))
     return 1 if failed or not found else 0
 

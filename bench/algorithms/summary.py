@@ -1,8 +1,10 @@
 """The table and the plot of finished runs.
 
-A recipe's figures are over the held-out tasks of all its seeds together: ``before`` and ``after`` are means
-of rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of ``after``. A recipe has learned on a task if
-this interval lies above that of ``before``.
+A recipe's figures are over the held-out tasks of all its seeds together: ``before`` (of the start policy with
+the same seeds) and ``after`` are means of rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of
+``after``. A recipe has learned on a task if this interval lies above that of ``before``. ``curve`` is the
+mean reward of the training rollouts over all steps, the area under the learning curve, with the least and the
+greatest of the seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 Z = 1.959964
+START = "start"
+"""The name of the run that evaluates the start policy."""
 WIDTH, HEIGHT, LEFT, TOP = 400, 230, 46, 34
 COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
@@ -29,25 +33,34 @@ def wilson(mean: float, n: int) -> tuple[float, float]:
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """``task/recipe`` → before, after and interval over its seeds, and whether it learned."""
+    starts = {(run["task"], run["seed"]): run for run in runs if run["recipe"] == START}
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
-        groups[f"{run['task']}/{run['recipe']}"].append(run)
-    return {name: _one(of) for name, of in sorted(groups.items())}
+        if run["recipe"] != START and (run["task"], run["seed"]) in starts:
+            groups[f"{run['task']}/{run['recipe']}"].append(run)
+    return {
+        name: _one(of, [starts[run["task"], run["seed"]] for run in of])
+        for name, of in sorted(groups.items())
+    }
 
 
-def _one(of: list[dict[str, Any]]) -> dict[str, Any]:
+def _one(of: list[dict[str, Any]], starts: list[dict[str, Any]]) -> dict[str, Any]:
     n = sum(run["n"] for run in of)
-    before, after = (sum(run[when] * run["n"] for run in of) / n for when in ("before", "after"))
-    low, high = wilson(after, n)
+    before, after = (sum(run["reward"] * run["n"] for run in some) / n for some in (starts, of))
+    (low, high), ci_before = wilson(after, n), wilson(before, n)
+    areas = [sum(run["curve"]) / len(run["curve"]) for run in of if run["curve"] and run["items"] is None]
     return {
         "before": round(before, 4),
         "after": round(after, 4),
         "ci": [round(low, 4), round(high, 4)],
-        "ci_before": [round(x, 4) for x in wilson(before, n)],
+        "ci_before": [round(x, 4) for x in ci_before],
+        "curve": round(sum(areas) / len(areas), 4) if areas else None,
+        "curve_seeds": [round(min(areas), 4), round(max(areas), 4)] if areas else None,
         "seeds": sorted(run["seed"] for run in of),
         "n": n,
-        "learned": low > wilson(before, n)[1],
-        "left_out": _sum(run.get("left_out", {}) for run in of),
+        "failed": sum(run["failed"] for run in of),
+        "learned": low > ci_before[1],
+        "left_out": _sum(run["left_out"] for run in of),
     }
 
 
@@ -60,16 +73,20 @@ def _sum(parts: Any) -> dict[str, int]:
 
 
 def table(recipes: dict[str, dict[str, Any]]) -> str:
-    """The summary in Markdown."""
+    """The summary in Markdown: within a task, the best first."""
     lines = [
-        "| task | recipe | before | after | 95 % of after | seeds | learned |",
-        "|---|---|---|---|---|---|---|",
+        "| task | recipe | before | after | 95 % of after | mean training reward (seeds) | seeds | learned |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, r in recipes.items():
+    for name, r in sorted(recipes.items(), key=lambda one: (one[0].split("/")[0], -one[1]["after"])):
         task, recipe = name.split("/")
-        seeds, learned = len(r["seeds"]), "yes" if r["learned"] else "no"
+        seeds, learned = ", ".join(map(str, r["seeds"])), "yes" if r["learned"] else "no"
         scores = f"{r['before']:.3f} | {r['after']:.3f} | {r['ci'][0]:.3f}–{r['ci'][1]:.3f}"
-        lines.append(f"| {task} | `{recipe}` | {scores} | {seeds} | {learned} |")
+        curve = "–"
+        if r["curve"] is not None:
+            least, most = r["curve_seeds"]
+            curve = f"{r['curve']:.3f}" + (f" ({least:.3f}–{most:.3f})" if len(r["seeds"]) > 1 else "")
+        lines.append(f"| {task} | `{recipe}` | {scores} | {curve} | {seeds} | {learned} |")
     return "\n".join(lines)
 
 
@@ -79,7 +96,7 @@ def plot(runs: Sequence[dict[str, Any]]) -> str:
     """
     curves: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        if len(run["curve"]) > 1 and run.get("items") is None:
+        if len(run["curve"]) > 1 and run["items"] is None:
             curves[run["task"]][run["recipe"]].append(run["curve"])
     names = sorted({name for of in curves.values() for name in of})
     panels = [_panel(task, of, names, i) for i, (task, of) in enumerate(sorted(curves.items()))]

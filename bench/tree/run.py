@@ -22,10 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tree_training import HEADERS, measure, router_rows
-
 from agentlightning.types import Row, Segment
 from agl_local.policy.folder import load_policy
+from tree.training import HEADERS, measure, router_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = ROOT / "examples" / "calc_x" / "policy"

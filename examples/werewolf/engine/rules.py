@@ -1,7 +1,7 @@
 """Presets: which roles are dealt and which rules hold.
 
-``mini5``, ``mini7`` and ``classic9`` end by parity: wolves win when they are at least half of the living. ``zh12`` ends
-by 屠边: wolves win when all gods or all villagers are dead.
+``mini5``, ``mini7`` and ``classic9`` end by parity: wolves win when they are at least half of the living.
+``zh12`` ends by 屠边: wolves win when all gods or all villagers are dead.
 """
 
 from __future__ import annotations

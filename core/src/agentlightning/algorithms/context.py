@@ -20,6 +20,7 @@ from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.gateway import Gateway
+from agentlightning.gateway.admission.spending import Spending
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import Driver
@@ -110,6 +111,15 @@ class Context:
         """Return the names of the trained policies."""
         return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
 
+    @property
+    def spending(self) -> Spending:
+        """Return what the run's calls have spent, and their budget."""
+        return self.gateway.spending
+
+    def spent(self) -> dict[str, Any]:
+        """Return ``{"budget": …}`` for the run's record and summary; nothing for a run without a budget."""
+        return {"budget": self.spending.summary()} if self.spending.given else {}
+
     async def publish(self) -> None:
         """Store the resources of agents: endpoints of the policy and of the scripted policies."""
         for name in (self.policy, *self.headroom):
@@ -176,7 +186,7 @@ class Context:
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry
-        await self.store.update_run(self.run_id, {"evaluations": self.known})
+        await self.store.update_run(self.run_id, {"evaluations": self.known, **self.spent()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)
         return evaluation
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.affordable import measure_if_affordable
 from agentlightning.algorithms.best_policy import BestPolicy
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
@@ -57,13 +58,16 @@ class RL:
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
         job = await self.make_job(context)
+        spent = context.spending.spent
         before = await job.measure("before")
         if not job.first_step:
             await job.keep_if_best(0, before)
         sampled_before = await job.measure_sampled("before-sampled")
+        context.spending.keep_back(spent)
         await job.show_headroom(before)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
+        job.end_if_spent(job.first_step)
         began = time.perf_counter()
         try:
             await context.driver.run(job)
@@ -71,9 +75,9 @@ class RL:
             await job.end()
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
-        after = await job.measure("after")
+        after = await measure_if_affordable(context, job.measure, "after")
         await job.keep_if_best(job.steps, after)
-        sampled_after = await job.measure_sampled("after-sampled")
+        sampled_after = await job.measure_sampled("after-sampled") if after else None
         return {
             "recipe": self.recipe.model_dump(),
             "steps": job.steps,
@@ -177,7 +181,7 @@ class RLJob:
         own, batch_size = [group[0].input for group in groups], self.training.batch_size
         more = extra_batches(self.context.train, batch_size, self.seed, step, own)
         for number in range(1, self.training.dynamic_sampling + 1):
-            if groups_with_spread(batch, groups) >= batch_size:
+            if groups_with_spread(batch, groups) >= batch_size or self.context.spending.why_ended():
                 break
             extra = self._groups(f"train/{step}+{number}", next(more))
             await self._prefetcher.add(step, extra)
@@ -189,6 +193,8 @@ class RLJob:
         found |= waited
         if self.training.dynamic_sampling:
             found |= self._refill_metrics(batch, groups)
+        if self.context.spending.given:
+            found |= self.context.spending.metrics()
         batch.metrics.update(found)
         await self._record_step(step, batch, credit.fingerprints)
         return batch
@@ -282,6 +288,8 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
+        if spent := self.context.spent():
+            await self.context.store.update_run(self.run_id, spent)
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
         report.metrics = StepMetrics(report.metrics)
         self.context.plugins.notify("agl_policy_updated", report=report)
@@ -309,6 +317,7 @@ class RLJob:
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
         """Make and return the evaluation that is due after ``step``, if any."""
+        self.end_if_spent(step + 1)
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
@@ -331,6 +340,13 @@ class RLJob:
         if reasons:
             self.ended, self.steps = "; ".join(map(str, reasons)), step
             self.context.say(f"training ends after step {step} of {self.training.steps}: {self.ended}")
+
+    def end_if_spent(self, step: int) -> None:
+        """End training after ``step`` finished steps if the run's budget is spent."""
+        if (why := self.context.spending.why_ended()) is None:
+            return
+        self.ended, self.steps = f"stopped by budget: {why}", step
+        self.context.say(f"training ends after step {step} of {self.training.steps}: {self.ended}")
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -16,6 +16,9 @@ from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
 
+STOPPED = "stopped by budget"
+"""Beginning of ``ended`` in the summary of a run that its budget ended."""
+
 
 class RunSummary(Model):
     """One run, as ``agl runs`` shows it."""
@@ -38,8 +41,10 @@ class RunSummary(Model):
     training: float | None = None
     """Mean training reward of the last step."""
     status: str = "broken off"
-    """``running, finished, broken off, unreadable``."""
+    """``running, finished, stopped by budget, broken off, unreadable``."""
     seconds: float | None = None
+    spent: dict[str, float] = {}
+    """Calls, tokens, money and seconds, of a run with a budget."""
     reason: str | None = None
     """Why it could not be read."""
 
@@ -84,9 +89,16 @@ def summarise(
         after=_finite(summary.get("reward_after")),
         evaluated=_finite((summary.get("evaluation") or {}).get("reward")),
         training=_finite(rewards[-1]) if rewards else None,
-        status="finished" if summary else "running" if _in_use(store) else "broken off",
+        status=_status(summary, store),
         seconds=seconds,
+        spent=(summary.get("budget") or info.get("budget") or {}).get("spent", {}),
     )
+
+
+def _status(summary: Mapping[str, Any], store: object) -> str:
+    if str(summary.get("ended", "")).startswith(STOPPED):
+        return STOPPED
+    return "finished" if summary else "running" if _in_use(store) else "broken off"
 
 
 def _in_use(store: object) -> bool:

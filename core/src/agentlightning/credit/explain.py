@@ -29,6 +29,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "and the probabilities that it was drawn with are not on record",
         "media": "its prompt holds images or other media: a driver of text cannot recompute its logprobs",
         "over-length": "its prompt was longer than the policy takes",
+        "budget": "the budget of its rollout or of the run was spent: the gateway refused it",
         "no-ids": "the engine gave no token ids for it",
         "empty-response": "the answer has no token",
         "empty-prompt": "its prompt has no token, so nothing predicts the first one of the answer",

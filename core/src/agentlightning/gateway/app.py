@@ -13,6 +13,7 @@ from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
+from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import agent_url, parse_listen
@@ -49,6 +50,7 @@ class Gateway:
     they are answered, where an attempt does not say so itself (:class:`AttemptInfo`). ``on_call``: called
     with each record once it is durable; it must not block.
     ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
+    ``spending``: the budget of its calls; without one they are counted, and none is refused.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Gateway:
         body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
         keep_alive: float = 5.0,
+        spending: Spending | None = None,
     ) -> None:
         self.metrics = Metrics()
+        self.spending = spending or Spending()
         self._keys = keys
         self._settings = settings
         self._routes: Routes = {}
@@ -77,8 +81,9 @@ class Gateway:
             gate=self._gate,
             client=self._client,
             fitter=ContextFitter(self._client, self.metrics),
-            writer=RecordWriter(store, self._attempts, self.metrics, on_call),
+            writer=RecordWriter(store, self._attempts, self.metrics, self.spending, on_call),
             metrics=self.metrics,
+            spending=self.spending,
             keep_alive=keep_alive,
             body_limit=body_limit,
         )

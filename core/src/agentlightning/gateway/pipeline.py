@@ -18,6 +18,7 @@ from aiohttp import web
 from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts, ended
 from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import RequestIdentity, identify
+from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.apis.base import ApiFormat, Earlier
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.gateway.apis.reasoning import split_answer
@@ -61,6 +62,7 @@ class Pipeline:
     fitter: ContextFitter
     writer: RecordWriter
     metrics: Metrics
+    spending: Spending
     keep_alive: float
     body_limit: int
 
@@ -133,7 +135,11 @@ class Pipeline:
         assert task is not None
         admitted.attempt.tasks.add(task)
         try:
-            return await self._forward(reply, recorder)
+            async with self.spending.place(self.writer.store, admitted.attempt.info.rollout_id):
+                return await self._forward(reply, recorder)
+        except CallFailure as spent:  # no place: every other failure of a call is answered where it happens
+            await recorder.failed(spent)
+            return await reply.fail(spent)
         except asyncio.CancelledError:
             await self._stopped(admitted, reply, recorder)
             raise

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from agentlightning.gateway.admission.attempts import OpenAttempts
+from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.errors import CallFailure, RequestRefused, store_failed
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.record import answer_calls, exact, failed_call
@@ -35,6 +36,7 @@ class RecordWriter:
     store: Store
     attempts: OpenAttempts
     metrics: Metrics
+    spending: Spending
     on_call: Callable[[Call], None] | None
 
     async def write(self, request: ModelRequest, calls: list[Call]) -> None:
@@ -63,6 +65,7 @@ class RecordWriter:
             message = "the record of this call could not be stored, so its answer is withheld"
             raise store_failed(message, error) from None
         self.metrics.count_calls(calls)
+        self.spending.count(calls, claims.rollout_id)
         if self.on_call:
             asyncio.get_running_loop().call_soon(self._notify, calls)
 

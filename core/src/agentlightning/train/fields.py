@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from agentlightning.budget.sections import BudgetSection, LimitsSection
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import PolicySection, RunConfig
@@ -59,6 +60,7 @@ class RunFields(TypedDict, total=False):
     reserve: int
     max_len: int | None
     reasoning: Literal["keep", "split", "split-opened"]
+    budget: Any
     output: str | Path
     run: str | None
     resume: bool
@@ -86,6 +88,8 @@ NESTED: dict[str, type[Section]] = {
     "<section>": PolicySection,
     "<reward>": RewardSection,
     "program": ProgramSection,
+    "budget": BudgetSection,
+    "per_rollout": LimitsSection,
     "container": ContainerSection,
 }
 """Key in an error's place → the section at this key, below one of :data:`SECTIONS`."""

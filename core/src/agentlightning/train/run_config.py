@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.run_program.commands.settings import CommandField, ProgramSection, RewardField
 from agentlightning.runner.settings import RunnerSection
@@ -143,6 +144,9 @@ class RunConfig(Section):
     environment: EnvironmentSection = EnvironmentSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
+    budget: BudgetSection | None = None
+    """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
+    {…}}`` (``docs/budgets.md``); none: no limit."""
     output: str | Path = "runs"
     """Folder of the runs: ``<output>/<run id>`` has a run's store, metrics, checkpoints and summary."""
     run: str | None = None

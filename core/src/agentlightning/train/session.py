@@ -36,6 +36,7 @@ from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.train.spending import spending_of
 from agentlightning.types import Call, Recipe, Resource, UsageError
 
 Data = Any
@@ -138,7 +139,14 @@ class TrainingSession:
         calls = config.routed_agent
         if self.adapter is not None and isinstance(config.training.algorithm, str | Recipe):
             calls = calls.model_copy(update={"select": selection(self.adapter, calls.select)})
-        gateway = Gateway(store, Keys.from_env(), config.gateway, calls, on_call=_call_recorded(plugins))
+        gateway = Gateway(
+            store,
+            Keys.from_env(),
+            config.gateway,
+            calls,
+            on_call=_call_recorded(plugins),
+            spending=spending_of(config),
+        )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         return gateway

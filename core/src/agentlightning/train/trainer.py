@@ -139,6 +139,7 @@ class Trainer:
                 **result,
                 "total_seconds": round(time.perf_counter() - began, 3),
                 "accounts": await context.accounts(),
+                **context.spent(),
             }
             exported = None
             trained = getattr(algorithm, "trains_policy", True) and self.config.training.steps
@@ -146,7 +147,7 @@ class Trainer:
                 exported = await context.driver.export(context.folder / "policy")
                 summary["policy"] = str(exported)
             summary["chain"] = await context.journal.end(summary, exported)
-            await context.store.update_run(context.run_id, {"summary": summary})
+            await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
             context.plugins.notify("agl_run_finished", summary=summary)
         return summary
 

@@ -33,6 +33,7 @@ FAILURE_KINDS: Mapping[str, str] = MappingProxyType(
         "model-4xx": "the engine refused a call",
         "model-5xx": "the engine failed, or could not be reached",
         "over-length": "a prompt was longer than the policy takes",
+        "budget": "a call was refused: the budget of the rollout or of the run is spent",
         "bad-record": "what the attempt handed in could not be stored",
         "failed": "any other reason",
     }

@@ -19,9 +19,9 @@ from typing import Any, Literal
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
+from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
-from agl_apo.ledger import BudgetSpent
 from agl_apo.prompt_search import PromptSearch
 from agl_apo.scoring import Scored, scored_of
 from agl_apo.search import Search

@@ -6,94 +6,16 @@ life spent.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentlightning.types import Call, UsageError
+from agentlightning.budget.limits import Account, Budget, BudgetSpent, Spent
+from agentlightning.budget.prices import Price, Pricing
+from agentlightning.types import Call
 
 ROLES = ("agent", "critic", "editor")
-MILLION = 1_000_000
-
-
-class BudgetSpent(Exception):
-    """The search must make no further call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits of a search; ``None``: no limit. They hold for the agent's, the critic's and the editor's calls
-    together.
-    """
-
-    calls: int | None = None
-    tokens: int | None = None
-    """Of prompts and answers."""
-    money: float | None = None
-    """In the currency of the prices."""
-
-    def __post_init__(self) -> None:
-        for name in ("calls", "tokens", "money"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise UsageError(f"budget.{name}: give a number above 0, not {value!r}")
-            if not math.isfinite(value):
-                raise UsageError(f"budget.{name}: leave it out for no limit, instead of {value!r}")
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is any limit."""
-        return (self.calls, self.tokens, self.money) != (None, None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model costs for a million tokens."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-
-def read_prices(given: Mapping[str, Any] | None) -> dict[str, Price]:
-    """Return the price table: model → ``Price``, or a mapping ``{prompt: …, completion: …}``."""
-    table: dict[str, Price] = {}
-    for model, price in (given or {}).items():
-        try:
-            made = price if isinstance(price, Price) else Price(**price)
-            if min(float(made.prompt), float(made.completion)) < 0:
-                raise ValueError("a price is 0 or more")
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"prices.{model}: give prompt and completion, each for a million tokens: {error}"
-            ) from None
-        table[model] = made
-    return table
-
-
-@dataclass(slots=True)
-class Spent:
-    """What one role has spent."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    money: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of prompts and answers."""
-        return self.prompt_tokens + self.completion_tokens
-
-    def add(self, other: Spent) -> None:
-        """Add another account."""
-        self.calls += other.calls
-        self.prompt_tokens += other.prompt_tokens
-        self.completion_tokens += other.completion_tokens
-        self.money += other.money
 
 
 @dataclass(slots=True)
@@ -111,27 +33,17 @@ class Ledger:
     calls_of_rollout: int = 1
     """The most calls that a rollout of the agent has made so far."""
 
+    @property
+    def _pricing(self) -> Pricing:
+        return Pricing(self.prices, self.models, unpriced=self.unpriced)
+
     def count(self, role: str, calls: Iterable[Call]) -> Spent:
         """Add the calls of one rollout, of all of its attempts; return what they cost."""
-        made, account = Spent(), self.spent[role]
-        for call in calls:
-            first = call.choice == 0
-            prompt = (call.prompt_tokens or _len(call.prompt_ids)) if first else 0
-            completion = call.completion_tokens or _len(call.response_ids)
-            made.add(Spent(int(first), prompt, completion, self._cost(call, prompt, completion)))
-        account.add(made)
+        made = self._pricing.cost(calls)
+        self.spent[role].add(made)
         if role == "agent":
             self.calls_of_rollout = max(self.calls_of_rollout, made.calls)
         return made
-
-    def _cost(self, call: Call, prompt: int, completion: int) -> float:
-        names = [name for name in (self.models.get(call.policy), call.policy, call.model) if name]
-        price = next((self.prices[name] for name in names if name in self.prices), None)
-        if price is None:
-            if self.prices and call.choice == 0:
-                self.unpriced[names[0]] += 1
-            return 0.0
-        return (price.prompt * prompt + price.completion * completion) / MILLION
 
     @property
     def total(self) -> Spent:
@@ -145,24 +57,13 @@ class Ledger:
         """Raise :class:`BudgetSpent` if ``calls`` more calls may exceed the budget. ``held_back``: leave what
         is reserved.
         """
-        total, budget = self.total, self.budget
-        if held_back:
-            total.add(self.reserved)
-        if budget.calls is not None and total.calls + calls > budget.calls:
-            raise BudgetSpent(f"calls: {self.total.calls} of {budget.calls} are made{self._kept(held_back)}")
-        if budget.tokens is not None and total.tokens >= budget.tokens:
-            raise BudgetSpent(
-                f"tokens: {self.total.tokens} of {budget.tokens} are used{self._kept(held_back)}"
-            )
-        if budget.money is not None and total.money >= budget.money:
-            raise BudgetSpent(
-                f"money: {self.total.money:.4f} of {budget.money} are spent{self._kept(held_back)}"
-            )
-
-    def _kept(self, held_back: bool) -> str:
-        if not held_back or not self.reserved.calls:
-            return ""
-        return f", and {self.reserved.calls} calls are kept for the winner's held-out evaluation"
+        kept = self.reserved if held_back else Spent()
+        account = Account(self.budget, self.total, reserved=kept)
+        if (why := account.why_spent(0.0)) is not None:
+            raise BudgetSpent(why)
+        limit = self.budget.calls
+        if limit is not None and account.spent.calls + kept.calls + calls > limit:
+            raise BudgetSpent(f"calls: {account.spent.calls} of {limit} are made; {calls} more are needed")
 
     def rollouts_left(self, *, held_back: bool = True) -> int | None:
         """Return how many rollouts the calls suffice for, by the most calls that one made; ``None``: no
@@ -187,7 +88,3 @@ def _account(spent: Spent) -> dict[str, Any]:
         "completion_tokens": spent.completion_tokens,
         "money": round(spent.money, 6),
     }
-
-
-def _len(ids: Any) -> int:
-    return 0 if ids is None else len(ids)

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Algorithm
+from agentlightning.budget.limits import Budget, BudgetSpent
+from agentlightning.budget.prices import read_prices
 from agentlightning.types import PromptTemplate, UsageError
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook
-from agl_apo.ledger import Budget, BudgetSpent, Ledger, read_prices
+from agl_apo.ledger import Ledger
 from agl_apo.scoring import Scored, Scorer, Task
 from agl_apo.search import Search
 from agl_apo.settings import (

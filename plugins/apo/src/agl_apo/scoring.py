@@ -18,11 +18,12 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
+from agentlightning.budget.limits import BudgetSpent
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.store.pages import pages
 from agentlightning.types import Evaluation, Progress, Record, Rollout, RolloutStatus
 from agl_apo.candidates import Candidate
-from agl_apo.ledger import BudgetSpent, Ledger
+from agl_apo.ledger import Ledger
 
 SPENT = "cancelled: the budget of the prompt search is spent"
 """Reason of rollouts that were queued and not run. A later life with a larger budget queues them again."""

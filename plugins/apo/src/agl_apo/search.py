@@ -15,10 +15,11 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluate import interval
+from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Evaluation
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook
-from agl_apo.ledger import BudgetSpent, Ledger
+from agl_apo.ledger import Ledger
 from agl_apo.scoring import Scorer
 from agl_apo.settings import Split
 

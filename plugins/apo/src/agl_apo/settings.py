@@ -10,8 +10,8 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import stable_seed
+from agentlightning.budget.limits import Budget
 from agentlightning.types import LLM, PromptTemplate, UsageError
-from agl_apo.ledger import Budget
 from agl_apo.scoring import Task, tasks_of
 
 Endpoint = LLM | str
@@ -59,9 +59,14 @@ def read_budget(given: Budget | Mapping[str, Any] | None) -> Budget:
     if isinstance(given, Budget):
         return given
     try:
-        return Budget(**(given or {}))
+        budget = Budget(**(given or {}))
     except TypeError:
         raise UsageError(f"budget: give calls, tokens or money, not {given!r}") from None
+    if budget.seconds is not None:
+        raise UsageError(
+            "budget.seconds: a search has limits of calls, tokens and money; the run has one of time"
+        )
+    return budget
 
 
 def read_prompts(given: Mapping[str, Any] | None) -> dict[str, PromptTemplate]:

@@ -20,7 +20,13 @@ _WIDE = 130
 """Columns of the table where stdout is no terminal."""
 _WHOLE = ("run", "when", "steps", "seconds", "status", "recipe", "reward")
 """Columns that are never broken."""
-_COLOURS = {"finished": "green", "running": "cyan", "broken off": "yellow", "unreadable": "red"}
+_COLOURS = {
+    "finished": "green",
+    "stopped by budget": "yellow",
+    "running": "cyan",
+    "broken off": "yellow",
+    "unreadable": "red",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -88,6 +94,8 @@ def table(lines: list[RunSummary]) -> Table:
     for name in ("run", "when", "agent", "recipe", "steps", "reward", "seconds", "status"):
         side: Any = "right" if name in ("steps", "reward", "seconds") else "left"
         out.add_column(name, justify=side, overflow="fold", no_wrap=name in _WHOLE)
+    if budgets := any(line.spent for line in lines):
+        out.add_column("spent", overflow="fold")
     for line in lines:
         policies = f" · {len(line.policies)} policies" if line.policies else ""
         out.add_row(
@@ -99,8 +107,18 @@ def table(lines: list[RunSummary]) -> Table:
             _reward(line),
             number(line.seconds, ".0f"),
             Text(line.status, style=_COLOURS.get(line.status, "")),
+            *([_spent(line)] if budgets else []),
         )
     return out
+
+
+def _spent(line: RunSummary) -> str:
+    """Return what a run with a budget has spent."""
+    if not (spent := line.spent):
+        return "–"
+    tokens = spent.get("prompt_tokens", 0) + spent.get("completion_tokens", 0)
+    money = f", {spent['money']:.2f} in money" if spent.get("money") else ""
+    return f"{spent.get('calls', 0):,.0f} calls, {tokens:,.0f} tokens{money}"
 
 
 def _reward(line: RunSummary) -> str:

@@ -21,7 +21,11 @@ Versions = int | Mapping[str, int | None] | None
 """Policy version about to be trained: one number, or one for each named policy; ``None``: unknown."""
 
 OVER_LENGTH = "over-length"
-NOT_LIVE = frozenset({"other-attempt", "superseded", "error", "cancelled", OVER_LENGTH, "replaced-by-agent"})
+REFUSED_MASKS = (OVER_LENGTH, "budget")
+"""``Call.masked`` of calls that the gateway refused before an engine saw them."""
+NOT_LIVE = frozenset(
+    {"other-attempt", "superseded", "error", "cancelled", *REFUSED_MASKS, "replaced-by-agent"}
+)
 """Reasons of calls whose answer the agent never used."""
 ROUNDING = 1e-4
 """The largest logprob above 0 that rounding in an engine can explain."""
@@ -46,7 +50,7 @@ def untrainable_reasons(
         checks = (
             (attempt is not None and call.attempt_id != attempt.attempt_id, "other-attempt"),
             (call.call_id in superseded, "superseded"),
-            (call.status != "ok", OVER_LENGTH if call.masked == OVER_LENGTH else call.status),
+            (call.status != "ok", call.masked if call.masked in REFUSED_MASKS else call.status),
             (supplied is not None and call.call_id not in supplied, "replaced-by-agent"),
             (isinstance(version, Mapping) and call.policy not in version, "frozen-policy"),
             (not call.selected, "not-selected"),

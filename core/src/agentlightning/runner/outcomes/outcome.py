@@ -104,14 +104,15 @@ def model_fault(calls: Sequence[Call]) -> str | None:
     answered or there is no call.
 
     The gateway writes the error of a call into ``error``: ``HTTP <status> …`` if the engine refused it,
-    another text if the engine gave no answer. ``masked`` is ``over-length`` if the prompt was too long.
+    another text if the engine gave no answer. ``masked`` is ``over-length`` if the prompt was too long, and
+    ``budget`` if the budget was spent.
     """
     ended = [call for call in calls if call.status != "cancelled"]
     last = max(ended, key=lambda call: (call.end_time, call.sequence), default=None)
     if last is None or last.status != "error":
         return None
-    if last.masked == "over-length":
-        return "over-length"
+    if last.masked in ("over-length", "budget"):
+        return last.masked
     return "model-4xx" if re.match(r"HTTP 4\d\d\b", last.error or "") else "model-5xx"
 
 

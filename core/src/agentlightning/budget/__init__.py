@@ -1,0 +1,1 @@
+"""Budgets: what calls cost, and the limits on calls, tokens, money and time."""
