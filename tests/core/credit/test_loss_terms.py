@@ -36,6 +36,19 @@ def test_a_fresh_token_in_one_optimizer_step_has_ratio_1_and_is_not_clipped() ->
     assert said(GRPO()) == "made likelier" and said(GRPO(), advantage=-0.5) == "made less likely"
 
 
+def test_a_fresh_token_of_a_corrected_step_has_an_importance_weight() -> None:
+    plain = found(GRPO(), gap=0.4, corrected=False)
+    assert "importance weight" not in plain and plain["clip"].size is None
+    got = found(GRPO(), gap=0.4, corrected=True)
+    assert got["clip"].size == 0.0  # ratios are taken against the trainer's own weights
+    weight = got["importance weight"]
+    assert weight.size is None and "at most 2" in weight.text and "0.4" in weight.text
+    masked = GRPO(correction={"kind": "mask", "level": "sequence", "cap": 4.0})
+    text = found(masked, corrected=True)["importance weight"].text
+    assert "its call's" in text and "0 outside [0.25, 4]" in text
+    assert "importance weight" not in found(GRPO(), corrected=True, version=2)  # stale
+
+
 def test_nothing_pulls_only_where_no_term_does() -> None:
     assert said(GRPO(), advantage=0.0).startswith("nothing pulls at it")
     entropy = said(GRPO(entropy=0.01), advantage=0.0)

@@ -117,7 +117,9 @@ def test_a_mask_where_no_call_begins_is_refused() -> None:
 
 
 def test_a_row_without_a_trained_token_is_left_out_of_a_step_and_no_row_by_itself() -> None:
-    assert step([row([0, 0]), row([0, 1])], GRPO) == Step([train_row(row([0, 1]))], off_policy_cap=2.0)
+    assert step([row([0, 0]), row([0, 1])], GRPO) == Step(
+        [train_row(row([0, 1]))], off_policy_cap=2.0, correction=GRPO.correction
+    )
     with pytest.raises(CannotTrain, match="no trained token"):
         train_row(row([0, 0]))
 

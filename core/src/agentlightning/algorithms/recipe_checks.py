@@ -25,8 +25,8 @@ CORE_FIELDS = frozenset(
     }
 )  # fmt: skip
 """Recipe fields that core implements for every driver: they decide what the rows hold."""
-OFF_POLICY_CAP = "off_policy_cap"
-"""The field that is on by default, for drivers that implement it."""
+ON_BY_DEFAULT = ("off_policy_cap", "correction")
+"""Fields that are on by default, for drivers that implement them; ``None`` switches them off."""
 
 
 def check_supported_fields(
@@ -34,7 +34,7 @@ def check_supported_fields(
 ) -> None:
     """Raise if ``recipe`` uses a field that the driver does not implement. ``why``: field → reason."""
     # Without off_policy_cap, credit leaves such calls out, whatever the driver.
-    used = {k: v for k, v in recipe.uses().items() if (k, v) != (OFF_POLICY_CAP, None)}
+    used = {k: v for k, v in recipe.uses().items() if k not in ON_BY_DEFAULT or v is not None}
     ignored = {k: v for k, v in used.items() if k in why or k not in supported | CORE_FIELDS}
     if ignored:
         reasons = {k: f" ({why[k]})" if k in why else "" for k in ignored}
@@ -67,12 +67,12 @@ def check_ends_early(
 
 
 def without_unsupported_default(recipe: Recipe, supported: frozenset[str]) -> Recipe:
-    """Return ``recipe`` as a driver can carry it out that does not know ``off_policy_cap``: credit then
-    leaves out the calls that only importance weights would make trainable.
+    """Return ``recipe`` as a driver can carry it out that does not know the fields that are on by default.
+    Without ``off_policy_cap``, credit leaves out the calls that only importance weights would make trainable.
     """
-    if OFF_POLICY_CAP in supported or recipe.off_policy_cap != Recipe(name="").off_policy_cap:
-        return recipe
-    return msgspec.structs.replace(recipe, off_policy_cap=None)
+    used = recipe.uses()
+    off = {name: None for name in ON_BY_DEFAULT if name not in supported and name not in used}
+    return msgspec.structs.replace(recipe, **off) if off else recipe
 
 
 def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:

@@ -34,7 +34,17 @@ from agentlightning.credit.merging.weights import set_weights
 from agentlightning.credit.metrics import batch_metrics, policy_metrics
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.credit.scoring.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
-from agentlightning.types import Batch, Call, LossAggregation, Recipe, Record, Reward, Rollout, Row
+from agentlightning.types import (
+    Batch,
+    Call,
+    Correction,
+    LossAggregation,
+    Recipe,
+    Record,
+    Reward,
+    Rollout,
+    Row,
+)
 from agentlightning.types.failure import FailureTable
 
 
@@ -218,11 +228,32 @@ def check_recipe(
             f"off_policy_cap = {r.off_policy_cap}: the largest importance weight must be finite and above 0; "
             "null leaves out calls that were sampled otherwise than the policy",
         ),
+        *_correction_checks(r.correction),
     )
     for holds, problem in checks:
         if not holds:
             raise ValueError(f"recipe.{problem}")
     check_critic(recipe)
+
+
+def _correction_checks(rule: Correction | None) -> tuple[tuple[bool, str], ...]:
+    """Return what a recipe's ``correction`` must fulfil, each with the error."""
+    if rule is None:
+        return ()
+    floor = rule.floor if rule.kind == "mask" and rule.floor is not None else 1.0 / max(rule.cap, 1.0)
+    return (
+        (0 < rule.cap < math.inf, f"correction.cap = {rule.cap}: must be finite and above 0"),
+        (
+            rule.floor is None or rule.kind == "mask",
+            f"correction.floor = {rule.floor}: 'truncate' has no lower bound; say kind: mask, or drop it",
+        ),
+        (0 < floor <= rule.cap, f"correction.floor = {rule.floor}: must be above 0, and at most cap"),
+        (
+            0 <= rule.threshold < math.inf,
+            f"correction.threshold = {rule.threshold}: must be finite, and not negative; `correction: null` "
+            "switches the correction off",
+        ),
+    )
 
 
 def _order(rollout: Rollout) -> tuple[str, int, str]:

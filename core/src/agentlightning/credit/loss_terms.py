@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.types import Recipe
+from agentlightning.types import Correction, Recipe
 
 UNKNOWN = "the driver alone knew, and did not record it"
 LIMITS = ("clip", "ratio bound", "importance cap", "importance weight")
@@ -35,6 +35,8 @@ class TrainedToken(NamedTuple):
     gap: float | None = None
     """Largest difference between engine and trainer in any logprob of the step, where it was measured."""
 
+    corrected: bool | None = None
+    """Whether the step weighed fresh tokens by importance; ``None``: not recorded."""
     off_policy: bool = False
     """Whether it was drawn from another distribution than the policy's, with probability ``exp(logprob)``."""
 
@@ -81,6 +83,8 @@ def loss_terms(recipe: Recipe, token: TrainedToken) -> list[LossTerm]:
             found.append(clip if recipe.loss == "clip" else clip._replace(term="ratio bound"))
         if token.off_policy:
             found.append(_importance_weight(recipe.off_policy_cap, token))
+        elif token.fresh and token.corrected and recipe.correction is not None:
+            found.append(_correction(recipe.correction, token))
         elif recipe.importance_cap is not None:
             found.append(_importance_cap(recipe.importance_cap, token))
     for field, term, effect in _PENALTIES:
@@ -132,6 +136,21 @@ def _importance_cap(cap: float, token: TrainedToken) -> LossTerm:
     return LossTerm("importance cap", None, text)
 
 
+def _correction(rule: Correction, token: TrainedToken) -> LossTerm:
+    """The factor of a fresh token in a step whose engine and trainer disagree."""
+    gap = "" if token.gap is None else f" (by at most {token.gap:.2g} in this step)"
+    whose = "its call's" if rule.level == "sequence" else "its"
+    bound = f"at most {rule.cap:g}"
+    if rule.kind == "mask":
+        low = 1.0 / rule.cap if rule.floor is None else rule.floor
+        bound = f"and by 0 outside [{low:g}, {rule.cap:g}]"
+    text = (
+        f"engine and trainer disagree about its probability{gap}: its policy gradient is multiplied by "
+        f"{whose} probability before the update over that at sampling, {bound}; that factor {UNKNOWN}"
+    )
+    return LossTerm("importance weight", None, text)
+
+
 def _importance_weight(cap: float | None, token: TrainedToken) -> LossTerm:
     """The factor of a token that was sampled otherwise than the policy."""
     then = "" if token.logprob is None else f", {math.exp(min(0.0, token.logprob)):.4g}"
@@ -160,7 +179,7 @@ def _clip(recipe: Recipe, token: TrainedToken) -> LossTerm:
         one_step = "one optimizer step, from the weights its ratio is taken against"
         down = -math.log1p(-recipe.clip_low) if recipe.clip_low < 1 else math.inf
         gap = "" if token.gap is None else f"{token.gap:.2g} in logprob"
-        if token.gap is None or token.gap < min(math.log1p(recipe.clip_high), down):
+        if token.corrected or token.gap is None or token.gap < min(math.log1p(recipe.clip_high), down):
             near = f" (engine and trainer differ by at most {gap})" if gap else ""
             return LossTerm("clip", 0.0, f"does not act: {one_step}, so its ratio is 1{near}")
         why = f"{one_step}, but engine and trainer differ by up to {gap}; its ratio {UNKNOWN}"

@@ -23,6 +23,7 @@ from agentlightning.types.base import (
 )
 from agentlightning.types.progress import Progress as Progress
 from agentlightning.types.recipe import (
+    Correction as Correction,
     LossAggregation as LossAggregation,
     Recipe as Recipe,
 )

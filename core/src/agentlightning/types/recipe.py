@@ -13,6 +13,43 @@ from agentlightning.types.base import JsonDump
 LossAggregation = Literal["rollout", "nested", "call", "token", "constant"]
 
 
+class Correction(JsonDump, msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """How tokens are weighed whose engine and trainer disagree about their probability.
+
+    The ratio of a token is the trainer's probability before the update over the engine's recorded one.
+    """
+
+    kind: Literal["truncate", "mask"] = "truncate"
+    """``truncate``: the ratio, at most ``cap`` (TIS); ``mask``: the ratio, and 0 outside ``[floor, cap]``
+    (MIS, IcePop)."""
+    level: Literal["token", "sequence"] = "token"
+    """Whether each token has a ratio of its own, or that of its whole call, the product of its tokens'."""
+    cap: float = 2.0
+    """The largest weight of a token."""
+    floor: float | None = None
+    """``mask``: the smallest weight; ``None``: 1 / ``cap``."""
+    threshold: float = 0.01
+    """Fresh tokens are weighed in a step in which the logprobs of engine and trainer differ by at least this
+    in the mean; 0: in every step."""
+
+    def acts(self, gap: float) -> bool:
+        """Return whether fresh tokens are weighed where logprobs differ by ``gap`` in the mean."""
+        return not gap < self.threshold
+
+    def reason(self, gap: float) -> str:
+        """Return why a step with this gap is corrected, or is not, for a log."""
+        differ = f"engine and trainer differ by {gap:.3g} in the mean logprob of a token"
+        if self.acts(gap):
+            return (
+                f"{differ}, at or above recipe.correction.threshold = {self.threshold:g}: tokens are weighed "
+                "by importance from this step on"
+            )
+        return (
+            f"{differ}, below recipe.correction.threshold = {self.threshold:g}: tokens are no longer weighed "
+            "by importance"
+        )
+
+
 class _FormerFields(type(msgspec.Struct)):  # type: ignore[misc]
     """Lets a recipe be made with the former names of its fields."""
 
@@ -69,6 +106,10 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     """A token sampled more than this many versions ago is not trained (reason ``stale``)."""
     importance_cap: float | None = None
     """Truncated importance sampling for stale tokens; ``None``: off."""
+    correction: Correction | None = msgspec.field(default_factory=Correction)
+    """Importance weights of tokens that the version being trained sampled, where its engine computes other
+    probabilities than the trainer (``docs/credit.md``). Kind, level and floor hold for stale tokens too,
+    whose cap is ``importance_cap``. ``None``: off."""
     off_policy_cap: float | None = 2.0
     """Truncated importance sampling for calls that were sampled otherwise than the policy (grammar, forced
     tool, own temperature) where the engine reports the probabilities of what it drew: the largest weight of

@@ -83,6 +83,8 @@ class LocalDriver:
         self._updates: Updater | None = None
         self._engines: Engines | None = None
         self._closed = False
+        self._corrects = 0.0
+        """Whether the last update weighed fresh tokens by importance."""
         self._algorithms_before: bool | None = None
         """Torch's setting before we changed it."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
@@ -266,6 +268,10 @@ class LocalDriver:
             raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
         metrics = updater.update(mine, self._version, tell)
         del metrics["seconds"]  # the report has the phase's own
+        if metrics.get("correction/corrected", self._corrects) != self._corrects:
+            self._corrects = metrics["correction/corrected"]
+            assert self.recipe.correction is not None
+            log.warning("policy %r: %s", self.name, self.recipe.correction.reason(metrics["correction/gap"]))
         metrics["skipped"] = float(not metrics["tokens_trained"])
         if metrics["skipped"] and not metrics["tokens_zero_advantage"]:
             log.warning(

@@ -9,7 +9,7 @@ from agentlightning.types import Recipe
 SUPPORTED_FIELDS = frozenset(
     {
         "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
-        "minibatches", "importance_cap", "off_policy_cap",
+        "minibatches", "importance_cap", "off_policy_cap", "correction",
         # Carried out by credit, whose rows the driver takes as they are, or written on the row (temperature).
         "group_size", "credit", "gamma", "step_weight", "baseline", "group_by", "scale",
         "loss_aggregation", "loss_divisor",

@@ -89,6 +89,8 @@ class VerlDriver:
         self._checkpoints: Checkpoints | None = None
         self._step: Collected | None = None
         self._measured: dict[str, float] = {}
+        self._corrects = 0.0
+        """Whether the last step weighed fresh tokens by importance."""
         self._failure: BaseException | None = None
         self._paused = False
         """verl's servers take no calls."""
@@ -271,6 +273,10 @@ class VerlDriver:
 
     async def _on_measured(self, said: dict[str, Any]) -> dict[str, Any]:
         self._measured = said
+        if said.get("correction/corrected", self._corrects) != self._corrects:
+            self._corrects = said["correction/corrected"]
+            assert self.recipe.correction is not None
+            log.warning("policy %r: %s", self.name, self.recipe.correction.reason(said["correction/gap"]))
         return {}
 
     async def _on_lost(self, said: dict[str, Any]) -> dict[str, Any]:

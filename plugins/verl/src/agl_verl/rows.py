@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from agentlightning.credit.advantage.critic import token_rewards
-from agentlightning.types import Recipe, Row, UsageError
+from agentlightning.types import Correction, Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
 
@@ -131,6 +131,8 @@ class Step(msgspec.Struct):
     """None without a gradient: momentum alone would move the weights."""
     off_policy_cap: float | None = None
     """The largest importance weight of an off-policy token."""
+    correction: Correction | None = None
+    """How fresh tokens are weighed where engine and trainer disagree."""
 
     @property
     def off_policy(self) -> bool:
@@ -197,10 +199,9 @@ def _segments(row: Row, recipe: Recipe) -> np.ndarray[Any, Any]:
     for number, segment in enumerate(row.segments):
         if segment.trained:
             found[segment.start : segment.end] = number
-    if recipe.ratio_level == "sequence" and np.any(
-        (found == OUTSIDE) & (np.frombuffer(row.mask, np.int8) == 1)
-    ):
-        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (ratio_level 'sequence')")
+    levels = {recipe.ratio_level, recipe.correction.level if recipe.correction else "token"}
+    if "sequence" in levels and np.any((found == OUTSIDE) & (np.frombuffer(row.mask, np.int8) == 1)):
+        raise CannotTrain(f"row {row.row_id}: a trained token is in no trained call (level 'sequence')")
     return found
 
 
@@ -217,7 +218,7 @@ def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0) 
     count = max(1, math.ceil(len(wanted) / share))
     made = [train_row(row, recipe, count, version) for row in wanted]
     steps = recipe.epochs * count if _pulls(made, recipe) else 0
-    return Step(made, share, steps, recipe.off_policy_cap)
+    return Step(made, share, steps, recipe.off_policy_cap, recipe.correction)
 
 
 def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:

@@ -10,7 +10,7 @@ from agentlightning.types import Recipe, UsageError
 SUPPORTED_FIELDS = frozenset(
     {
         "ratio_level", "loss", "clip_low", "clip_high", "clip_ratio_c", "kl", "entropy", "epochs",
-        "minibatches", "importance_cap", "off_policy_cap", "critic", "lam",
+        "minibatches", "importance_cap", "off_policy_cap", "correction", "critic", "lam",
         # Carried out by credit, whose rows verl takes as they are.
         "group_size", "credit", "gamma", "step_weight", "baseline", "group_by", "scale",
         "loss_aggregation", "loss_divisor",

@@ -82,7 +82,9 @@ def batch() -> tuple[dict[str, Any], TensorDict, torch.Tensor]:
     return model, data, logp
 
 
-def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> torch.Tensor:
+def expected(
+    recipe: agl.Recipe, model: dict[str, Any], data: TensorDict, corrected: bool = False
+) -> torch.Tensor:
     """The same by hand: token by token, row by row."""
     names = ("logp", "entropy", "old", "proximal", "late", "off", "ref", "w", "a", "call")
     found: dict[str, list[Any]] = {name: [] for name in names}
@@ -92,9 +94,8 @@ def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> tor
             found["logp"].append(model["log_probs"][i][prompt + t - 1])  # what predicts the token
             found["entropy"].append(model["entropy"][i][prompt + t - 1])
             found["proximal"].append(data["old_log_probs"][i][t])
-            found["old"].append(
-                data["rollout_log_probs" if LATE[i][t] or OFF[i][t] else "old_log_probs"][i][t]
-            )
+            engines = LATE[i][t] or OFF[i][t] or corrected
+            found["old"].append(data["rollout_log_probs" if engines else "old_log_probs"][i][t])
             found["off"].append(torch.tensor(bool(OFF[i][t])))
             found["late"].append(torch.tensor(bool(LATE[i][t])))
             found["ref"].append(data["ref_log_prob"][i][t])
@@ -107,7 +108,7 @@ def expected(recipe: agl.Recipe, model: dict[str, Any], data: TensorDict) -> tor
         segments=column["call"], stale=column["late"], off_policy=column["off"], proximal=column["proximal"],
         reference=column["ref"], entropy=column["entropy"],
     )  # fmt: skip
-    return policy_loss(terms, recipe).total
+    return policy_loss(terms, recipe, corrected).total
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe.uses()))

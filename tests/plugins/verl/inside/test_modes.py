@@ -168,6 +168,7 @@ def test_the_recipes_own_loss_takes_over_with_the_first_token_that_was_sampled_o
     trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=losses.append)  # type: ignore[attr-defined]
     recipe = agl.GRPO()
     monkeypatch.setattr(StepBuffer, "recipe", recipe.model_dump())
+    monkeypatch.setattr(StepBuffer, "corrects", None)
     marked = two_tokens(off_policy=(0, 1))
     for number, (row, expected) in enumerate([(ROW, 0), (marked, 1), (marked, 1), (ROW, 1)], start=1):
         monkeypatch.setattr(sampler, "Channel", lambda row=row: Driver([row], asked))
@@ -176,7 +177,22 @@ def test_the_recipes_own_loss_takes_over_with_the_first_token_that_was_sampled_o
         batch, _ = trainer.buffer.sample(global_steps=number, partition_id="train", batch_size=1)
         queue.kv_clear(batch.keys, "train")
         assert len(losses) == expected
-    assert losses[0].recipe == recipe and StepBuffer.recipe is None
+    assert losses[0].recipe == recipe and not losses[0].corrected and StepBuffer.corrects is False
+
+
+def test_the_loss_weighs_fresh_tokens_in_the_steps_that_call_for_it(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engine and trainer agree, differ, differ, agree: verl's own loss stays until the first difference."""
+    losses = list[Any]()
+    trainer = Trainer(policy, "sync")
+    trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=losses.append)  # type: ignore[attr-defined]
+    monkeypatch.setattr(StepBuffer, "recipe", agl.GRPO().model_dump())
+    monkeypatch.setattr(StepBuffer, "corrects", None)
+    for apart, expected in ((False, []), (True, [True]), (True, [True]), (False, [True, False])):
+        monkeypatch.setattr("agl_verl.inside.learning.gap.tell", lambda keys, step, found=apart: found)
+        sampler.tell_and_correct()
+        assert [loss.corrected for loss in losses] == expected
 
 
 def test_what_a_checkpoint_of_the_queue_brings_back_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def stored_recipe(name: str, **overrides: Any) -> Recipe:
         loss="reinforce",
         loss_aggregation="token",
         off_policy_cap=None,
+        correction=None,
     )
 
 

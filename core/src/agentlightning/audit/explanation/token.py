@@ -16,6 +16,7 @@ from agentlightning.types import Call, Row, Segment, UsageError
 
 RECORDED = (
     "optimizer_steps", "steps_skipped", "clip_fraction", "entropy", "kl_reference", "logprob_gap_max",
+    "correction/corrected",
 )  # fmt: skip
 """Metrics of a step about its update of tokens."""
 
@@ -86,6 +87,7 @@ async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[st
         trained=version_of(step.versions, call.policy),
         now=token["logprob_now"],
         gap=recorded.get("logprob_gap_max"),
+        corrected=None if (acted := recorded.get("correction/corrected")) is None else bool(acted),
         off_policy=bool(token["off_policy"]),
     )
     found = loss_terms(run.recipe, at)

@@ -17,13 +17,15 @@ at sampling time, advantage ``A`` and weight ``w`` (these sum over the step's ba
                  loss "reinforce":  −A_t · logp_t
     k3_t         exp(ref_t − logp_t) − 1 − (ref_t − logp_t)  ≥ 0               joschu.net/blog/kl-approx.html
 
-``anchor`` is ``old`` and ``c`` is 1, except for two kinds of tokens: stale ones when ``importance_cap`` is
-set, and off-policy ones, which were drawn from another distribution than the policy's (under a grammar, at a
-temperature of their own) with the probabilities ``exp(old)``. Those are clipped around the trainer's own
-weights before the update (``proximal``, the policy's distribution in full, at the run's temperature) and
-carry ``c_t = min(exp(proximal_t − old_t), cap)``: truncated importance sampling (arXiv:1802.01561), with the
-ratio split in two (arXiv:2110.00641). ``cap`` is ``importance_cap`` for stale tokens and ``off_policy_cap``
-for off-policy ones, stale or not.
+``anchor`` is ``old`` and ``c`` is 1, except for three kinds of tokens: fresh ones in a step whose engine and
+trainer disagree (``correction``), stale ones when ``importance_cap`` is set, and off-policy ones, which were
+drawn from another distribution than the policy's (under a grammar, at a temperature of their own) with the
+probabilities ``exp(old)``. Those are clipped around the trainer's own weights before the update
+(``proximal``, the policy's distribution in full, at the run's temperature) and carry an importance weight
+``c`` made of ``exp(proximal − old)`` (:mod:`.correction`): the ratio is split in two (arXiv:2110.00641).
+The cap is ``correction.cap`` for fresh tokens, ``importance_cap`` for stale ones, and ``off_policy_cap`` for
+off-policy ones, stale or not. Kind, level and floor are those of ``correction``; off-policy tokens are
+truncated one by one.
 """
 
 from __future__ import annotations
@@ -34,10 +36,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentlightning.types import Recipe
-
-# exp(20) = 5e8: beyond it a ratio says only "outside every clip range", and exp would soon overflow.
-MAX_LOG_RATIO = 20.0
+from agentlightning.types import Correction, Recipe
+from agl_local.training.correction import MAX_LOG_RATIO, ratios, weigh
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Loss:
     kl: Tensor | None
 
 
-def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
-    """The formula above, summed over the tokens given."""
-    anchor, correction = anchors(terms, recipe.importance_cap, recipe.off_policy_cap)
+def policy_loss(terms: Terms, recipe: Recipe, corrected: bool = False) -> Loss:
+    """The formula above, summed over the tokens given. ``corrected``: ``correction`` acts on fresh tokens."""
+    anchor, correction = anchors(terms, recipe, corrected)
     log_ratio = (terms.logp - anchor).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     used = segment_mean(log_ratio, terms.segments) if recipe.ratio_level == "sequence" else log_ratio
     surrogate, clipped = SURROGATES[recipe.loss](terms, used.exp(), recipe)
@@ -93,22 +93,27 @@ def policy_loss(terms: Terms, recipe: Recipe) -> Loss:
     return Loss(total, used.detach(), clipped.detach(), None if kl is None else kl.detach())
 
 
-def anchors(terms: Terms, cap: float | None, off_policy_cap: float | None = None) -> tuple[Tensor, Tensor]:
+def anchors(terms: Terms, recipe: Recipe, corrected: bool = False) -> tuple[Tensor, Tensor]:
     """What ratios are taken against, and the importance weight ``c`` of each token. ``ValueError`` for
     off-policy tokens without their cap: credit leaves those out.
     """
     off = torch.zeros_like(terms.stale) if terms.off_policy is None else terms.off_policy
-    if off_policy_cap is None and bool(off.any()):
+    if recipe.off_policy_cap is None and bool(off.any()):
         raise ValueError(
             "tokens were sampled otherwise than the policy, and the recipe has no off_policy_cap"
         )
     proximal = terms.logp.detach() if terms.proximal is None else terms.proximal
-    weight = (proximal - terms.old).clamp(max=MAX_LOG_RATIO).exp()
+    rule, apart = recipe.correction, proximal - terms.old
+    kinds: tuple[tuple[Tensor, float | None, Correction | None], ...] = (
+        (~terms.stale & ~off, rule.cap if corrected and rule is not None else None, rule),
+        (terms.stale & ~off, recipe.importance_cap, rule),
+        (off, recipe.off_policy_cap, None),
+    )
     anchor, c = terms.old, torch.ones_like(terms.old)
-    for tokens, largest in ((terms.stale, cap), (off, off_policy_cap)):
-        if largest is not None:
+    for tokens, cap, how in kinds:
+        if cap is not None:
             anchor = torch.where(tokens, proximal, anchor)
-            c = torch.where(tokens, weight.clamp(max=largest), c)
+            c = torch.where(tokens, weigh(ratios(apart, terms.segments, how), cap, how), c)
     return anchor, c
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from agentlightning.types import Correction
 from agl_local.training.batch import Tokens
-from agl_local.training.loss import MAX_LOG_RATIO, Loss, Terms
+from agl_local.training.correction import MAX_LOG_RATIO, correction_metrics, ratios
+from agl_local.training.loss import Loss, Terms
 from agl_local.training.pack import Packed
 from agl_local.training.score import GapMeter
 
@@ -22,6 +24,11 @@ class Tally:
 
     version: int
     off_policy_cap: float | None = None
+    correction: Correction | None = None
+    corrected: bool | None = None
+    """Whether fresh tokens are weighed by importance; ``None``: not decided yet."""
+    decided_on: float = 0.0
+    """Mean gap of the tokens on which that was decided."""
     optimizer_steps: int = 0
     skipped: int = 0
     empty: int = 0
@@ -32,6 +39,8 @@ class Tally:
     old: GapMeter = field(default_factory=GapMeter)
     off_policy: list[Tensor] = field(default_factory=list)
     """Importance weights of off-policy tokens, before they are capped."""
+    ratios: list[Tensor] = field(default_factory=list)
+    """Ratios of trainer to engine of fresh tokens, at the level of ``correction``."""
     measured: set[str] = field(default_factory=set)
     needed: int = 0
     computed: int = 0
@@ -63,8 +72,21 @@ class Tally:
         stale, off = tokens.versions != self.version, tokens.off_policy
         self.fresh.add(tokens, logprobs, ~stale & ~off)
         self.old.add(tokens, logprobs, stale & ~off)
+        if self.correction is not None:
+            apart = logprobs.detach() - tokens.old
+            self.ratios.append(ratios(apart, tokens.segments, self.correction)[~stale & ~off])
         if bool(off.any()):
             self.off_policy.append((logprobs.detach() - tokens.old)[off].clamp(max=MAX_LOG_RATIO).exp())
+
+    def corrects(self) -> bool:
+        """Whether this update weighs fresh tokens by importance: decided once, on what was measured when it
+        is first asked, which is before the first gradient.
+        """
+        if self.corrected is None:
+            gap, rule = self.fresh.result(), self.correction
+            self.decided_on = gap.mean
+            self.corrected = bool(gap.tokens) and rule is not None and rule.acts(gap.mean)
+        return self.corrected
 
     def step(self, loss: float, norm: float, stepped: bool) -> None:
         self.optimizer_steps += 1
@@ -87,11 +109,14 @@ class Tally:
             count, clipped, approx, kl, entropy = torch.stack(self.sums).cpu().double().sum(0).tolist()
             out |= {"clip_fraction": clipped / count, "approx_kl": approx / count, "entropy": entropy / count}
             out |= {"kl_reference": kl / count} if with_kl else {}
-        for name, gap in (("", self.fresh.result()), ("stale_", self.old.result())):
-            if gap.tokens:
-                out[f"logprob_gap_{name}max"] = gap.max
-                out[f"logprob_gap_{name}mean"] = gap.mean
-                out[f"logprob_gap_{name}tokens"] = float(gap.tokens)
+        for name, found in (("", self.fresh.result()), ("stale_", self.old.result())):
+            if found.tokens:
+                out[f"logprob_gap_{name}max"] = found.max
+                out[f"logprob_gap_{name}mean"] = found.mean
+                out[f"logprob_gap_{name}tokens"] = float(found.tokens)
+        if self.correction is not None:
+            acted, gap = bool(self.corrected), self.decided_on
+            out |= correction_metrics(self.ratios, self.correction, corrected=acted, gap=gap)
         if self.off_policy and self.off_policy_cap is not None:
             weights = torch.cat(self.off_policy).cpu().double()
             out["off_policy/tokens"] = float(len(weights))

@@ -109,6 +109,8 @@ class Updater:
 
         Returns metrics (``logprob_gap_*`` of tokens of ``version``, ``logprob_gap_stale_*`` of older ones;
         ``off_policy/*`` of tokens that were sampled otherwise than the policy, which are in neither;
+        ``correction/*`` of the ratios of trainer to engine, and whether they are corrected, which the tokens
+        decide that are measured before the first gradient: at least the first micro-batch's;
         ``entropy`` is the mean of −logp unless the recipe has an entropy term). Raises RowError before
         anything is changed if a row is unfit.
         """
@@ -117,7 +119,7 @@ class Updater:
         began = time.perf_counter()
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
-        stats = Tally(current, self.recipe.off_policy_cap)
+        stats = Tally(current, self.recipe.off_policy_cap, self.recipe.correction)
         live = sum(map(self._live, rows))
         self._meter = Meter(len(self._to_prescore(rows)) + self.recipe.epochs * live, tell)
         proximal = self._prescore(rows, stats)
@@ -185,12 +187,12 @@ class Updater:
                 reference=self._reference_logprobs(tokens),
                 entropy=scores.entropy,
             )
-            found = policy_loss(terms, self.recipe)
+            if stats.optimizer_steps == 0:
+                stats.measure(tokens, scores.logprobs)
+            found = policy_loss(terms, self.recipe, stats.corrects())
             (found.total / part).backward()  # type: ignore[no-untyped-call]
             loss += found.total.detach() / part
             stats.add(terms, found)
-            if stats.optimizer_steps == 0:
-                stats.measure(tokens, scores.logprobs)
         set_lr(self.optimizer, self.lr * warmup(self.steps, self.warmup))
         value = float(loss)
         result = clip_and_step(
@@ -238,7 +240,7 @@ class Updater:
         if self.recipe.minibatches == 1 and self.recipe.epochs == 1:
             return False
         weighed = any(s.trained and s.off_policy for row in rows for s in row.segments)
-        return self.recipe.importance_cap is not None or weighed
+        return self.recipe.importance_cap is not None or self.recipe.correction is not None or weighed
 
     def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
@@ -267,7 +269,7 @@ class Updater:
             check_row(
                 row,
                 self.model.config.vocab_size,
-                segments=self.recipe.ratio_level == "sequence",
+                segments=by_call(self.recipe),
                 eos_ids=self.eos_ids,
                 grammars=self.grammars,
             )
@@ -275,6 +277,12 @@ class Updater:
                 raise RowError(f"row {row.row_id} occurs twice in one batch")
             seen.add(row.row_id)
         return canonical_order([row for row in rows if row.trained_tokens])
+
+
+def by_call(recipe: Recipe) -> bool:
+    """Whether the loss needs to know which call a token belongs to."""
+    of_correction = recipe.correction is not None and recipe.correction.level == "sequence"
+    return recipe.ratio_level == "sequence" or of_correction
 
 
 def _weight(rows: Sequence[Row]) -> float:

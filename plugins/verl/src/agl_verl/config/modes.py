@@ -82,6 +82,7 @@ REFUSED = {
     "trainer.v1.separate_async": "`training.async_steps` says how many steps are rolled out beforehand",
     f"{ROLLOUT}.nnodes": "say it with the option engine_gpus",
     f"{ROLLOUT}.n_gpus_per_node": "say it with the option engine_gpus",
-    "algorithm.rollout_correction": "the recipe's importance_cap and off_policy_cap correct tokens",
+    "algorithm.rollout_correction": "the recipe's correction, importance_cap and off_policy_cap "
+    "correct tokens",
 }
 """Lines of verl's configuration that are options of ours, or a recipe's fields."""

@@ -32,10 +32,9 @@ def carried(
     """Advantages and returns: what the rows carry in the place of rewards. verl has just computed its own
     logprobs of them.
     """
-    from agl_verl.inside.learning.gap import tell
-    from agl_verl.inside.steps.sampler import StepBuffer
+    from agl_verl.inside.steps.sampler import tell_and_correct
 
-    tell(StepBuffer.keys, StepBuffer.step.off_policy_cap)
+    tell_and_correct()
     advantages = token_level_rewards * response_mask
     return advantages, advantages
 

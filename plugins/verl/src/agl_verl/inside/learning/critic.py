@@ -86,10 +86,9 @@ def estimating(theirs: Gae) -> Gae:
 
     @wraps(theirs)
     def gae(token_level_rewards: Any, values: Any, response_mask: Any, gamma: Any, lam: Any) -> Any:
-        from agl_verl.inside.learning.gap import tell
-        from agl_verl.inside.steps.sampler import StepBuffer
+        from agl_verl.inside.steps.sampler import tell_and_correct
 
-        tell(StepBuffer.keys, StepBuffer.step.off_policy_cap)
+        tell_and_correct()
         if int(response_mask.sum()) < 2:
             return torch.zeros_like(values), token_level_rewards * response_mask
         return theirs(

@@ -6,24 +6,49 @@ which the gap of an unlikely token does not show.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import transfer_queue as tq
 
+from agentlightning.types import Correction
+from agl_local.training.correction import MAX_LOG_RATIO, correction_metrics, ratios
 from agl_verl.process.channel import Channel
-from agl_verl.rows import OFF_POLICY, STALE
-
-MAX_LOG_RATIO = 20.0
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, Step
 
 
-def tell(keys: list[str], off_policy_cap: float | None = None) -> None:
-    """Tell the driver what the rows ``keys`` of this step say."""
-    fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE, OFF_POLICY]
+def tell(keys: list[str], step: Step) -> bool:
+    """Tell the driver what the rows ``keys`` of this step say. Return whether the loss is to weigh fresh
+    tokens by importance.
+    """
+    fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE, OFF_POLICY, SEGMENTS]
     data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
-    ours, captured, masks, stale, off_policy = (data[name].unbind() for name in fields)
-    found = measure(ours, captured, masks, stale, off_policy, off_policy_cap)
+    columns = [list(data[name].unbind()) for name in fields]
+    found = measure(*columns[:5], step.off_policy_cap)
+    found |= compare(columns, step.correction)
     Channel().ask("measured", **found)
+    return bool(found.get("correction/corrected"))
+
+
+def compare(columns: Sequence[Sequence[torch.Tensor]], rule: Correction | None) -> dict[str, float]:
+    """Return what the ratios of trainer to engine say of the fresh tokens of all rows, and whether they are
+    to be corrected, which the whole step decides. ``columns``: of each row the logprobs of trainer and
+    engine, mask, staleness, off-policy marks and calls.
+    """
+    if rule is None:
+        return {}
+    found, apart = [], []
+    for a, b, mask, late, off, calls in zip(*columns, strict=True):
+        on = mask.bool()
+        fresh = ~late[on].bool() & ~off[on].bool()
+        log_ratio = (a - b)[on].double()
+        calls_of = torch.unique(calls[on], return_inverse=True)[1]
+        found.append(ratios(log_ratio, calls_of, rule)[fresh])
+        apart.append(log_ratio[fresh].abs())
+    every = torch.cat(apart)
+    gap = float(every.mean()) if len(every) else 0.0
+    corrected = bool(len(every)) and rule.acts(gap)
+    return correction_metrics(found, rule, corrected=corrected, gap=gap)
 
 
 def measure(

@@ -22,10 +22,13 @@ from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS
 
 
 class RecipeLoss:
-    """A loss for verl's ``set_loss_fn``; ``recipe`` as :meth:`Recipe.model_dump` gives it."""
+    """A loss for verl's ``set_loss_fn``; ``recipe`` as :meth:`Recipe.model_dump` gives it. ``corrected``: its
+    ``correction`` acts on fresh tokens.
+    """
 
-    def __init__(self, recipe: dict[str, Any]) -> None:
+    def __init__(self, recipe: dict[str, Any], corrected: bool = False) -> None:
         self.recipe = msgspec.convert(recipe, Recipe)
+        self.corrected = corrected
 
     def __call__(
         self, model_output: dict[str, Any], data: Any, dp_group: Any = None
@@ -37,8 +40,8 @@ class RecipeLoss:
             nothing = model_output["log_probs"].values().sum() * 0.0
             return nothing, {"actor/pg_loss": Metric(AggregationType.SUM, nothing)}
         entropy = model_output.get("entropy") if self.recipe.entropy else None
-        terms = terms_of(data, masks, logp, entropy, self.recipe.critic)
-        found = policy_loss(terms, self.recipe)
+        terms = terms_of(data, masks, logp, entropy, self.recipe.critic, self.corrected)
+        found = policy_loss(terms, self.recipe, self.corrected)
         total = found.total * data["dp_size"]
         metrics = {
             "actor/pg_loss": Metric(AggregationType.SUM, total),
@@ -51,10 +54,15 @@ class RecipeLoss:
 
 
 def terms_of(
-    data: Any, masks: list[torch.Tensor], logp: torch.Tensor, entropy: Any, unweighted: bool = False
+    data: Any,
+    masks: list[torch.Tensor],
+    logp: torch.Tensor,
+    entropy: Any,
+    unweighted: bool = False,
+    corrected: bool = False,
 ) -> Terms:
     """The loss's terms for the trained tokens of a micro-batch. ``unweighted``: its advantages are a
-    critic's; else weights are in them.
+    critic's; else weights are in them. ``corrected``: fresh tokens too are weighed against the engine's.
     """
     weights = flat(data[WEIGHTS].unbind(), masks)
     carrier = flat(data["advantages"].unbind(), masks)
@@ -66,7 +74,7 @@ def terms_of(
     reference = flat(data["ref_log_prob"].unbind(), masks) if "ref_log_prob" in data.keys() else None  # noqa: SIM118
     return Terms(
         logp=logp,
-        old=torch.where(stale.bool() | off_policy.bool(), captured, proximal),
+        old=captured if corrected else torch.where(stale.bool() | off_policy.bool(), captured, proximal),
         advantages=carrier if unweighted else torch.where(weights > 0, carrier / weights, 0.0),
         weights=weights,
         segments=torch.unique(calls, dim=0, return_inverse=True)[1],

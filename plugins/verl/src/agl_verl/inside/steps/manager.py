@@ -51,7 +51,7 @@ class Manager:
                 settings.max_critic_ckpt_to_keep = None
                 StepBuffer.recipe = order["recipe"]
                 if not order["plain"]:
-                    use_recipe_loss(trainer, order["recipe"])
+                    use_recipe_loss()
                 return
             else:
                 raise ValueError(f"the driver's order is not known: {order}")

@@ -31,8 +31,11 @@ class StepBuffer:
     """What is trained, see there."""
     keys: list[str] = []
     """Of the step's rows."""
-    recipe: dict[str, Any] | None = None
-    """The recipe whose loss verl's own stands for so far; ``None``: the recipe's own loss is set."""
+    recipe: dict[str, Any] = {}
+    """What the run trains by."""
+    corrects: bool | None = None
+    """Whether the loss weighs fresh tokens by importance; ``None``: verl's own loss stands for the recipe's.
+    """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(poll_interval=POLL, **given)  # type: ignore[call-arg]
@@ -47,8 +50,8 @@ class StepBuffer:
             global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
         )
         StepBuffer.keys = list(batch.keys)
-        if self.step.off_policy and StepBuffer.recipe is not None:
-            use_recipe_loss(self.trainer, StepBuffer.recipe)
+        if self.step.off_policy and StepBuffer.corrects is None:
+            use_recipe_loss()
         config = self.trainer.config
         config.actor_rollout_ref.actor.ppo_mini_batch_size = self.step.share
         config.critic.ppo_mini_batch_size = self.step.share
@@ -65,12 +68,25 @@ class StepBuffer:
         tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
 
 
-def use_recipe_loss(trainer: Any, recipe: dict[str, Any]) -> None:
-    """Train by the recipe's own loss from now on. Where verl's says the same, both have one gradient."""
+def use_recipe_loss(corrected: bool = False) -> None:
+    """Train by the recipe's own loss from now on. Where verl's says the same, both have one gradient.
+    ``corrected``: it weighs fresh tokens by importance.
+    """
     from agl_verl.inside.learning.loss import RecipeLoss
 
-    trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(recipe))
-    StepBuffer.recipe = None
+    StepBuffer.trainer.actor_rollout_wg.set_loss_fn(RecipeLoss(StepBuffer.recipe, corrected))
+    StepBuffer.corrects = corrected
+
+
+def tell_and_correct() -> None:
+    """Tell the driver how far engine and trainer are apart in this step, which has not been trained yet, and
+    set the loss that this calls for.
+    """
+    from agl_verl.inside.learning.gap import tell
+
+    corrected = tell(StepBuffer.keys, StepBuffer.step)
+    if corrected != bool(StepBuffer.corrects):
+        use_recipe_loss(corrected)
 
 
 class SyncSteps(StepBuffer, ReplayBuffer):  # type: ignore[misc]
