@@ -125,9 +125,9 @@ _PUBLIC = {
     "bundled.agent": "Agent",
     "train.faces": "APOTrainer GRPOTrainer RLConfig RLOOTrainer SFTTrainer",
     "types": """
-        Attempt AttemptStatus AttemptedRollout AuditLink Batch Call EarlierAttempt Evaluation Grammar
-        JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate ProxyLLM
-        Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
+        Grammar JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate
+        ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
         RolloutFingerprint RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,

@@ -30,6 +30,7 @@ def main() -> None:
     threading.Thread(target=until_end, daemon=True).start()
     channel = Channel()
     addresses = os.environ.get("FAKE_ADDRESSES", "http://127.0.0.1:1").split()
+    channel.ask("stage", what="Python runs; importing verl")
     channel.ask("ready", addresses=addresses, step=0)
     done = 0
     while (order := channel.order())["do"] == "load":

@@ -126,6 +126,17 @@ async def test_every_step_is_reported_saved_and_evaluated_in_order(policy: Path,
     assert (out / "model.safetensors").read_text() == "weights of 3"
 
 
+async def test_the_start_says_where_the_output_is_and_how_far_it_is(
+    policy: Path, python: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made = driver(policy, python)
+    await life(made, Steps(tmp_path, steps=1))
+    first, *stages = capsys.readouterr().err.splitlines()
+    assert first.startswith("verl starts") and first.endswith("verl.log")
+    assert [line.partition(" s: ")[2] for line in stages] == ["Python runs; importing verl", "ready"]
+    assert (tmp_path / "verl.log").is_file()  # the run keeps it, also when nothing failed
+
+
 @pytest.mark.slow
 async def test_a_step_without_a_gradient_counts_no_optimizer_step(policy: Path, python: str, tmp_path: Path):
     job = Steps(tmp_path, steps=2, flat=1)

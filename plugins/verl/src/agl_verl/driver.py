@@ -14,6 +14,7 @@ import logging
 import math
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ class VerlDriver:
         self._failure: BaseException | None = None
         self._paused = False
         """verl's servers take no calls."""
+        self._began = 0.0
+        """When verl was started."""
 
     # ------------------------------------------------------------------------------------------ the driver
     async def start(self) -> LLM:
@@ -108,6 +111,7 @@ class VerlDriver:
         self._server = ChannelServer(
             secret,
             {
+                "stage": self._on_stage,
                 "ready": self._on_ready,
                 "next": self._on_next,
                 "loaded": self._on_loaded,
@@ -133,6 +137,8 @@ class VerlDriver:
             **({"VERL_PLATFORM": "cpu"} if self.options.device == "cpu" else {}),
         }
         self._child = Child(self.options.python, given, environment, scratch / "verl.log")
+        self._began = time.monotonic()
+        say(f"verl starts, which takes up to a minute; its output: {self._child.output}")
         try:
             self._child.start()
         except OSError as error:
@@ -140,6 +146,7 @@ class VerlDriver:
                 f"backend.options.python: {self.options.python} does not start: {error}"
             ) from None
         ready = await self._alive(self._ready, self.options.start_seconds)
+        self._say_stage("ready")
         first, *others = (f"{address}/v1" for address in ready["addresses"])
         key = key_of(secret) if self.options.engine == "vllm" else None
         mode = LOGPROBS_MODES[self.options.engine]
@@ -205,6 +212,8 @@ class VerlDriver:
         child, self._child = self._child, None
         if child is not None:
             await asyncio.to_thread(child.close)
+            if self._job is not None:
+                await asyncio.to_thread(keep_output, child.output, self._job.folder)
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
@@ -212,6 +221,14 @@ class VerlDriver:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------- verl's questions
+    async def _on_stage(self, said: dict[str, Any]) -> dict[str, Any]:
+        self._say_stage(str(said["what"]))
+        return {}
+
+    def _say_stage(self, what: str) -> None:
+        """Print how far verl's start is."""
+        say(f"verl, after {time.monotonic() - self._began:.0f} s: {what}")
+
     async def _on_ready(self, said: dict[str, Any]) -> dict[str, Any]:
         self._ready.set_result(said)
         return {}
@@ -368,10 +385,24 @@ class VerlDriver:
             what = f"ended with status {child.status}"
         if self._job is None:
             return f"verl: {what}; its output ends with:\n{child.tail()}"
-        kept = self._job.folder / "verl.log"
-        shutil.copyfile(child.output, kept)
+        kept = keep_output(child.output, self._job.folder)
         again = "--resume goes on from the last checkpoint"
         return f"verl: {what}; its output: {kept}; {again}{child.error()}"
+
+
+def say(line: str) -> None:
+    """Print a line about verl's start at the terminal, beside what the run prints as its result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def keep_output(output: Path, folder: Path) -> Path:
+    """Copy what verl printed into the run's folder, as ``verl.log``; return the copy's path."""
+    kept = folder / "verl.log"
+    try:
+        shutil.copyfile(output, kept)
+    except OSError as error:
+        log.warning("verl's output %s was not kept in %s: %s", output, kept, error)
+    return kept
 
 
 OURS = {

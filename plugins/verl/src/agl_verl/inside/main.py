@@ -44,6 +44,7 @@ def main() -> int:
     """Train; then wait for the end of standard input."""
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_until_end, daemon=True).start()
+    stage("Python runs; importing verl")
     from agl_verl.inside.register import FAILED
     from agl_verl.inside.selftest import changed
 
@@ -55,12 +56,19 @@ def main() -> int:
 
     from agl_verl.inside.cluster import Kept, told
 
+    stage("verl is imported; composing its configuration")
     config = told(configuration(order["overrides"]))
+    stage("verl accepts its configuration; starting Ray and the trainer")
     runner = Kept(TaskRunnerV1, config)  # held until the end: the engine is verl's, and goes with it
     run_ppo(config, task_runner_class=runner)
     Channel().ask("finished")
     threading.Event().wait()  # the engine serves on; see _until_end
     return 0
+
+
+def stage(what: str) -> None:
+    """Tell the driver how far the start is."""
+    Channel().ask("stage", what=what)
 
 
 def _until_end() -> None:

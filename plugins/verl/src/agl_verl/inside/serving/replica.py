@@ -14,6 +14,7 @@ import ray
 from verl.workers.rollout.replica import RolloutReplica
 
 from agl_verl.inside.cluster import here
+from agl_verl.process.channel import Channel
 
 ENGINES: dict[str, Any] = {}
 """Address of each engine that the trainer's process has launched → its actor; read by the manager, which
@@ -95,6 +96,8 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
             name=server_name(self.replica_rank), scheduling_strategy=here()
         )
         given = serve if self.replica_rank < engines else None
+        if given is not None:
+            Channel().ask("stage", what=f"training workers stand; starting engine {self.replica_rank}")
         server = actor.remote(str(self.model_config.path), given, self.replica_rank)
         address = await server.where.remote()
         self.servers = [server]

@@ -37,6 +37,7 @@ class Manager:
         trainer = StepBuffer.trainer
         engines = {f"engine at {address}": actor for address, actor in ENGINES.items()}
         Watch(everybody(trainer, engines), self._lost).start()
+        self._channel.ask("stage", what="workers and engines stand; the engine has its weights")
         self._channel.ask("ready", addresses=list(ENGINES), step=trainer.global_steps)
         while True:
             order = self._channel.order()
