@@ -39,7 +39,7 @@ def _leaves(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[st
 
 COMMANDS = commands()
 EXPECTED = {
-    "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "rollouts", "logs",
+    "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "top", "rollouts", "logs",
     "compare", "trace", "explain", "verify", "export", "rescore", "serve", "plugins", "sft", "policy fetch",
     "policy list", "policy clear",
     "policy new", "policy info", "policy check",

@@ -66,6 +66,21 @@ def stores(where: str | None = None) -> list[RunLocation]:
     return stores_in(path)
 
 
+def places_of(what: str | None) -> tuple[list[RunLocation], str | None]:
+    """Return the stores of a place, and the beginning of the id of the one run that is meant, ``None``: all.
+
+    ``what``: what :func:`stores` takes, or what :func:`find_run` takes.
+    """
+    try:
+        return stores(what), None
+    except NoSuchRun as nowhere:
+        try:
+            found = find_run(what or "")
+        except NoSuchRun as error:
+            raise (error if "beginning of" in str(error) else nowhere) from None
+        return [found], found.run
+
+
 def stores_in(root: Path) -> list[RunLocation]:
     """Return the store of each folder of ``root`` that has one, newest first by name (a time)."""
     files = sorted(root.glob(f"*/{STORE}"), reverse=True)

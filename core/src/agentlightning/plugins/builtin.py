@@ -113,6 +113,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "runner": ("runner", "run an agent on a store's rollouts"),
         "doctor": ("doctor", "look a run over before it costs anything"),
         "runs": ("inspect.runs", "list runs"),
+        "top": ("inspect.top", "watch runs while they train"),
         "rollouts": ("inspect.rollouts", "list the rollouts of a run"),
         "logs": ("inspect.logs", "print or follow the log of runs"),
         "compare": ("inspect.compare", "compare two runs"),

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, find_run, stores
+from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agentlightning.audit.run_list import RunSummary, list_runs
 from agentlightning.cli.inspect import JsonLines
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
@@ -20,7 +20,7 @@ _WIDE = 130
 """Columns of the table where stdout is no terminal."""
 _WHOLE = ("run", "when", "steps", "seconds", "status", "recipe", "reward")
 """Columns that are never broken."""
-_COLOURS = {
+COLOURS = {
     "finished": "green",
     "stopped by budget": "yellow",
     "running": "cyan",
@@ -68,18 +68,12 @@ def _show(lines: list[RunSummary], place: str | None) -> None:
 
 async def _list(place: str | None) -> list[RunSummary]:
     """Return the runs of a place. If ``place`` is no place, it may be a run."""
-    try:
-        return await list_runs(stores(place))
-    except NoSuchRun as nowhere:
-        try:
-            found = find_run(place or "")
-        except NoSuchRun as error:
-            raise (error if "beginning of" in str(error) else nowhere) from None
-        lines = await list_runs([found])
-        mine = [line for line in lines if found.run is None or line.run.startswith(found.run)]
-        if not mine:
-            raise nowhere
-        return mine
+    found, run = places_of(place)
+    lines = await list_runs(found)
+    mine = [line for line in lines if run is None or line.run.startswith(run)]
+    if not mine and run is not None:
+        raise NoSuchRun(f"{place}: its store holds no run {run!r}")
+    return mine
 
 
 def _where(line: RunSummary) -> str:
@@ -104,9 +98,9 @@ def table(lines: list[RunSummary]) -> Table:
             line.agent or "–",
             f"{line.recipe or '–'}{policies}",
             f"{line.steps}/{line.planned}" if line.planned is not None else str(line.steps),
-            _reward(line),
+            reward_of(line),
             number(line.seconds, ".0f"),
-            Text(line.status, style=_COLOURS.get(line.status, "")),
+            Text(line.status, style=COLOURS.get(line.status, "")),
             *([_spent(line)] if budgets else []),
         )
     return out
@@ -121,7 +115,7 @@ def _spent(line: RunSummary) -> str:
     return f"{spent.get('calls', 0):,.0f} calls, {tokens:,.0f} tokens{money}"
 
 
-def _reward(line: RunSummary) -> str:
+def reward_of(line: RunSummary) -> str:
     """Return the held-out reward before → after, that of `agl eval`, or that of the last training step."""
     if line.before is not None and line.after is not None:
         return f"{line.before:.3f} → {line.after:.3f}"
