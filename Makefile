@@ -82,6 +82,9 @@ schema: .venv/test ## docs/run_config.schema.json, which editors check a run's Y
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py
 
+cast: .venv/demo ## the README's moving picture: `make demo` in a terminal, recorded and drawn
+	@python=$$($(PYTHON) scripts/environment cast) && "$$python" scripts/cast.py --seconds 24 --about "The agent is evaluated, trained for 40 steps of GRPO on the CPU, and evaluated again; the reward of held-out tasks rises." docs/images/demo.svg -- make demo
+
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py
 
@@ -90,6 +93,9 @@ wheels: ## a wheel of every distribution, in dist/
 
 test-export: .venv/test ## what agl export writes, in transformers and in a real vLLM; the last line is JSON
 	@$(PY) bench/exported.py
+
+readme: ## every command and block of README, in empty environments; the last line is JSON
+	@$(PYTHON) scripts/readme.py $(if $(BLOCKS),--only $(BLOCKS))
 
 first-hour: ## the commands of docs/first-hour.md, from an empty folder; the last line is JSON
 	@$(PYTHON) scripts/first_hour.py

@@ -25,11 +25,15 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyte
+if TYPE_CHECKING:
+    import pyte
 
-COLUMNS, LINES = 100, 30
+ROOT = Path(__file__).resolve().parents[1]
+HOME = "~/agent-lightning"
+"""What the picture shows in place of this checkout."""
+COLUMNS, LINES = 100, 36
 CHAR, LINE, SIZE, ROOM, BAR = 8.4, 18, 14, 14, 30
 """Pixels: a character's width, a line's height, the font's size, the margin, the title bar."""
 RATE = 3
@@ -61,6 +65,8 @@ class Recording(NamedTuple):
 
 def record(command: Sequence[str]) -> Recording:
     """Run ``command`` under a terminal; keep each screen that differs from the one before, ten a second."""
+    import pyte
+
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     prompt = f"$ {shlex.join(command)}\r\n"
@@ -109,18 +115,40 @@ def _pieces(terminal: int) -> Iterator[bytes]:
 
 def drawn(screen: pyte.Screen) -> tuple[str, ...]:
     """The lines of a screen as SVG, without their height."""
-    return tuple(_line(screen.buffer[row]) for row in range(screen.lines))
+    return tuple(
+        _line(_homely([screen.buffer[row][column] for column in range(COLUMNS)]))
+        for row in range(screen.lines)
+    )
 
 
-def _line(row: dict[int, pyte.screens.Char]) -> str:
-    cells = [(column, row[column]) for column in range(COLUMNS)]
+def _homely(cells: list[pyte.screens.Char]) -> list[pyte.screens.Char]:
+    """The cells of a line without the place of this checkout; a frame at their end stays in its column."""
+    text, place = "".join(cell.data for cell in cells), str(ROOT)
+    at = text.find(place)
+    if at < 0:
+        return cells
+    shown = [cells[at]._replace(data=letter) for letter in HOME]
+    left = [*cells[:at], *shown, *cells[at + len(place) :]]
+    room = next((i for i in range(len(left) - 1, 0, -1) if left[i].data == " "), len(left) - 1)
+    while len(left) > COLUMNS and left[room].data == " ":
+        del left[room]
+        room -= 1
+    blanks = [cells[at]._replace(data=" ")] * (COLUMNS - len(left))
+    return [*left[:room], *blanks, *left[room:]][:COLUMNS]
+
+
+def _line(row: Sequence[pyte.screens.Char]) -> str:
+    """Runs of one style. Letters and drawn lines are runs of their own: their widths may differ."""
     found = []
-    for style, group in groupby(cells, key=lambda cell: (cell[1].fg, cell[1].bold, cell[1].italics)):
+    for style, group in groupby(
+        enumerate(row),
+        key=lambda cell: (cell[1].fg, cell[1].bold, cell[1].italics, cell[1].data.isascii()),
+    ):
         part = list(group)
         text = "".join(cell.data for _, cell in part)
         start = part[0][0] + len(text) - len(text.lstrip())
         if kept := text.strip():
-            found.append(_text(start, kept, *style))
+            found.append(_text(start, kept, *style[:3]))
     return "".join(found)
 
 

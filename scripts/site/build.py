@@ -4,7 +4,8 @@
 
 Warnings are errors; keys, options, commands, hooks, variables and names without a text are listed; blocks of
 README and pages are run or checked. The last line is JSON: ``pages``, ``snippets_run``, ``snippets_checked``,
-``undocumented``. The exit status is 1 if anything is wrong.
+``snippets_elsewhere`` (what they need or what runs them → blocks), ``outputs``, ``undocumented``, ``wrong``.
+The exit status is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def main() -> int:
     missing = reference.undocumented()
     for name in missing:
         print(f"undocumented: {name}", file=sys.stderr)
-    run, checked, wrong = snippets.check()
+    found = snippets.check(train=True)
+    wrong = found.wrong
     for problem in wrong:
         print(f"wrong: {problem}", file=sys.stderr)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--site-dir", str(folder)]
@@ -35,8 +37,16 @@ def main() -> int:
     status = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, env=quiet).returncode
     pages = len(list(folder.rglob("*.html"))) if folder.exists() else 0
     print(f"the site: {folder}", file=sys.stderr)
-    told = {"pages": pages, "snippets_run": run, "snippets_checked": checked}
-    print(json.dumps({**told, "undocumented": len(missing), "wrong": wrong}))
+    told = {
+        "pages": pages,
+        "snippets_run": found.run,
+        "snippets_checked": found.checked,
+        "snippets_elsewhere": found.needs,
+        "outputs": found.outputs,
+        "undocumented": len(missing),
+        "wrong": wrong,
+    }
+    print(json.dumps(told))
     return 1 if status or missing or wrong else 0
 
 

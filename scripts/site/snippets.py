@@ -1,9 +1,17 @@
-"""Checks the blocks of README and pages: Python runs or at least resolves, YAML and commands are known.
+"""Runs or checks every block of README and pages; no block is passed over in silence.
 
-- A Python block that trains, serves or asks nothing is executed, in a folder of its own. Of the others the
-  syntax, the imports of the suite and each ``agl.name`` are checked.
-- A YAML block with sections of a run's file has only keys that the schema knows.
-- A line of a shell block that calls ``agl`` names a command and options that there are.
+A block is one of four:
+
+- *Run*: a Python block whose imports are installed is executed in a folder of its own; a YAML block with
+  sections of a run's file is loaded as one, types and all.
+- *Needs …*: a comment ``<!-- needs: what -->`` above a block says what is missing here. Its syntax, the
+  imports of the suite and each ``agl.name`` are checked, and the commands and options of shell lines.
+- *Elsewhere*: the blocks of a page in :data:`ELSEWHERE` are run by another command or test, which it names.
+- *Output*: the languages of :data:`OUTPUT`.
+
+A Python or YAML block that is none of these is reported. Comments may also prepare a block, out of the
+reader's sight: ``<!-- setup: code -->`` is executed before it, ``<!-- cell -->`` runs it as a cell of a
+notebook, where ``await`` is allowed, and ``<!-- trains -->`` says that it takes long: `make docs` runs it.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,132 +35,202 @@ import yaml
 import agentlightning
 from agentlightning.train.config_schema import run_config_schema
 from agentlightning.train.early_keys import expand
+from agentlightning.train.fields import FILE, build
 from agentlightning.types import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.M | re.S)
-DOES = re.compile(
-    r"sys\.argv|\.(fit|train|dev|run|serve|iter|step)\(|input\(|asyncio\.run|requests\.|open\(|await "
-)
-"""Calls that start something: their blocks are checked and not run."""
-SECONDS = 60
+BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```", re.M | re.S)
+NOTES = re.compile(r"((?:^ *<!-- [^\n]*? -->\n)*)\Z", re.M)
+"""The comments right above a block."""
+OUTPUT = frozenset({"text", "console"})
+OTHER = {
+    "json": "data",
+    "js": "for Node: `make test-node` and the reader's own programs",
+    "nginx": "for nginx",
+    "toml": "a part of a manifest",
+}
+"""Languages that nothing here runs → why."""
+ELSEWHERE = {
+    "README.md": "make readme",
+    "README.zh.md": "make readme: the blocks are those of README.md",
+    "docs/coming-from.md": "tests/docs/test_coming_from.py, those of other projects aside",
+    "docs/first-hour.md": "make first-hour",
+    "docs/first-hour.zh.md": "make first-hour: the commands are those of first-hour.md",
+    "docs/write-an-adapter.md": "tests/examples/adapter_template: the blocks are its files",
+}
+"""Page → what runs its Python and YAML blocks."""
+SECONDS, LONG = 120, 900
 
 
 class Block(NamedTuple):
-    """A block of a page."""
+    """A block of a page. ``notes``: the comments above it."""
 
     page: Path
     line: int
     language: str
     text: str
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    @property
+    def place(self) -> str:
+        """The page's path in the repository."""
+        return self.page.relative_to(ROOT).as_posix()
+
+    def noted(self, name: str) -> list[str]:
+        """What the comments of a name say."""
+        found = (note.partition(":") for note in self.notes)
+        return [text.strip() for key, _, text in found if key.strip() == name]
+
+
+class Checked(NamedTuple):
+    """How many blocks were run, checked, only shown; and what is wrong, each with its place."""
+
+    run: int
+    checked: int
+    outputs: int
+    needs: dict[str, int]
+    """What was missing or who runs it → blocks."""
+    wrong: list[str]
+
 
 def blocks() -> Iterator[Block]:
     """Yield the blocks of README and pages."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text()
         for found in BLOCK.finditer(text):
             indent = len(found.group(1))
-            body = "".join(line[indent:] for line in found.group(3).splitlines(keepends=True))
-            yield Block(page, text[: found.start()].count("\n") + 1, found.group(2), body)
+            body = "".join(line[indent:] for line in found.group(4).splitlines(keepends=True))
+            above = NOTES.search(text[: found.start()])
+            notes = tuple(re.findall(r"<!-- (.*?) -->", above.group(1) if above else ""))
+            yield Block(page, text[: found.start()].count("\n") + 1, found.group(2), body, notes)
 
 
-def check() -> tuple[int, int, list[str]]:
-    """Return how many blocks were run and checked, and what is wrong, each with its place."""
-    run = checked = 0
+def check(train: bool = False) -> Checked:
+    """Run and check all blocks; with ``train`` those that train, too."""
+    run = checked = outputs = 0
+    needs: Counter[str] = Counter()
     wrong: list[str] = []
     for block in blocks():
-        if block.language == "python":
-            problem, ran = _python(block)
-        elif block.language in ("yaml", "sh", "bash"):
-            problem, ran = (_yaml if block.language == "yaml" else _shell)(block), False
-        else:
+        if block.language in OUTPUT:
+            outputs += 1
             continue
+        problem, ran = _look(block, train)
+        why = ELSEWHERE.get(block.place) or next(iter(block.noted("needs")), "") or OTHER.get(block.language)
+        why = why or ("" if train or "trains" not in block.notes else "make docs")
+        if not (ran or why or block.language in ("sh", "bash")):
+            problem = problem or "it is neither run nor marked <!-- needs: … -->"
+        if why and not ran:
+            needs[why] += 1
         run, checked = run + ran, checked + 1
         wrong += [f"{block}: {problem}"] if problem else []
-    return run, checked, wrong
+    return Checked(run, checked, outputs, dict(needs), wrong)
 
 
-def _python(block: Block) -> tuple[str, bool]:
+def _look(block: Block, train: bool = False) -> tuple[str, bool]:
+    """What is wrong with a block, and whether it was run."""
+    if block.language == "python":
+        return _python(block, train)
+    if block.language == "yaml":
+        return _yaml(block)
+    return (_shell(block), False) if block.language in ("sh", "bash") else ("", False)
+
+
+# --------------------------------------------------------------------------------------------------- Python
+def _python(block: Block, train: bool) -> tuple[str, bool]:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
-        tree = ast.parse(block.text)
+        tree: Any = compile(block.text, str(block), "exec", flags | ast.PyCF_ONLY_AST)
     except SyntaxError as error:
         return f"{error.msg} in line {error.lineno}", False
-    foreign = False
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            problem, known = _import(node)
-            if problem:
-                return problem, False
-            foreign = foreign or not known
+        if isinstance(node, ast.Import | ast.ImportFrom) and (problem := _import(node)):
+            return problem, False
         of = node.value if isinstance(node, ast.Attribute) else None
-        if isinstance(of, ast.Name) and of.id == "agl" and not hasattr(agentlightning, node.attr):  # type: ignore[attr-defined]
-            return f"there is no agl.{node.attr}", False  # type: ignore[attr-defined]
-    if foreign or DOES.search(block.text) or "import" not in block.text or "..." in block.text:
+        if isinstance(of, ast.Name) and of.id == "agl" and not hasattr(agentlightning, node.attr):
+            return f"there is no agl.{node.attr}", False
+    if block.place in ELSEWHERE or block.noted("needs") or ("trains" in block.notes and not train):
         return "", False
-    problem = _execute(block.text)
-    if problem.startswith("NameError"):  # a part of a program, whose other names the page explains
-        return "", False
-    return problem, True
+    problem = _execute(block)
+    return problem, not problem
 
 
-def _import(node: ast.Import | ast.ImportFrom) -> tuple[str, bool]:
-    """What is wrong with an import of the suite, and whether all of it is installed."""
+def _import(node: ast.Import | ast.ImportFrom) -> str:
+    """What is wrong with an import of the suite."""
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     for name in names:
-        ours = name.split(".")[0].startswith(("agentlightning", "agl_"))
+        if name.split(".")[0] not in ("agentlightning", "agl_local"):
+            continue
         try:
             there = importlib.util.find_spec(name) is not None
         except (ImportError, ValueError):
             there = False
-        if not there and ours and name.split(".")[0] in ("agentlightning", "agl_local"):
-            return f"there is no module {name}", False
         if not there:
-            return "", False
-        if ours and isinstance(node, ast.ImportFrom):
+            return f"there is no module {name}"
+        if isinstance(node, ast.ImportFrom):
             module = importlib.import_module(name)
             for alias in node.names:
                 if (
                     not hasattr(module, alias.name)
                     and importlib.util.find_spec(f"{name}.{alias.name}") is None
                 ):
-                    return f"{name} has no {alias.name}", False
-    return "", True
+                    return f"{name} has no {alias.name}"
+    return ""
 
 
-def _execute(text: str) -> str:
+CELL = """
+import ast, asyncio, inspect, sys
+space = {"__name__": "__main__"}
+async def cell():
+    code = compile(sys.stdin.read(), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    found = eval(code, space)
+    if inspect.isawaitable(found):
+        await found
+asyncio.run(cell())
+"""
+
+
+def _execute(block: Block) -> str:
+    """Run a block in a folder of its own; return the last line of what it said if it failed."""
+    text = "\n".join([*block.noted("setup"), block.text])
+    cell, seconds = "cell" in block.notes, LONG if "trains" in block.notes else SECONDS
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "AGL_EMIT_OUTSIDE": "ignore"}
-        done = subprocess.run(
-            [sys.executable, "-c", text],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
+        environment = {**os.environ, "AGL_EMIT_OUTSIDE": "ignore", "AGL_LOG": ""}
+        script = Path(folder) / "block.py"
+        script.write_text(CELL if cell else text, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True,
+                timeout=seconds, input=text if cell else None,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"not done after {seconds} seconds"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it failed"])[-1]
 
 
-def _yaml(block: Block) -> str:
+# ----------------------------------------------------------------------------------------------------- YAML
+def _yaml(block: Block) -> tuple[str, bool]:
+    """Load a block as a run's file; it need not be whole. Other YAML is only parsed."""
     try:
         found = yaml.safe_load(block.text)
     except yaml.YAMLError as error:
-        return f"no YAML: {error}"
+        return f"no YAML: {error}", False
     schema = run_config_schema()
-    if not isinstance(found, dict) or not set(found) & {"agent", "training", "environment", "backend"}:
-        return ""
+    if not isinstance(found, dict):
+        return "a run's file holds sections", False
     try:
-        expand(found, str(block))  # keys of early versions become present ones
+        present = expand(found, str(block))  # keys of early versions become present ones
+        if problem := next(_unknown(found if present is None else present, schema, schema), ""):
+            return problem, False
+        build(found if present is None else present, str(block), context=FILE)
     except UsageError as error:
-        return str(error)
-    return next(_unknown(found, schema, schema), "")
+        return str(error), False
+    return "", True
 
 
 def _unknown(found: dict[str, Any], section: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
@@ -167,6 +246,7 @@ def _unknown(found: dict[str, Any], section: dict[str, Any], schema: dict[str, A
             yield from _unknown(value, schema["$defs"][refs[0].rpartition("/")[2]], schema)
 
 
+# ---------------------------------------------------------------------------------------------------- shell
 def _shell(block: Block) -> str:
     known = dict(reference.tree())
     text = block.text.replace("\\\n", " ")

@@ -33,7 +33,7 @@ def test_seeds() -> None:
 
 def test_the_example_shows_the_same_table() -> None:
     example = (ROOT / "examples" / "calc_x" / "README.md").read_text()
-    rows = [line for line in README.splitlines() if line.startswith(("| 1 | ", "| 2 | ", "| 3 | "))]
+    rows = [line for line in SHOWN.splitlines() if line.startswith(("| 1 | ", "| 2 | ", "| 3 | "))]
     assert len(rows) == 3 and all(row in example for row in rows)
 
 

@@ -35,14 +35,16 @@ def test_what_has_no_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.plugins
 def test_blocks_of_readme_and_pages_hold() -> None:
-    run, checked, wrong = snippets.check()
-    assert wrong == [] and checked > 50 and run
+    found = snippets.check()
+    assert found.wrong == [] and found.checked > 50 and found.run > 30
 
 
 @pytest.mark.plugins
 @pytest.mark.parametrize(
     ("language", "text", "problem"),
     [
+        ("python", "import numpy_that_nobody_has", "No module named"),
+        ("yaml", "training: {steps: many}", "steps"),
         ("sh", "agl trian --config c.yaml", "there is no command trian"),
         ("sh", "A=1 agl train --confg c.yaml", "agl train has no option --confg"),
         ("sh", "cd x; agl policy fetchh smollm2 --force", "agl policy"),
@@ -55,8 +57,36 @@ def test_blocks_of_readme_and_pages_hold() -> None:
     ],
 )
 def test_a_block_that_does_not_hold_is_named(language: str, text: str, problem: str) -> None:
-    check = {"sh": snippets._shell, "yaml": snippets._yaml, "python": lambda b: snippets._python(b)[0]}
-    assert problem in check[language](block(language, text))
+    said, ran = snippets._look(block(language, text))
+    assert problem in said and not ran
+
+
+@pytest.mark.plugins
+def test_notes_prepare_a_block_and_say_what_it_needs() -> None:
+    found = block("python", "print(answer)")
+    assert snippets._look(found) == ("NameError: name 'answer' is not defined", False)
+    assert snippets._look(found._replace(notes=("setup: answer = 42",))) == ("", True)
+    assert snippets._look(found._replace(notes=("needs: an answer",))) == ("", False)
+    cell = block("python", "import asyncio\nawait asyncio.sleep(0)")
+    assert "await" in snippets._look(cell)[0] and snippets._look(cell._replace(notes=("cell",))) == ("", True)
+
+
+def test_comments_above_a_block_are_its_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    text = "<!-- far -->\n\n<!-- setup: a = 1 -->\n<!-- cell -->\n```python\na\n```\n"
+    (tmp_path / "docs" / "page.md").write_text(text)
+    monkeypatch.setattr(snippets, "ROOT", tmp_path)
+    (found,) = snippets.blocks()
+    assert found.notes == ("setup: a = 1", "cell") and found.line == 5
+
+
+@pytest.mark.plugins
+def test_a_block_that_nobody_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block("ruby", "puts 1"), block("text", "an answer"), block("json", "{}")]
+    monkeypatch.setattr(snippets, "blocks", lambda: iter(blocks))
+    found = snippets.check()
+    assert found.wrong == ["docs/page.md:1: it is neither run nor marked <!-- needs: … -->"]
+    assert (found.run, found.outputs, found.needs) == (0, 1, {"data": 1})
 
 
 def test_every_page_stands_in_the_navigation() -> None:
