@@ -18,6 +18,9 @@ import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+FIRST = {"index.md": "README.md", "index.zh.md": "README.zh.md"}
+"""Page → the file of the repository that it is."""
+SHOWN_AS = {source: page for page, source in FIRST.items()}
 FENCE = re.compile(r"(^```.*?^```\n)", re.M | re.S)
 
 
@@ -26,7 +29,8 @@ def on_files(files: Files, config: Any) -> Files:
     for place, make in reference.PAGES.items():
         files.append(File.generated(config, place, content=make()))
     readme = (ROOT / "README.md").read_text()
-    files.append(File.generated(config, "index.md", content=readme))
+    for place, source in FIRST.items():
+        files.append(File.generated(config, place, content=(ROOT / source).read_text()))
     for image in re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]* src=\"([^\"]+)\"", readme):
         place = image[0] or image[1]
         if not place.startswith(("docs/", "http")) and (ROOT / place).exists():
@@ -36,7 +40,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     """Rewrite links; code stays as it is."""
-    first = page.file.src_uri == "index.md"
+    first = page.file.src_uri in FIRST
     parts = FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _links(part, page, files, first) for part in parts)
 
@@ -46,6 +50,8 @@ def _links(text: str, page: Any, files: Files, first: bool) -> str:
         image, label, place, anchor = found.group(1), found.group(2), found.group(3), found.group(4) or ""
         if not place or re.match(r"[a-z]+:", place):
             return found.group(0)
+        if place in SHOWN_AS and first:
+            return f"{image}[{label}]({SHOWN_AS[place]}{anchor})"
         if first and place.startswith("docs/"):
             place = place.removeprefix("docs/")
             return f"{image}[{label}]({place}{anchor})"

@@ -10,6 +10,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ import agentlightning
 from agentlightning import hookspecs
 from agentlightning.cli import app
 from agentlightning.train.config_schema import run_config_schema
+
+sys.path.insert(0, str(Path(__file__).parent))
+import catalogues
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {
@@ -222,7 +226,7 @@ def _signature(name: str, value: Any) -> str:
 
 # ---------------------------------------------------------------------------------------------- undocumented
 def undocumented() -> list[str]:
-    """Return every key, command, option, hook, variable and public name that has no text."""
+    """Return every key, option, hook, variable, field, error and public name that has no text."""
     found: list[str] = []
     schema = run_config_schema()
     for name, section in [("", schema), *schema["$defs"].items()]:
@@ -243,6 +247,7 @@ def undocumented() -> list[str]:
             found.append(f"hook {name}")
     known = VARIABLES.read_text()
     found += [f"variable {name}" for name in sorted(variables() - INTERNAL) if f"`{name}`" not in known]
+    found += catalogues.undocumented()
     return found + [f"name agl.{name}" for name, value in public() if not inspect.getdoc(value)]
 
 
@@ -259,6 +264,8 @@ PAGES = {
     "reference/configuration.md": configuration,
     "reference/commands.md": commands,
     "reference/options.md": options,
+    "reference/recipes.md": catalogues.recipes,
+    "reference/errors.md": catalogues.errors,
     "reference/python.md": python,
 }
 """Page → what makes it."""

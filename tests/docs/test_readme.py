@@ -89,5 +89,5 @@ def test_a_reader_decides_in_a_minute() -> None:
 def test_the_moving_picture_has_no_script_and_stands_still_on_request() -> None:
     picture = (ROOT / "docs" / "images" / "demo.svg").read_text()
     assert "prefers-reduced-motion" in picture and "<script" not in picture and "<title" in picture
-    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "").replace("http://127.0.0.1", "")
+    assert not re.search(r"""(?:href|src)=["'](?!#)|url\(|@import""", picture), "it loads something"
     assert str(ROOT) not in picture and "~/agent-lightning/runs" in picture

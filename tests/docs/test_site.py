@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agentlightning.types import UsageError
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
+import catalogues  # noqa: E402
 import reference  # noqa: E402
 import snippets  # noqa: E402
 
@@ -25,11 +28,22 @@ def test_every_key_option_command_hook_variable_and_name_has_a_text() -> None:
     assert reference.undocumented() == []
 
 
+def test_recipes_and_errors_have_pages() -> None:
+    recipes, errors = catalogues.recipes(), catalogues.errors()
+    assert "| `group_size` | `int` | `8` | Rollouts per task. |" in recipes
+    assert "| `grpo` |" in recipes and "scale: std" in recipes
+    assert "| `NoSuchRun` | `agentlightning.audit.locations` | 2 |" in errors and "| 3 |" in errors
+
+
 @pytest.mark.plugins
 def test_what_has_no_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "fields", lambda driver: iter([("new_option", "int", "0", "")]))
     monkeypatch.setattr(reference, "INTERNAL", reference.INTERNAL - {"AGL_WATCH"})
+    monkeypatch.setattr(catalogues, "fields", lambda: iter([("colour", "str", "''", "")]))
+    nameless = type("Nameless", (UsageError,), {"__doc__": None})
+    monkeypatch.setattr(catalogues, "usage_errors", lambda: [nameless])
     found = reference.undocumented()
+    assert {"recipe field colour", "error Nameless"} <= set(found)
     assert {"option local.new_option", "option verl.new_option", "variable AGL_WATCH"} <= set(found)
 
 
@@ -93,7 +107,7 @@ def test_every_page_stands_in_the_navigation() -> None:
     class Loader(yaml.SafeLoader): ...
 
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
-    listed = set(places(nav)) - {"index.md", *reference.PAGES}
+    listed = set(places(nav)) - {"index.md", "index.zh.md", *reference.PAGES}
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 

@@ -93,13 +93,17 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     loss: str = "clip"
     """``clip`` (PPO's surrogate), ``cispo`` (the ratio is a bounded weight) or ``reinforce`` (no ratio)."""
     clip_low: float = 0.2
+    """Ratios below ``1 - clip_low`` are clipped."""
     clip_high: float = 0.2
+    """Ratios above ``1 + clip_high`` are clipped; for ``cispo`` that is the largest weight."""
     clip_ratio_c: float | None = None
     """Dual clip for negative advantages (arXiv 1912.09729); ``None``: off."""
     kl: float = 0.0
     """Coefficient of the KL penalty to the reference policy."""
     entropy: float = 0.0
+    """Coefficient of the entropy bonus."""
     epochs: int = 1
+    """Passes over the batch of a step."""
     minibatches: int = 1
     """Optimizer steps per batch and epoch."""
     max_staleness: int = 0
@@ -117,8 +121,11 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     filter_zero_std_groups: bool = False
     """Leave groups with equal credit out of the normalisation (their gradient is zero anyway)."""
     temperature: float = 1.0
+    """Temperature at which rollouts are sampled, and at which probabilities are trained."""
     top_p: float = 1.0
+    """Share of the probability that is sampled from; 1: all."""
     top_k: int = -1
+    """Number of most likely tokens that are sampled from; -1: all."""
     critic: bool = False
     """Advantages come from a value model (GAE); a call's credit is the return it learns
     (:mod:`agentlightning.credit.advantage.critic`).
