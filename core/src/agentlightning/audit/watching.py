@@ -142,7 +142,7 @@ class Watcher:
             return kept[1]
         lines = await list_runs([place], self._plugins)
         self._known.pop(place.store, None)
-        if mark is not None and all(line.status in ("finished", "broken off") for line in lines):
+        if mark is not None and not any(line.status in ("running", "unreadable") for line in lines):
             self._known[place.store] = (mark, lines)
         return lines
 
