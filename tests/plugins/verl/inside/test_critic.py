@@ -31,7 +31,12 @@ from agl_verl.rows import WEIGHTS
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What the driver hears of a step's rows."""
     found: list[list[str]] = []
-    monkeypatch.setattr(gap, "tell", lambda keys, cap: found.append(keys))
+
+    def tell(keys: list[str], step: Any) -> bool:
+        found.append(keys)
+        return False
+
+    monkeypatch.setattr(gap, "tell", tell)
     return found
 
 

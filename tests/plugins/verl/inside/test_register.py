@@ -61,7 +61,12 @@ def test_on_a_cpu_platform_and_engine_are_ours() -> None:
 
 def test_advantages_are_what_the_rows_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[str]] = []
-    monkeypatch.setattr(gap, "tell", lambda keys, cap: told.append(keys))
+
+    def tell(keys: list[str], step: Any) -> bool:
+        told.append(keys)
+        return False
+
+    monkeypatch.setattr(gap, "tell", tell)
     carried = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
     mask = torch.tensor([[1, 0, 1, 1, 0, 0, 0], [1] * 7, [0] * 7, [0, 1] * 3 + [0], [1, 1, 0, 0, 0, 1, 1]])
     advantages, returns = get_adv_estimator_fn("agl")(
