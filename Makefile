@@ -136,6 +136,12 @@ test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py
 
+test-access: .venv/test ## who may do what at the store's server, and schemathesis on its OpenAPI document (fewer: EXAMPLES=3); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment openapi) && PYTHONPATH=tests $(PY) bench/access/run.py --openapi-python "$$python" --examples $(or $(EXAMPLES),12) --seed $(or $(SEED),1)
+
+openapi: .venv/test ## docs/store-openapi.json, the store's server for other clients
+	@$(PY) scripts/openapi.py
+
 test-dashboard: .venv/demo ## the dashboard in Chromium, over a run that trains meanwhile (SCREENSHOTS=folder); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/dashboard/run.py $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 

@@ -74,3 +74,12 @@ class InputContract:
         with pytest.raises(Conflict):
             await store.enqueue_many_rollouts(twice)
         assert [r.rollout_id for r in await store.query_rollouts()] == ["ro-1"]
+
+    async def test_a_request_id_is_that_of_one_request(self, store: Store) -> None:
+        """Methods for one thing and for many remember their answers alike."""
+        assert await store.get_many_span_sequence_ids([], request_id="once") == []
+        with pytest.raises(Conflict, match="once was already used"):
+            await store.get_next_span_sequence_id("ro", "at", request_id="once")
+        assert await store.enqueue_many_rollouts([], request_id="none") == []
+        with pytest.raises(Conflict, match="none was already used"):
+            await store.enqueue_rollout(1, request_id="none")

@@ -37,6 +37,14 @@ class WeakSecret(UsageError, ValueError):
     """A secret that can be guessed."""
 
 
+def check_secret(secret: bytes) -> None:
+    """Raise :class:`WeakSecret` for a secret of fewer than 16 bytes."""
+    if len(secret) < 16:
+        raise WeakSecret(
+            f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
+        )
+
+
 class Claims(msgspec.Struct, array_like=True, frozen=True):
     """The attempt that a key belongs to, and until when."""
 
@@ -53,10 +61,8 @@ class Keys:
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
-        if secret is not None and len(secret) < 16:
-            raise WeakSecret(
-                f"the key secret has {len(secret)} bytes; give at least 16, e.g. from `openssl rand -hex 32`"
-            )
+        if secret is not None:
+            check_secret(secret)
         self.shared = secret is not None
         """Whether the secret was given, so that other processes may have it too."""
         self._secret = secret or secrets.token_bytes(32)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
+from agentlightning.roles import Role, RoleTokens
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.server import ServedStore, start
 
@@ -19,13 +20,14 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 class World(NamedTuple):
-    """What a test sends to: a store (without a token) and a gateway, with the key of one attempt."""
+    """What a test sends to: a store and a gateway, with the key of one attempt and a token of the store."""
 
     store: SQLiteStore
     served: ServedStore
     gateway: Gateway
     key: str
     ids: tuple[str, str]
+    token: str
 
     async def stored(self) -> str:
         """How much there is of everything that requests may add."""
@@ -64,9 +66,10 @@ async def opened(folder: Path) -> AsyncIterator[World]:
     engine = await _engine()
     gateway.add_route(Upstream(url=f"http://127.0.0.1:{engine.addresses[0][1]}/v1", model="tiny"))
     await gateway.start()
+    token = RoleTokens(SECRET).derive(Role.ADMIN)
     info = AttemptInfo(rollout_id=ids[0], attempt_id=ids[1], fence=lease.attempt.fence)
     try:
-        yield World(store, served, gateway, gateway.open_attempt(info), ids)
+        yield World(store, served, gateway, gateway.open_attempt(info), ids, token)
     finally:
         await gateway.stop()
         await engine.cleanup()

@@ -171,7 +171,7 @@ async def test_integers_that_no_column_holds(world: World, n: int) -> None:
 
 async def test_a_large_integer_in_a_task_is_kept(world: World) -> None:
     """What a task says is its own affair: it comes back as it was sent."""
-    headers = {"Host": "localhost", "Content-Type": JSON}
+    headers = {"Host": "localhost", "Content-Type": JSON, "Authorization": f"Bearer {world.token}"}
     body = json.dumps({"input": {"gold": 2**70}}).encode()
     said = await send(world.served.url, request("POST", "/v1/agl/rollouts", headers, body))
     assert said.status == 200 and json.loads(said.body)["input"] == {"gold": 2**70}
@@ -243,7 +243,7 @@ async def test_framing_that_lies(world: World, name: str) -> None:
 async def test_a_key_sends_less_than_a_runner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "KEY_BODY_LIMIT", 1000)
     body = b'{"resourceSpans": []}' + b" " * 2000
-    headers = {"Host": "localhost", "Content-Type": JSON}
+    headers = {"Host": "localhost", "Content-Type": JSON, "Authorization": f"Bearer {world.token}"}
     assert (await send(world.served.url, request("POST", "/v1/traces", headers, body))).status == 200
     headers["Authorization"] = f"Bearer {world.key}"
     assert (await send(world.served.url, request("POST", "/v1/traces", headers, body))).status == 413
@@ -255,7 +255,7 @@ async def test_a_flood_of_empty_spans(world: World, monkeypatch: pytest.MonkeyPa
     body = io.BytesIO()
     scope = b"\x12" + _varint(len(spans)) + spans
     body.write(b"\x0a" + _varint(len(scope)) + scope)
-    headers = {"Host": "localhost", "Content-Type": PROTOBUF}
+    headers = {"Host": "localhost", "Content-Type": PROTOBUF, "Authorization": f"Bearer {world.token}"}
     said = await send(world.served.url, request("POST", "/v1/traces", headers, body.getvalue()))
     assert said.status == 413 and b"1000" in said.body
 

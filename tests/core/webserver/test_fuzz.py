@@ -119,7 +119,8 @@ def test_the_store(running: Running, data: st.DataObject) -> None:
         path, body = "/v1/agl/batch", b'[{"method": "%s", "params": %s}]' % (route.name.encode(), body)
     before = running.stored()
     url = running.world.served.url
-    said = running.send(url, request(route.verb, path, headers(content_type, encoding), body))
+    token = running.world.token
+    said = running.send(url, request(route.verb, path, headers(content_type, encoding, token), body))
     assert said.status < 500, said
     if said.status >= 400:
         assert running.stored() == before
@@ -130,8 +131,8 @@ def test_the_store(running: Running, data: st.DataObject) -> None:
         "/v1/agl/runs",
         "/v1/agl/resources",
     ):
-        assert running.send(url, request("GET", check, {"Host": "localhost"})).status == 200, check
-    every = request("POST", "/v1/agl/rollouts/search", headers(JSON, ""), b"{}")
+        assert running.send(url, request("GET", check, headers(JSON, "", token))).status == 200, check
+    every = request("POST", "/v1/agl/rollouts/search", headers(JSON, "", token), b"{}")
     assert running.send(url, every).status == 200
 
 
@@ -197,7 +198,7 @@ def test_the_gateway(running: Running, data: st.DataObject) -> None:
 )
 def test_spans(running: Running, body: bytes, content_type: str, encoding: str, keyed: bool) -> None:
     before = running.stored()
-    url, key = running.world.served.url, running.world.key if keyed else ""
+    url, key = running.world.served.url, running.world.key if keyed else running.world.token
     said = running.send(url, request("POST", "/v1/traces", headers(content_type, encoding, key), body))
     assert said.status < 500, said
     if said.status >= 400:

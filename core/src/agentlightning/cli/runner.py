@@ -92,7 +92,8 @@ def register(app: typer.Typer) -> None:
 
 def run_runner(options: RunnerOptions) -> None:
     """Run an agent on rollouts until SIGTERM (exit status 0) or Ctrl-C (130). AGL_SECRET: the secret of the
-    run, if its rollouts call a gateway of Agent Lightning.
+    run, if its rollouts call a gateway of Agent Lightning; or AGL_TOKEN: a token of the role runner (see `agl
+    token`).
     """
     code = asyncio.run(_run(options))
     set_exit_status(code)
@@ -152,8 +153,10 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
 
 def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     """Open the store and return it with a runner on it."""
+    from agentlightning.keys import Keys
     from agentlightning.plugins.stores import open_store
-    from agentlightning.runner.attempt_keys import attempt_keys_from_env
+    from agentlightning.roles import Role
+    from agentlightning.runner.attempt_keys import attempt_keys_for
     from agentlightning.runner.runner import Runner
     from agentlightning.store import StoreClient
     from agentlightning.train.configured import command_agent, import_target
@@ -169,15 +172,16 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
         raise UsageError(
             "which agent? Give --agent module:object, or --config with agent.target or agent.command"
         )
-    attempt_keys = attempt_keys_from_env()
+    Keys.from_env()  # a secret that cannot be used is told before the store is opened
     store = open_store(options.store or config.store_location(), plugins=plugins)
     if isinstance(store, StoreClient):
         store.patience = options.patience
+        store.act_as(Role.RUNNER)
     runner = Runner(
         agent,
         store,
         config.routed_agent,
-        attempt_keys=attempt_keys,
+        attempt_keys=attempt_keys_for(store),
         plugins=plugins,
         run_id=options.run,
         drain=options.drain,

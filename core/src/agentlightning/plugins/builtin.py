@@ -109,6 +109,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "run": ("run_program", "run a program as it is, and record its model calls"),
         "eval": ("evaluate", "score an agent on tasks"),
         "store": ("store", "serve a store"),
+        "token": ("token", "make a token of a role for a store's server, or revoke one"),
         "gateway": ("gateway", "record the calls of programs that somebody else starts"),
         "runner": ("runner", "run an agent on a store's rollouts"),
         "doctor": ("doctor", "look a run over before it costs anything"),

@@ -18,7 +18,7 @@ from agentlightning.capture.emit.rewards import find_reward_spans
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runner.attempt_keys import AttemptKeys, with_attempt_key
+from agentlightning.runner.attempt_keys import AttemptKeys, IssuedAttemptKeys, with_attempt_key
 from agentlightning.runner.ending import EndWriter
 from agentlightning.runner.execution import Execution
 from agentlightning.runner.heartbeat import Heartbeat
@@ -151,6 +151,8 @@ class AttemptRunner:
         rollout, attempt = lease.rollout, lease.attempt
         info = AttemptInfo.of(rollout, attempt, self.settings.policies)
         resources = await attempt_resources(self.store, rollout)
+        if isinstance(self.attempt_keys, IssuedAttemptKeys):
+            await self.attempt_keys.fetch(info)
         resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
         return AttemptJob(
             rollout=rollout,

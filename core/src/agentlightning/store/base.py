@@ -12,7 +12,7 @@ and is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agentlightning.types import (
     Attempt,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
+T = TypeVar("T")
 GivenResource = Resource | str | dict[str, Any]
 """A resource, the text of a prompt template, or a dict that describes a resource."""
 
@@ -62,6 +63,18 @@ class Conflict(StoreError):
 
 class AttemptEnded(Conflict):
     """A late write, refused and counted: the attempt has ended, or a later attempt has its lease."""
+
+
+class Unauthorized(StoreError):
+    """The server of the store knows no token of the request; the message says which kind is wanted."""
+
+
+class Forbidden(StoreError):
+    """The token's role may not do this; the message names the role that may."""
+
+
+class Busy(StoreError):
+    """The server has more writes under way than it takes; the same request may be sent again later."""
 
 
 class Store:
@@ -105,7 +118,7 @@ class Store:
             config=config or RolloutConfig(),
             metadata=metadata or {},
         )
-        return (await self.enqueue_many_rollouts([rollout], request_id=request_id))[0]
+        return _only(await self.enqueue_many_rollouts([rollout], request_id=request_id), request_id)
 
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
@@ -212,7 +225,7 @@ class Store:
     # -- what attempts did
     async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
         """Store one span; return it with its ``sequence_id``."""
-        return (await self.add_many_spans([span], request_id=request_id))[0]
+        return _only(await self.add_many_spans([span], request_id=request_id), request_id)
 
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
@@ -235,14 +248,14 @@ class Store:
         span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
         span.sequence_id = sequence_id or 0
         numbered = sequence_id is not None
-        return (await self.add_many_spans([span], numbered=numbered, request_id=request_id))[0]
+        return _only(await self.add_many_spans([span], numbered=numbered, request_id=request_id), request_id)
 
     async def get_next_span_sequence_id(
         self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
     ) -> int:
         """Reserve the next sequence number of an attempt: no other span or call gets it."""
         pairs = [(rollout_id, attempt_id)]
-        return (await self.get_many_span_sequence_ids(pairs, request_id=request_id))[0]
+        return _only(await self.get_many_span_sequence_ids(pairs, request_id=request_id), request_id)
 
     async def get_many_span_sequence_ids(
         self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
@@ -383,3 +396,12 @@ class Store:
         from any loop, else one that is closed by the caller, on that loop.
         """
         return self
+
+
+def _only(found: Sequence[T], request_id: str | None) -> T:
+    """Return the answer to a request for one thing. Another number of answers is that of another request."""
+    if len(found) != 1:
+        raise Conflict(
+            f"request id {request_id} was already used for another request, of {len(found)} things"
+        )
+    return found[0]

@@ -16,8 +16,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agentlightning.roles import Role
 from agentlightning.store import codec
-from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store, StoreError
+from agentlightning.store.base import (
+    AttemptEnded,
+    Busy,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Store,
+    StoreError,
+    Unauthorized,
+)
 from agentlightning.types.arrays import from_either, to_bytes, to_list
 
 PREFIX: Final = "/v1/agl"
@@ -34,63 +44,74 @@ PACKED: Final = "application/msgpack"
 REQUEST_ID: Final = "Idempotency-Key"
 """The header that holds the request id of a batch."""
 
-ROUTES: Final[tuple[tuple[str, str, str], ...]] = (
-    ("POST", "/rollouts", "enqueue_rollout"),
-    ("POST", "/rollouts/many", "enqueue_many_rollouts"),
-    ("POST", "/rollouts/start", "start_rollout"),
-    ("POST", "/rollouts/wait", "wait_for_rollouts"),
-    ("POST", "/rollouts/search", "query_rollouts"),
-    ("POST", "/rollouts/requeue", "requeue_rollouts"),
-    ("GET", "/rollouts/{rollout_id}", "get_rollout_by_id"),
-    ("PATCH", "/rollouts/{rollout_id}", "update_rollout"),
-    ("POST", "/queue/dequeue", "dequeue_rollout"),
-    ("POST", "/queue/dequeue/many", "dequeue_many_rollouts"),
-    ("POST", "/rollouts/{rollout_id}/attempts", "start_attempt"),
-    ("GET", "/rollouts/{rollout_id}/attempts", "query_attempts"),
-    ("GET", "/rollouts/{rollout_id}/attempts/latest", "get_latest_attempt"),
-    ("PATCH", "/rollouts/{rollout_id}/attempts/{attempt_id}", "update_attempt"),
-    ("POST", "/records", "records"),
-    ("POST", "/spans", "add_span"),
-    ("POST", "/spans/many", "add_many_spans"),
-    ("GET", "/rollouts/{rollout_id}/spans", "query_spans"),
-    ("POST", "/rollouts/{rollout_id}/attempts/{attempt_id}/number", "get_next_span_sequence_id"),
-    ("POST", "/spans/numbers", "get_many_span_sequence_ids"),
-    ("POST", "/calls", "add_calls"),
-    ("GET", "/rollouts/{rollout_id}/calls", "query_calls"),
-    ("POST", "/rewards/versions", "add_reward_version"),
-    ("GET", "/runs/{run_id}/rewards/versions", "query_reward_versions"),
-    ("POST", "/rewards/rescored", "add_rescored"),
-    ("POST", "/rewards/rescored/search", "rescored"),
-    ("POST", "/resources", "add_resources"),
-    ("GET", "/resources", "query_resources"),
-    ("GET", "/resources/latest", "get_latest_resources"),
-    ("GET", "/resources/{resources_id}", "get_resources_by_id"),
-    ("PUT", "/resources/{resources_id}", "update_resources"),
-    ("POST", "/runs", "add_run"),
-    ("GET", "/runs", "query_runs"),
-    ("PATCH", "/runs/{run_id}", "update_run"),
-    ("DELETE", "/runs/{run_id}", "delete_run"),
-    ("POST", "/runs/prune", "prune"),
-    ("POST", "/steps", "add_step"),
-    ("GET", "/runs/{run_id}/steps", "query_steps"),
-    ("GET", "/runs/{run_id}/fingerprints", "query_fingerprints"),
-    ("POST", "/links", "add_link"),
-    ("GET", "/runs/{run_id}/links", "query_links"),
-    ("POST", "/counts", "count"),
-    ("GET", "/counts", "counts"),
-    ("GET", "/workers", "query_workers"),
-    ("GET", "/workers/{worker_id}", "get_worker_by_id"),
-    ("PATCH", "/workers/{worker_id}", "update_worker"),
-    ("POST", "/workers/{worker_id}/heartbeat", "heartbeat"),
-    ("GET", "/statistics", "statistics"),
+ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
+    ("POST", "/rollouts", "enqueue_rollout", Role.TRAINER),
+    ("POST", "/rollouts/many", "enqueue_many_rollouts", Role.TRAINER),
+    ("POST", "/rollouts/start", "start_rollout", Role.RUNNER),
+    ("POST", "/rollouts/wait", "wait_for_rollouts", Role.TRAINER),
+    ("POST", "/rollouts/search", "query_rollouts", Role.TRAINER),
+    ("POST", "/rollouts/requeue", "requeue_rollouts", Role.TRAINER),
+    ("GET", "/rollouts/{rollout_id}", "get_rollout_by_id", Role.ATTEMPT),
+    ("PATCH", "/rollouts/{rollout_id}", "update_rollout", Role.TRAINER),
+    ("POST", "/queue/dequeue", "dequeue_rollout", Role.RUNNER),
+    ("POST", "/queue/dequeue/many", "dequeue_many_rollouts", Role.RUNNER),
+    ("POST", "/rollouts/{rollout_id}/attempts", "start_attempt", Role.RUNNER),
+    ("GET", "/rollouts/{rollout_id}/attempts", "query_attempts", Role.RUNNER),
+    ("GET", "/rollouts/{rollout_id}/attempts/latest", "get_latest_attempt", Role.RUNNER),
+    ("PATCH", "/rollouts/{rollout_id}/attempts/{attempt_id}", "update_attempt", Role.RUNNER),
+    ("POST", "/records", "records", Role.TRAINER),
+    ("POST", "/spans", "add_span", Role.RUNNER),
+    ("POST", "/spans/many", "add_many_spans", Role.RUNNER),
+    ("GET", "/rollouts/{rollout_id}/spans", "query_spans", Role.ATTEMPT),
+    ("POST", "/rollouts/{rollout_id}/attempts/{attempt_id}/number", "get_next_span_sequence_id", Role.RUNNER),
+    ("POST", "/spans/numbers", "get_many_span_sequence_ids", Role.RUNNER),
+    ("POST", "/calls", "add_calls", Role.RUNNER),
+    ("GET", "/rollouts/{rollout_id}/calls", "query_calls", Role.ATTEMPT),
+    ("POST", "/rewards/versions", "add_reward_version", Role.TRAINER),
+    ("GET", "/runs/{run_id}/rewards/versions", "query_reward_versions", Role.TRAINER),
+    ("POST", "/rewards/rescored", "add_rescored", Role.TRAINER),
+    ("POST", "/rewards/rescored/search", "rescored", Role.TRAINER),
+    ("POST", "/resources", "add_resources", Role.TRAINER),
+    ("GET", "/resources", "query_resources", Role.RUNNER),
+    ("GET", "/resources/latest", "get_latest_resources", Role.RUNNER),
+    ("GET", "/resources/{resources_id}", "get_resources_by_id", Role.RUNNER),
+    ("PUT", "/resources/{resources_id}", "update_resources", Role.TRAINER),
+    ("POST", "/runs", "add_run", Role.TRAINER),
+    ("GET", "/runs", "query_runs", Role.TRAINER),
+    ("PATCH", "/runs/{run_id}", "update_run", Role.TRAINER),
+    ("DELETE", "/runs/{run_id}", "delete_run", Role.ADMIN),
+    ("POST", "/runs/prune", "prune", Role.ADMIN),
+    ("POST", "/steps", "add_step", Role.TRAINER),
+    ("GET", "/runs/{run_id}/steps", "query_steps", Role.TRAINER),
+    ("GET", "/runs/{run_id}/fingerprints", "query_fingerprints", Role.TRAINER),
+    ("POST", "/links", "add_link", Role.TRAINER),
+    ("GET", "/runs/{run_id}/links", "query_links", Role.TRAINER),
+    ("POST", "/counts", "count", Role.RUNNER),
+    ("GET", "/counts", "counts", Role.TRAINER),
+    ("GET", "/workers", "query_workers", Role.TRAINER),
+    ("GET", "/workers/{worker_id}", "get_worker_by_id", Role.RUNNER),
+    ("PATCH", "/workers/{worker_id}", "update_worker", Role.RUNNER),
+    ("POST", "/workers/{worker_id}/heartbeat", "heartbeat", Role.RUNNER),
+    ("GET", "/statistics", "statistics", Role.RUNNER),
 )
-"""(HTTP method, path, store method)."""
+"""(HTTP method, path, store method, least role). ``Role.ATTEMPT``: the key of an attempt reaches its own."""
 
 STORED_RECORDS: Final = f"{PREFIX}/records/stored"
 """The route of records in their stored form, for our client: a call holds only its new parts."""
 
+ATTEMPT_KEY: Final = f"{PREFIX}/rollouts/{{rollout_id}}/attempts/{{attempt_id}}/key"
+"""The route by which a runner without the secret gets the key of an attempt that it runs."""
+
+ATTEMPT_KEY_ROLE: Final = Role.RUNNER
+BATCH_ROLE: Final = Role.RUNNER
+"""Least role of a batch; each of its calls needs the role of its own route."""
+TRACES_ROLE: Final = Role.ATTEMPT
+
 READS_WITH_BODY: Final = frozenset({"query_rollouts", "wait_for_rollouts", "records", "rescored"})
 """Methods that have a body and change nothing."""
+
+WAITING: Final = frozenset({"dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts"})
+"""Methods that may wait for other requests."""
 
 _UNDECODED: Final = {"resources": dict[str, Any]}
 """Parameters that the store decodes itself: a resource is an object, a string or a dict."""
@@ -108,6 +129,8 @@ class Route(NamedTuple):
     result_type: Any
     path_parameters: tuple[str, ...]
     mutates: bool
+    least: Role
+    """The least role that may use it. An attempt may use it for itself only."""
 
 
 class BatchItem(msgspec.Struct):
@@ -131,7 +154,7 @@ class BatchOutcome(msgspec.Struct, omit_defaults=True):
     error: ErrorBody | None = None
 
 
-def _route(verb: str, path: str, name: str) -> Route:
+def _route(verb: str, path: str, name: str, least: Role) -> Route:
     method = getattr(Store, name)
     hints = typing.get_type_hints(method) | _UNDECODED
     fields: list[Any] = []
@@ -144,7 +167,7 @@ def _route(verb: str, path: str, name: str) -> Route:
         for kept in (fields, [field for field in fields if field[0] not in in_path])
     )
     mutates = verb != "GET" and name not in READS_WITH_BODY
-    return Route(verb, PREFIX + path, name, whole, body, hints["return"], in_path, mutates)
+    return Route(verb, PREFIX + path, name, whole, body, hints["return"], in_path, mutates, least)
 
 
 TABLE: Final = tuple(_route(*route) for route in ROUTES)
@@ -194,6 +217,9 @@ ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (AttemptEnded, 409),
     (Conflict, 409),
     (NotFound, 404),
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (Busy, 503),
     (StoreError, 503),
     (msgspec.ValidationError, 400),
     (msgspec.DecodeError, 400),

@@ -22,10 +22,11 @@ from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.stores import open_store
+from agentlightning.roles import Role
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hooks import with_hooks
 from agentlightning.runner.runner import Runner
-from agentlightning.store import Store
+from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
@@ -131,6 +132,8 @@ class TrainingSession:
             store: Store = given
             return store
         store = open_store(folder / "store.sqlite" if given is None else given, plugins=self.plugins)
+        if isinstance(store, StoreClient):
+            store.act_as(Role.TRAINER)
         stack.push_async_callback(store.close)
         return store
 

@@ -21,6 +21,7 @@ from contract.store import call, reward, span
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreClient, StoreError
+from agentlightning.store.base import Unauthorized
 from agentlightning.store.http.server import ServedStore, create_app, start
 from agentlightning.store.routes import BY_NAME, TABLE
 from agentlightning.types import AttemptStatus
@@ -158,7 +159,7 @@ async def test_a_token_is_asked_for(sqlite: SQLiteStore, monkeypatch: pytest.Mon
     try:
         for token in (None, "wrong"):
             client = StoreClient(served.url, token)
-            with pytest.raises(StoreError, match="Unauthorized"):
+            with pytest.raises(Unauthorized, match="the bearer token is"):
                 await client.statistics()
             await client.close()
         monkeypatch.setenv("AGL_TOKEN", "s3cret")

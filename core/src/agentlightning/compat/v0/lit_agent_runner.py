@@ -12,7 +12,7 @@ from agentlightning.compat.v0.strategy import check_tracer
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors, listed
 from agentlightning.runner.agent.hooks import with_hooks
-from agentlightning.runner.attempt_keys import attempt_keys_from_env
+from agentlightning.runner.attempt_keys import attempt_keys_for
 from agentlightning.runner.runner import Runner, StopEvent
 from agentlightning.runner.settings import Isolation, RunnerSection
 from agentlightning.store.base import Store
@@ -65,7 +65,7 @@ class LitAgentRunner(Generic[T]):
             hooked,
             plain_store(store),
             self._settings,
-            attempt_keys=attempt_keys_from_env(),
+            attempt_keys=attempt_keys_for(plain_store(store)),
             plugins=plugins,
             worker_id=worker_id or new_id("worker"),
         )

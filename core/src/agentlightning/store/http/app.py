@@ -8,24 +8,27 @@ takes a list of calls and does them in order, as one write under the request id 
 
 from __future__ import annotations
 
-import hmac
 import logging
-import os
 import typing
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from functools import cache
-from typing import Any
+from contextlib import nullcontext, suppress
+from functools import cache, partial
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 from msgspec.structs import asdict
 
-from agentlightning.keys import Keys
-from agentlightning.store.base import Store, StoreError
+from agentlightning.roles import Role
+from agentlightning.store.base import Busy, Conflict, Forbidden, Store, StoreError
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.http import traces
+from agentlightning.store.http import openapi, traces
+from agentlightning.store.http.access import StoreAccess, StoreCaller, check_attempt_open
+from agentlightning.store.http.load import RETRY_AFTER, Load
 from agentlightning.store.routes import (
+    ATTEMPT_KEY,
+    ATTEMPT_KEY_ROLE,
+    BATCH_ROLE,
     BODY_LIMIT,
     BY_NAME,
     LONGEST_WAIT,
@@ -35,6 +38,7 @@ from agentlightning.store.routes import (
     REQUEST_ID,
     STORED_RECORDS,
     TABLE,
+    WAITING,
     BatchItem,
     BatchOutcome,
     ErrorBody,
@@ -50,25 +54,39 @@ from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 from agentlightning.webserver.guard import guard
+from agentlightning.webserver.probes import Probes
 
 _log = logging.getLogger(__name__)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PROBES: Final = web.AppKey("probes", Probes)
+Handler = Callable[[web.Request, StoreCaller], Awaitable[web.StreamResponse]]
 
 
-def create_app(store: SQLStore, token: str | None = None) -> web.Application:
-    """Make the application of a store. With a ``token``, every request but ``/health`` must bear it. Without
-    a token, requests of web pages are refused (:mod:`agentlightning.webserver.guard`).
-
-    Where ``AGL_SECRET`` is set, spans may also come with an attempt's key.
+def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Application:
+    """Make the application of a store. Where ``access`` is guarded, every request but probes and the OpenAPI
+    document must bear a token or a key whose role the route admits. Otherwise requests of web pages are
+    refused (:mod:`agentlightning.webserver.guard`).
     """
-    middlewares = [] if token is not None else [_refuse_foreign(store)]
+    access = access or StoreAccess()
+    load = Load()
+    middlewares = [] if access.guarded else [_refuse_foreign(store)]
     app = web.Application(middlewares=middlewares)
     for route in TABLE:
-        app.router.add_route(route.verb, route.path, _authenticated(_handler(store, route), token))
-    app.router.add_post(STORED_RECORDS, _authenticated(_stored_records(store), token))
-    app.router.add_post(f"{PREFIX}/batch", _authenticated(_batch_handler(store), token))
+        handler = _authenticated(_handler(store, route, load), access, route.name, route.least)
+        app.router.add_route(route.verb, route.path, handler)
+    records = BY_NAME["records"]
+    extra: tuple[tuple[str, Handler, str, Role], ...] = (
+        (STORED_RECORDS, _stored_records(store), records.name, records.least),
+        (f"{PREFIX}/batch", _batch_handler(store, load), "batch", BATCH_ROLE),
+        (ATTEMPT_KEY, _attempt_key(store, access), "attempt_key", ATTEMPT_KEY_ROLE),
+    )
+    for path, handle, name, least in extra:
+        app.router.add_post(path, _authenticated(handle, access, name, least))
     app.router.add_get(f"{PREFIX}/health", _health)
-    traces.add_route(app, store, token, Keys.from_env() if "AGL_SECRET" in os.environ else None)
+    app.router.add_get(openapi.PATH, _openapi)
+    app[PROBES] = Probes(partial(_problems, store, load))
+    app[PROBES].add_to(app)
+    traces.add_route(app, store, access, load)
     return app
 
 
@@ -83,29 +101,41 @@ def _refuse_foreign(store: SQLStore) -> Any:
     return guard(refuse)
 
 
+async def _problems(store: Store, load: Load) -> list[str]:
+    """Return why the server cannot take work now."""
+    problems = ["busy: as many writes as it takes are under way"] if load.full else []
+    try:
+        await store.query_runs(limit=1)
+    except StoreError as error:
+        problems.append(str(error))
+    return problems
+
+
+async def _openapi(_: web.Request) -> web.Response:
+    return web.json_response(openapi.document())
+
+
 async def _health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok", "schema_version": schema.SCHEMA_VERSION})
 
 
-def _authenticated(handler: Handler, token: str | None) -> Handler:
-    expected = None if token is None else f"Bearer {token}".encode()
-
+def _authenticated(handler: Handler, access: StoreAccess, name: str, least: Role) -> WebHandler:
     async def guarded(request: web.Request) -> web.StreamResponse:
-        if expected is not None:
-            given = request.headers.get("Authorization", "").encode(errors="replace")
-            if not hmac.compare_digest(given, expected):
-                return _answer(
-                    request, ErrorBody("Unauthorized", "the bearer token is missing or wrong"), 401
-                )
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return _answer(request, ErrorBody("StoreError", "send the body as it is, not compressed"), 415)
         try:
-            return await handler(request)
+            caller = access.caller(request.headers.get("Authorization", ""))
+        except RequestRefused as refused:
+            error = "AttemptEnded" if refused.status == 409 else "Unauthorized"
+            return _answer(request, ErrorBody(error, refused.message), refused.status)
+        try:
+            caller.check(name, least)
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise RequestRefused(415, "compressed", "send the body as it is, not compressed")
+            return await handler(request, caller)
         except RequestRefused as refused:
             return _answer(request, ErrorBody("StoreError", str(refused)), refused.status)
         except Exception as error:
             body, status = error_body(error)
-            if status >= 500:  # the server's own failure (a full disk, say): its operator must see it too
+            if status >= 500 and not isinstance(error, Busy):  # such as a full disk: its operator must see it
                 _log.exception("error in %s %s", request.method, request.path)
             return _answer(request, body, status)
 
@@ -115,23 +145,36 @@ def _authenticated(handler: Handler, token: str | None) -> Handler:
 def _answer(request: web.Request, value: Any, status: int = 200) -> web.Response:
     packed = PACKED in request.headers.get("Accept", "")
     body, content_type = encode(value, packed)
-    return web.Response(body=body, status=status, headers={"Content-Type": content_type})
+    headers = {"Content-Type": content_type}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(value, ErrorBody) and value.error == Busy.__name__:
+        headers["Retry-After"] = RETRY_AFTER
+    return web.Response(body=body, status=status, headers=headers)
 
 
-def _handler(store: Store, route: Route) -> Handler:
+def _handler(store: Store, route: Route, load: Load) -> Handler:
     method = getattr(store, route.name)
+    loads = route.mutates and route.name not in WAITING
 
-    async def handle(request: web.Request) -> web.Response:
-        if route.verb == "GET":
-            asked = {name: None if value == NULL else value for name, value in request.query.items()}
-            found = msgspec.convert(asked, route.body, strict=False)
-        else:
-            body = await read(request, BODY_LIMIT)
-            found = await _decoded(body or b"{}", request.content_type if body else "", route.body)
-        parameters = {**asdict(found), **request.match_info}
-        return _answer(request, await method(**_cap_waits(parameters)))
+    async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
+        if caller.claims is not None:
+            await check_attempt_open(store, caller.claims.rollout_id, caller.claims.attempt_id)
+        with load.writing(request.content_length or 0) if loads else nullcontext():
+            parameters = {**await _parameters(request, route), **request.match_info}
+            caller.confine(route, parameters)
+            return _answer(request, await method(**_cap_waits(parameters)))
 
     return handle
+
+
+async def _parameters(request: web.Request, route: Route) -> dict[str, Any]:
+    """Return the parameters of the query string or the body."""
+    if route.verb == "GET":
+        asked = {name: None if value == NULL else value for name, value in request.query.items()}
+        return asdict(msgspec.convert(asked, route.body, strict=False))
+    body = await read(request, BODY_LIMIT)
+    return asdict(await _decoded(body or b"{}", request.content_type if body else "", route.body))
 
 
 async def _decoded(body: bytes, content_type: str, kind: Any) -> Any:
@@ -157,16 +200,29 @@ def _cap_waits(parameters: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
+def _attempt_key(store: Store, access: StoreAccess) -> Handler:
+    async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
+        if access.keys is None:
+            raise Conflict("this store makes no keys of attempts: start it with the run's AGL_SECRET")
+        rollout_id, attempt_id = request.match_info["rollout_id"], request.match_info["attempt_id"]
+        rollout = await store.get_rollout_by_id(rollout_id)
+        attempt = await check_attempt_open(store, rollout_id, attempt_id)
+        run_id = rollout.run_id or ""
+        return _answer(request, access.keys.mint(rollout_id, attempt_id, run_id=run_id, fence=attempt.fence))
+
+    return handle
+
+
 def _stored_records(store: SQLStore) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
         rollout_ids = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[str])
         return _answer(request, await store.stored_records(rollout_ids))
 
     return handle
 
 
-def _batch_handler(store: SQLStore) -> Handler:
-    def call(item: BatchItem) -> tuple[str, dict[str, Any]] | Exception:
+def _batch_handler(store: SQLStore, load: Load) -> Handler:
+    def call(item: BatchItem, caller: StoreCaller) -> tuple[str, dict[str, Any]] | Exception:
         """Return method and parameters of a call, or the error in them."""
         route = BY_NAME.get(item.method)
         if route is None:
@@ -174,15 +230,18 @@ def _batch_handler(store: SQLStore) -> Handler:
         try:
             found = msgspec.convert(item.params, route.parameters, dec_hook=from_either)
             check_json(found)
-            return item.method, asdict(found)
-        except ValueError as error:
+            parameters = asdict(found)
+            caller.confine(route, parameters)
+            return item.method, parameters
+        except (ValueError, Forbidden) as error:
             return error
 
-    async def handle(request: web.Request) -> web.Response:
-        items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[BatchItem])
-        calls = [call(item) for item in items]
-        good = [c for c in calls if not isinstance(c, Exception)]
-        found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
+    async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
+        with load.writing(request.content_length or 0):
+            items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[BatchItem])
+            calls = [call(item, caller) for item in items]
+            good = [c for c in calls if not isinstance(c, Exception)]
+            found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
         return _answer(
             request, [_batch_outcome(c if isinstance(c, Exception) else next(found)) for c in calls]
         )

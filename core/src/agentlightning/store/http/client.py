@@ -13,6 +13,7 @@ import io
 import logging
 import math
 import os
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,12 +23,14 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from agentlightning.store.base import Store, StoreError, TooLarge
+from agentlightning.roles import PREFIX as ROLE_TOKEN, Role, derived_token
+from agentlightning.store.base import Busy, Store, StoreError, TooLarge
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.pages import record_pages
 from agentlightning.store.routes import (
+    ATTEMPT_KEY,
     BODY_LIMIT,
     BY_NAME,
     LONGEST_WAIT,
@@ -60,6 +63,10 @@ _CONNECTION_ERRORS = (
 )
 _PROXY_ERRORS = (502, 503, 504)
 """Statuses of a proxy without its store. The store itself sends them with an ``ErrorBody`` only."""
+_BUSY_STATUSES = (429, 503)
+"""With ``Retry-After``: the same request may be sent again after so many seconds."""
+_LONGEST_PAUSE = 30.0
+"""Seconds to wait for a busy server before it is asked again, at most."""
 _RESEND_SECONDS = REMEMBERED - 60.0
 """Seconds after which a change that may have been done is not sent again: the store may have forgotten its
 id.
@@ -78,8 +85,9 @@ def new_request_id() -> str:
 class StoreClient(Store):
     """All of :class:`~agentlightning.store.base.Store`, served by ``agl store`` at ``url``: ``http(s)://…``.
 
-    ``patience``: seconds to keep trying while the server cannot be reached; default: ``AGL_STORE_PATIENCE``,
-    else 60.
+    ``token``: of the operator or of a role; default: one of the role admin that is derived from
+    ``AGL_SECRET``, where that is set. ``patience``: seconds to keep trying while the server cannot be
+    reached or is busy; default: ``AGL_STORE_PATIENCE``, else 60.
     """
 
     def __init__(self, url: str, token: str | None = None, *, patience: float | None = None) -> None:
@@ -91,10 +99,27 @@ class StoreClient(Store):
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
-        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._derives = token is None
+        self._use_token(token or derived_token(Role.ADMIN))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    @property
+    def has_role_token(self) -> bool:
+        """Whether the token is one of a role (``agl token``), or derived."""
+        return self._token is not None and self._token.startswith(ROLE_TOKEN)
+
+    def act_as(self, role: Role) -> None:
+        """Use the least token for what follows: that of ``role``, if the token is derived from
+        ``AGL_SECRET``. A token that was given stays. Call it before the first request.
+        """
+        if self._derives:
+            self._use_token(derived_token(role))
+
+    def _use_token(self, token: str | None) -> None:
+        self._token = token
+        self._headers = {"Accept": PACKED} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -151,6 +176,12 @@ class StoreClient(Store):
             began = loop.time()
             try:
                 found = await self._send_once(verb, path, options, answer)
+            except _AskAgain as busy:
+                since = loop.time() if since is None else since
+                if loop.time() - since + busy.seconds > max(self.patience, busy.seconds):
+                    raise busy.error from None
+                await asyncio.sleep(busy.seconds * random.uniform(1.0, 1.25))  # not all clients at once
+                continue
             except _CONNECTION_ERRORS as error:
                 now = loop.time()
                 since = now if since is None else since
@@ -174,6 +205,8 @@ class StoreClient(Store):
             options = {**options, "data": io.BytesIO(options["data"])}
         async with self._open().request(verb, self.url + path, **options) as response:
             content = await response.read()
+            if (seconds := _retry_after(response)) is not None:
+                raise _AskAgain(seconds, _busy(response.status, content, response.content_type))
             return _result(response.status, content, response.content_type, answer)
 
     async def _on_connection_error(self, error: Exception, seconds: float) -> None:
@@ -210,12 +243,45 @@ class StoreClient(Store):
         outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[BatchOutcome], headers=headers)
         return [from_outcome(method, found) for (method, _), found in zip(calls, outcomes, strict=True)]
 
+    async def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
+        """Return the key of an attempt that this runner has leased. :class:`Conflict`: the store has no
+        ``AGL_SECRET`` to make it with.
+        """
+        ids = {"rollout_id": quote(rollout_id, safe=""), "attempt_id": quote(attempt_id, safe="")}
+        key: str = await self._send("POST", ATTEMPT_KEY.format_map(ids), {}, str)
+        return key
+
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         found: list[Record] = []
         for page in record_pages(rollout_ids):
             stored: list[StoredRecord] = await self._send("POST", STORED_RECORDS, page, list[StoredRecord])
             found += [one.whole() for one in stored]
         return found
+
+
+class _AskAgain(Exception):
+    """The server is busy: ``seconds`` to wait, and the error if that is too long."""
+
+    def __init__(self, seconds: float, error: Exception) -> None:
+        super().__init__(seconds)
+        self.seconds, self.error = seconds, error
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """Return the seconds of ``Retry-After``, within bounds; ``None`` if the answer has none. A date there
+    counts as one second.
+    """
+    given = response.headers.get("Retry-After")
+    if response.status not in _BUSY_STATUSES or given is None:
+        return None
+    return min(float(given), _LONGEST_PAUSE) if given.isdecimal() else 1.0
+
+
+def _busy(status: int, content: bytes, content_type: str) -> Exception:
+    try:
+        return error_from_body(decode(content, content_type, ErrorBody))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Busy(f"HTTP {status}: the server is busy, and was for longer than the client's patience")
 
 
 def _result(status: int, content: bytes, content_type: str, answer: Any) -> Any:

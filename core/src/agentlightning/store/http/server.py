@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from agentlightning.store.base import StoreError
+from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
@@ -39,15 +41,18 @@ async def start(
     token: str | None = None,
 ) -> ServedStore:
     """Open the store (or take an open one) and serve it; ``port=0`` takes a free port. The file's lock tells
-    the URL to other processes that want to write the file.
+    the URL to other processes that want to write the file. Requests must bear ``token`` (role admin), or a
+    token or key under ``AGL_SECRET``, where these are given.
     """
     try:
         token = check_token(token, "AGL_TOKEN")
-        check_interface("the store", host, guarded=token is not None, variable="AGL_TOKEN")
+        guarded = token is not None or "AGL_SECRET" in os.environ
+        check_interface("the store", host, guarded=guarded, variable="AGL_TOKEN or AGL_SECRET")
     except ExposedServer as error:
         raise StoreError(str(error)) from None
     store = path if isinstance(path, SQLStore) else SQLiteStore(path)
-    runner = app_runner(create_app(store, token), shutdown_timeout=5.0)
+    access = StoreAccess.from_env(token, store.db.path if isinstance(store, SQLiteStore) else None)
+    runner = app_runner(create_app(store, access), shutdown_timeout=5.0)
     log_limit.limit()
     try:
         url = await listen(runner, host, port)

@@ -10,7 +10,6 @@ Invariants: each span is stored or refused for itself; refused spans are reporte
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -20,8 +19,10 @@ from aiohttp import web
 
 from agentlightning import semconv
 from agentlightning.capture.emit.validation import BadRecord, validated
-from agentlightning.keys import PREFIX as KEY, Claims, Keys
-from agentlightning.store.base import Conflict, NotFound, Store, StoreError
+from agentlightning.keys import Claims
+from agentlightning.store.base import Busy, Conflict, NotFound, Store, StoreError
+from agentlightning.store.http.access import StoreAccess
+from agentlightning.store.http.load import Load
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import check_container_count, decoded, read
@@ -60,15 +61,18 @@ class SpanStore(Protocol):
     ) -> None: ...
 
 
-def add_route(app: web.Application, store: Store, token: str | None, keys: Keys | None) -> None:
-    """Add the route. ``keys`` checks the keys of attempts; ``None``: they are refused."""
+def add_route(app: web.Application, store: Store, access: StoreAccess, load: Load) -> None:
+    """Add the route. Every role may write; a sender with the key of an attempt, to this attempt only."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            claims = _authenticate(request.headers.get("Authorization", ""), token, keys)
-            return await _ingest(request, store, claims)
+            caller = access.caller(request.headers.get("Authorization", ""))
+            with load.writing(request.content_length or 0):
+                return await _ingest(request, store, caller.claims)
         except RequestRefused as refused:
             return refusal_response(request, refused)
+        except Busy as busy:
+            return refusal_response(request, RequestRefused(503, "busy", str(busy)))
 
     app.router.add_post(PATH, handle)
 
@@ -81,24 +85,6 @@ def refusal_response(request: web.Request, refused: RequestRefused) -> web.Respo
     body = otlp.status(content_type, _CODES[refused.status], str(refused))
     headers = {"Retry-After": "1"} if refused.status == 503 else refused.headers
     return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
-
-
-def _authenticate(authorization: str, token: str | None, keys: Keys | None) -> Claims | None:
-    """Return the claims of the request's key; ``None``: the request may write to any attempt."""
-    given = authorization.removeprefix("Bearer ")
-    if token is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode()):
-        return None
-    if given.startswith(KEY):
-        if keys is None:
-            raise RequestRefused(
-                401,
-                "unknown-key",
-                "this store cannot check keys of attempts: start it with the run's AGL_SECRET",
-            )
-        return keys.check(given)
-    if token is not None:
-        raise RequestRefused(401, "bad-token", "the bearer token is missing or wrong")
-    return None
 
 
 async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> web.Response:

@@ -1,0 +1,126 @@
+"""Who sends a request to the store, and what its role may do.
+
+Three kinds of bearer are known: the operator's token (``AGL_TOKEN``, role ``admin``), the token of a role
+(:mod:`agentlightning.roles`) and the key of an attempt (:mod:`agentlightning.keys`), the last two under
+``AGL_SECRET``. A store with neither variable trusts everyone who reaches it.
+
+Invariants: the table of routes alone says which role may use a route; an attempt reaches nothing but itself,
+and nothing once it has ended; secrets are compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agentlightning.keys import PREFIX as KEY, Claims, Keys
+from agentlightning.roles import PREFIX as ROLE_TOKEN, Revoked, Role, RoleTokens, revoked_file
+from agentlightning.store.base import AttemptEnded, Forbidden, Store
+from agentlightning.store.routes import Route
+from agentlightning.types import Attempt, AttemptStatus
+from agentlightning.types.base import RequestRefused
+
+LATEST: Final = "latest"
+_OPEN: Final = frozenset({AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE})
+_BEARER: Final = "Bearer "
+
+
+@dataclass(frozen=True)
+class StoreCaller:
+    """The sender of a request. ``claims``: the attempt of a sender that is one."""
+
+    role: Role
+    claims: Claims | None = None
+
+    def check(self, what: str, least: Role) -> None:
+        """Raise :class:`Forbidden` if the role may not use ``what``."""
+        if not self.role.covers(least):
+            raise Forbidden(f"{what} needs the role {least.value}; this is a token of role {self.role.value}")
+
+    def confine(self, route: Route, parameters: dict[str, Any]) -> None:
+        """Check the role, and confine the parameters of an attempt to that attempt."""
+        self.check(route.name, route.least)
+        if self.claims is None:
+            return
+        if parameters.get("attempt_id") == LATEST:
+            parameters["attempt_id"] = self.claims.attempt_id
+        for name in ("rollout_id", "attempt_id"):
+            own = getattr(self.claims, name)
+            if name in parameters and parameters[name] != own:
+                raise Forbidden(f"{route.name}: the key is that of {own}, and reaches no other {name}")
+
+
+EVERYONE: Final = StoreCaller(Role.ADMIN)
+
+
+class StoreAccess:
+    """Knows the callers of one server. ``token``: the operator's; ``tokens``, ``keys``: made with the run's
+    secret.
+    """
+
+    def __init__(
+        self, token: str | None = None, tokens: RoleTokens | None = None, keys: Keys | None = None
+    ) -> None:
+        self._token = None if token is None else token.encode()
+        self._tokens, self.keys = tokens, keys
+
+    @classmethod
+    def from_env(cls, token: str | None = None, store_file: Path | None = None) -> StoreAccess:
+        """Return the access by ``token`` and ``AGL_SECRET``; the revoked ids are beside ``store_file``."""
+        tokens = RoleTokens.from_env(Revoked(revoked_file(store_file)))
+        return cls(token, tokens, Keys.from_env() if "AGL_SECRET" in os.environ else None)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a request must bear a token or a key."""
+        return self._token is not None or self._tokens is not None
+
+    def caller(self, authorization: str) -> StoreCaller:
+        """Return the sender of a request with this ``Authorization``.
+
+        Raise :class:`RequestRefused`: 401 for a bearer that is missing, unknown, expired or revoked.
+        """
+        given = authorization.removeprefix(_BEARER)
+        if self._token is not None and hmac.compare_digest(given.encode(errors="replace"), self._token):
+            return EVERYONE
+        if given.startswith(KEY):
+            return StoreCaller(Role.ATTEMPT, self._keys_of_attempts().check(given))
+        if not self.guarded:
+            return EVERYONE
+        if given.startswith(ROLE_TOKEN) and self._tokens is not None:
+            return StoreCaller(self._tokens.check(given).role)
+        raise RequestRefused(401, "bad-token", self._wanted(given))
+
+    def _keys_of_attempts(self) -> Keys:
+        if self.keys is None:
+            raise RequestRefused(
+                401,
+                "unknown-key",
+                "this store cannot check keys of attempts: start it with the run's AGL_SECRET",
+            )
+        return self.keys
+
+    def _wanted(self, given: str) -> str:
+        """Say what is missing, without quoting what was given."""
+        problem = "is wrong" if given else "is missing"
+        if given.startswith(ROLE_TOKEN):
+            return "the token is that of a role, and this store has no AGL_SECRET to check it with"
+        if self._tokens is None:
+            return f"the bearer token {problem}: set AGL_TOKEN to the store's"
+        return (
+            f"the bearer token {problem}: set AGL_SECRET to the store's, or AGL_TOKEN to a token from "
+            "`agl token`"
+        )
+
+
+async def check_attempt_open(store: Store, rollout_id: str, attempt_id: str) -> Attempt:
+    """Return the attempt. Raise :class:`AttemptEnded` unless it is its rollout's latest and has not ended: a
+    key ends with its attempt.
+    """
+    latest = await store.get_latest_attempt(rollout_id)
+    if latest is None or latest.attempt_id != attempt_id or latest.status not in _OPEN:
+        raise AttemptEnded(f"{attempt_id} is no attempt of {rollout_id} that runs, so it has no key any more")
+    return latest
