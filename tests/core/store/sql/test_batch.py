@@ -122,3 +122,13 @@ async def test_reading_leaves_no_trace(sqlite: SQLiteStore) -> None:
     await sqlite.batch([("counts", {}), ("query_rollouts", {})], request_id="b")
     assert (await sqlite.batch([("count", {"kind": "k", "reason": "r"})], request_id="b")) == [None]
     assert await sqlite.counts() == {"k": {"r": 1}}
+
+
+async def test_records_of_several_pages_are_read_within_a_batch(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, ended = await two_leases(sqlite)
+    rollout_ids = [alive.rollout.rollout_id, ended.rollout.rollout_id]
+    monkeypatch.setattr("agentlightning.store.sql.trace.records.record_pages", lambda ids: [[i] for i in ids])
+    [found] = await sqlite.batch([("records", {"rollout_ids": rollout_ids})])
+    assert [record.rollout.rollout_id for record in found] == rollout_ids

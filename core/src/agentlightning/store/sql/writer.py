@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+_in_batch: ContextVar[bool] = ContextVar("in_batch", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,12 @@ class Touched:
 def nothing() -> Touched:
     """Return what a write touches that names no rollout."""
     return Touched()
+
+
+async def pause() -> None:
+    """Let other requests go on. Within a batch, which may not wait, this does nothing."""
+    if not _in_batch.get():
+        await asyncio.sleep(0)
 
 
 class PartialWrite(Exception):
@@ -74,6 +84,7 @@ class Writer(Protocol):
 
 def run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine of a batch, which may not wait; return its result or its exception."""
+    within = _in_batch.set(True)
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -82,5 +93,7 @@ def run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise
     except Exception as error:
         return error
+    finally:
+        _in_batch.reset(within)
     coroutine.close()
     raise RuntimeError("a part of a batch waited")

@@ -5,7 +5,6 @@ Invariant: calls, rewards and spans are in the order in which the store numbered
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from agentlightning.store.sql.queue.rollouts import ROLLOUT_COLUMNS, rollout_fro
 from agentlightning.store.sql.statements import InJson
 from agentlightning.store.sql.trace.calls import CALL_COLUMNS, stored_calls
 from agentlightning.store.sql.trace.writing import SPAN_COLUMNS, TraceStore, span_from_row
+from agentlightning.store.sql.writer import pause
 from agentlightning.types import AttemptStatus, EarlierAttempt, Record, Reward, Span
 from agentlightning.types.rewards import reward_of
 
@@ -59,12 +59,13 @@ class RecordReader(TraceStore):
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         """Return calls, rewards and wire spans of each rollout's latest attempt, and a summary of each
-        earlier attempt, in the order asked for. Other requests go on between two pages of records.
+        earlier attempt, in the order asked for. Other requests go on between two pages of records, unless
+        this is a call of a batch.
         """
         found: list[Record] = []
         for page in record_pages(rollout_ids):
             found += [stored.whole() for stored in await self.stored_records(page)]
-            await asyncio.sleep(0)
+            await pause()
         return found
 
     @read
