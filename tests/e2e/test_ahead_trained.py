@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import torch
 from e2e.playing import equal, step_of
@@ -26,6 +27,7 @@ from agl_local.training import update
 from agl_local.training.loss import Loss, Terms, anchors, policy_loss
 
 STEPS, SIZE, CAP = 3, 8, 1.5
+RECIPE = GRPO(group_size=4, max_staleness=1, importance_cap=CAP)
 
 
 class Seen:
@@ -43,9 +45,9 @@ class Seen:
             assert seen.step + 1 == STEPS or seen.done[seen.step + 1].wait(30)
             return updated(driver, *args)
 
-        def loss(terms: Terms, recipe: Recipe) -> Loss:
+        def loss(terms: Terms, recipe: Recipe, corrected: bool = False) -> Loss:
             seen.terms[seen.step].append(terms)
-            return policy_loss(terms, recipe)
+            return policy_loss(terms, recipe, corrected)
 
         monkeypatch.setattr(LocalDriver, "_update", wait)
         monkeypatch.setattr(update, "policy_loss", loss)
@@ -68,7 +70,7 @@ async def test_stale_tokens_are_anchored_at_the_weights_before_the_update(
     minibatches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, watch = Seen(monkeypatch), Watch()
-    recipe = GRPO(group_size=4, max_staleness=1, importance_cap=CAP, minibatches=minibatches)
+    recipe = msgspec.structs.replace(RECIPE, minibatches=minibatches)
     trainer = Trainer(
         recipe,
         policy=saved_policy(tmp_path / "policy"),
@@ -100,7 +102,7 @@ def check(found: list[Terms], *, stale: bool, several: bool) -> None:
     first = found[0]
     for terms in found:
         assert (terms.proximal is not None) == several
-        anchor, weight = anchors(terms, CAP)
+        anchor, weight = anchors(terms, RECIPE)
         before = terms.logp.detach() if terms.proximal is None else terms.proximal
         if not stale:
             assert torch.equal(anchor, terms.old) and torch.equal(weight, torch.ones_like(weight))
@@ -108,7 +110,7 @@ def check(found: list[Terms], *, stale: bool, several: bool) -> None:
         assert torch.equal(anchor, before)
         assert torch.allclose(weight, (before - terms.old).exp().clamp(max=CAP))
     if stale:  # the weights have moved since it was sampled, and both sides of 1 occur
-        weights = torch.cat([anchors(terms, CAP)[1] for terms in found])
+        weights = torch.cat([anchors(terms, RECIPE)[1] for terms in found])
         assert weights.max() > 1.0 > weights.min() and weights.max() <= CAP
     if several:  # the weights before the update are those of its first optimizer step
         assert first.proximal is not None

@@ -98,8 +98,8 @@ def test_the_gradient_of_a_and_b_is_that_of_the_loss(share: bool, monkeypatch: p
         _model.zero_grad()
         return StepResult(1.0, True)
 
-    def noted(terms: Terms, recipe: Recipe) -> Loss:
-        loss = policy_loss(terms, recipe)
+    def noted(terms: Terms, recipe: Recipe, corrected: bool = False) -> Loss:
+        loss = policy_loss(terms, recipe, corrected)
         losses.append(float(loss.total.detach()))  # the metric is in float32
         return loss
 

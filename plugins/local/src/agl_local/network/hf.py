@@ -7,6 +7,7 @@ that works for every family that keeps keys and values. transformers is imported
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,7 @@ class TransformersLM(LanguageModel):
         raw = inner.config.to_dict()
         limit = raw.get("max_position_embeddings") or raw.get("n_positions") or 2048
         self.config = ForeignConfig(int(raw["vocab_size"]), int(limit), as_ids(raw.get("eos_token_id")), raw)
+        self._cache_name = _cache_name(inner)
 
     @property
     def weights(self) -> nn.Module:
@@ -105,8 +107,8 @@ class TransformersLM(LanguageModel):
             out = self.inner(
                 input_ids=ids[row : row + 1, :size],
                 position_ids=positions[row : row + 1, :size],
-                past_key_values=cache.row(slot, first),
                 use_cache=True,
+                **{self._cache_name: cache.row(slot, first)},
             ).logits[0]
             out = out if only is None else out[:, only]
             rows.append(torch.nn.functional.pad(out, (0, 0, 0, ids.shape[1] - size)))
@@ -139,9 +141,11 @@ def load_transformers(
     probe = _new_cache()
     try:
         with torch.no_grad():
-            inner(input_ids=torch.zeros(1, 2, dtype=torch.long), past_key_values=probe, use_cache=True)
+            inner(
+                input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=True, **{_cache_name(inner): probe}
+            )
         held = probe.get_seq_length()
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise UnsupportedModel(
             f"{path}: model_type {kind!r} has no plain key-value cache: {error}"
         ) from error
@@ -154,6 +158,11 @@ def _new_cache() -> Any:
     from transformers import DynamicCache
 
     return DynamicCache()
+
+
+def _cache_name(inner: Any) -> str:
+    """Return the argument of the forward pass that takes the cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in inspect.signature(inner.forward).parameters else "past_key_values"
 
 
 def _mask(ids: Tensor, lengths: Tensor | None) -> Tensor:
