@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/openenv -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -120,6 +120,9 @@ test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its enviro
 
 test-verifiers: ## environments of verifiers as dataset, agent and reward, in their environment; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verifiers) && "$$python" -m pytest -q -m "" tests/plugins/verifiers >&2 && "$$python" bench/trained_programs.py verifiers
+
+test-openenv: ## environments of OpenEnv as dataset, agent and reward, in their environment; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" tests/plugins/openenv >&2 && "$$python" bench/trained_programs.py openenv
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)

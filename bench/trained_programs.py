@@ -1,5 +1,5 @@
 """Programs of frameworks, trained as they are: a Pydantic AI agent with ``output_type`` and a smolagents
-``ToolCallingAgent``, whose every answer has a form, and an environment of verifiers.
+``ToolCallingAgent``, whose every answer has a form, and environments of verifiers and OpenEnv.
 
     python bench/record.py trained_programs -- make trained-programs      (one: PROGRAMS="smolagents")
 
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS: dict[str, tuple[str, str, str]] = {
     "pydantic_ai": ("programs", "pydantic-ai-slim", "typed_answers/pydantic_ai.yaml"),
     "smolagents": ("smolagents", "smolagents", "typed_answers/smolagents.yaml"),
+    "openenv": ("openenv", "openenv", "openenv_environment/cpu.yaml"),
     "verifiers": ("verifiers", "verifiers", "verifiers_environment/cpu.yaml"),
 }
 """Program → its environment, the distribution whose version is told, and its file in ``examples``."""

@@ -26,7 +26,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/apo"),
     },
-    "environments": {"verifiers": ("./core", "./plugins/verifiers[instruments]")},
+    "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework."""
 
