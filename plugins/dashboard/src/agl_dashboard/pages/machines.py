@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from aiohttp import web
 
+from agentlightning.audit.run_list import summarise
 from agentlightning.types.resources import LLM
+from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
 
@@ -21,6 +24,7 @@ async def page(request: web.Request) -> web.Response:
     statistics: dict[str, Any] = await store.statistics()
     rollouts = statistics.get("rollouts") or {}
     workers = await store.query_workers(limit=200)
+    runs = await _runs(store)
     values = {
         "title": "Machines",
         "trail": crumbs(place),
@@ -32,7 +36,8 @@ async def page(request: web.Request) -> web.Response:
         "work": statistics.get("work") or {},
         "counts": await store.counts(),
         "endpoints": await _endpoints(store),
-        "runs": await _runs(store),
+        "runs": runs,
+        "gateways": await _gateways(store, context.places.find(place), runs),
         "now": time.time(),
         "live": path("s", place, "events"),
     }
@@ -49,6 +54,15 @@ async def _endpoints(store: Any) -> list[tuple[str, str, LLM]]:
     ]
 
 
+async def _gateways(store: Any, place: Any, runs: list[dict[str, Any]]) -> list[tuple[str, LiveGateway]]:
+    """Return what the gateways of the runs that train count now, with their run."""
+    training = [
+        one for one in runs if one["gateway"] and summarise(one["info"], [], store, place).status == "running"
+    ]
+    states = await asyncio.gather(*(ask(str(one["gateway"])) for one in training))
+    return [(one["run"], state) for one, state in zip(training, states, strict=True)]
+
+
 async def _runs(store: Any) -> list[dict[str, Any]]:
     """Return gateway, driver, limits and accounts of the newest runs, as each recorded them."""
     found = []
@@ -57,6 +71,7 @@ async def _runs(store: Any) -> list[dict[str, Any]]:
         found.append(
             {
                 "run": info["run_id"],
+                "info": info,
                 "gateway": (info.get("about") or {}).get("gateway"),
                 "settings": info.get("gateway") or {},
                 "driver": info.get("driver"),

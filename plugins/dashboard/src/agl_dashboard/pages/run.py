@@ -14,6 +14,7 @@ from agentlightning.audit.run_list import summarise
 from agentlightning.types import StepReport
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.chart import Chart, Point, chart
+from agl_dashboard.pages.budget import budget_of
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
 
@@ -26,6 +27,8 @@ CHARTS: Final = (
     ("Logprob gap", ("logprob_gap_max", "logprob_gap_mean"), "trainer against engine, before the update"),
     ("Age of tokens", ("staleness_mean", "staleness_max"), "in versions of the policy"),
     ("Size of advantages", ("advantage_abs_mean",), "mean of absolute values"),
+    ("Tokens spent", ("budget/tokens",), "of prompts and answers, against the run's budget"),
+    ("Money spent", ("budget/money",), "in the currency of the prices"),
 )
 """Title, metrics, and what they are."""
 FAMILIES: Final = {
@@ -86,6 +89,7 @@ async def page(request: web.Request) -> web.Response:
         "evaluations": evaluations,
         "charts": charts(reports, evaluations),
         "counts": counts(reports),
+        "budget": budget_of(run.info, reports),
         "statuses": statuses,
         "again": again,
         "summary": run.info.get("summary") or {},
