@@ -124,6 +124,9 @@ test-verifiers: ## environments of verifiers as dataset, agent and reward, in th
 test-openenv: ## environments of OpenEnv as dataset, agent and reward, in their environment; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" tests/plugins/openenv >&2 && "$$python" bench/trained_programs.py openenv
 
+test-import: ## traces of other tools, written by their libraries and read back; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment imports) && "$$python" -m pytest -q -m "" tests/core/history/importing >&2 && "$$python" bench/importing.py
+
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)
 

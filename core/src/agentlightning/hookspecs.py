@@ -73,6 +73,11 @@ def agl_policies() -> list[specs.PolicySpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_import_formats() -> list[specs.ImportFormatSpec]:  # type: ignore[empty-body]
+    """Formats of traces that ``agl import`` reads."""
+
+
+@hookspec
 def agl_rollout_views() -> list[specs.RolloutViewSpec]:  # type: ignore[empty-body]
     """Views of a rollout that know its task, such as the replay of a game; ``agl dashboard`` shows them."""
 

@@ -349,6 +349,18 @@ class RolloutViewSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportFormatSpec:
+    """A format of traces: ``is_mine(first entry)``, and ``read(entries)``, which returns a list of
+    ``history.importing.trace.ImportedTrace`` and raises ``UnreadableTrace``.
+    """
+
+    name: str
+    about: str
+    is_mine: Callable[[Any], bool]
+    read: Callable[[Sequence[Any]], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class CommandSpec:
     """A subcommand of ``agl``: ``register(app)`` adds it."""
 

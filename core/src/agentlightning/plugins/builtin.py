@@ -102,6 +102,23 @@ def agl_task_sets() -> list[specs.TaskSetSpec]:
 
 
 @hookimpl
+def agl_import_formats() -> list[specs.ImportFormatSpec]:
+    formats = {
+        "otlp": "OpenTelemetry's OTLP JSON: GenAI conventions, OpenLLMetry, OpenInference",
+        "v03": "spans of Agent Lightning v0.3",
+        "agentops": "traces of AgentOps' API",
+        "langsmith": "runs of LangSmith",
+        "langfuse": "traces of Langfuse with observations and scores",
+        "phoenix": "spans of Arize Phoenix",
+    }
+    room = "agentlightning.history.importing.formats"
+    return [
+        specs.ImportFormatSpec(name, about, lazily(f"{room}.{name}:is_mine"), lazily(f"{room}.{name}:read"))
+        for name, about in formats.items()
+    ]
+
+
+@hookimpl
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "init": ("init", "write a project that trains as it is"),
@@ -122,6 +139,8 @@ def agl_commands() -> list[specs.CommandSpec]:
         "explain": ("inspect.explain", "explain a rollout, a call or a token"),
         "verify": ("inspect.verify", "compare a store with what was trained from it"),
         "rescore": ("history.rescore", "score stored rollouts with another reward function"),
+        "import": ("history.importing", "bring in traces that other tools recorded"),
+        "chats": ("history.chats", "write stored rollouts as chats for fine-tuning"),
         "export": ("export", "export a trained policy as a model folder"),
         "serve": ("serve", "serve a policy over the OpenAI API"),
         "plugins": ("plugins", "list plugins and their hooks"),

@@ -56,6 +56,7 @@ class Plugins:
         self.task_sets: dict[str, specs.TaskSetSpec] = self._collect("agl_task_sets", "name")
         self.policies: dict[str, specs.PolicySpec] = self._collect("agl_policies", "name")
         self.rollout_views: dict[str, specs.RolloutViewSpec] = self._collect("agl_rollout_views", "name")
+        self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
 
     def _collect(self, hook: str, key: str) -> dict[str, Any]:

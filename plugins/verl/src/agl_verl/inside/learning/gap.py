@@ -24,7 +24,8 @@ def tell(keys: list[str], step: Step) -> bool:
     fields = ["old_log_probs", "rollout_log_probs", "response_mask", STALE, OFF_POLICY, SEGMENTS]
     data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
     columns = [list(data[name].unbind()) for name in fields]
-    found = measure(*columns[:5], step.off_policy_cap)
+    trainer, engine, mask, late, off, _ = columns
+    found = measure(trainer, engine, mask, late, off, step.off_policy_cap)
     found |= compare(columns, step.correction)
     Channel().ask("measured", **found)
     return bool(found.get("correction/corrected"))

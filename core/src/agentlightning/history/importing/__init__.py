@@ -1,0 +1,1 @@
+"""Traces that other tools recorded, as rollouts of a store: what ``agl import`` does."""
