@@ -178,6 +178,15 @@ bench: .venv/demo ## import time and install size of the core; the last line is 
 bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON
 	@$(PY) bench/records.py
 
+bench-gateway: .venv/demo ## a recorded call at the gateway: CPU, rate, latency, streams, growing prompts (SECONDS=60 each); the last line is JSON
+	@$(PY) bench/gateway.py --seconds $(or $(SECONDS),60)
+
+bench-store: .venv/demo ## bytes, spans, leases and cycles of the store (SECONDS=60 for each over HTTP); the last line is JSON
+	@$(PY) bench/store.py --seconds $(or $(SECONDS),60)
+
+bench-rollouts: .venv/demo ## rollouts of an agent that does nothing, in one process and over a store server (SECONDS=60 each); the last line is JSON
+	@$(PY) bench/rollouts.py --seconds $(or $(SECONDS),60)
+
 bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's file to verl's process; the last line is JSON
 	@$(PY) bench/step.py $(STEP)
 

@@ -7,6 +7,7 @@ Three processes: a cheap engine (one fixed answer with token ids, last prompt id
 a SQLite store in a temporary folder (64 open attempts, training mode), and this one, which makes the load.
 CPU is the gateway process's own (user + system, record and commit included). A call is 2 kB of messages;
 its answer 300 prompt ids, 200 token ids with logprobs. Streams: 32 at a time, a chunk every 4 ms.
+``growing``: agents of 12 turns whose prompts grow to some 20,000 tokens (``bench/records.py``).
 ``floor_c16`` is a bare aiohttp proxy that records nothing, measured in the same run. ``load_average`` says
 how busy the machine was. Prints one JSON object; a call that was answered and not stored ends the run.
 """
@@ -28,7 +29,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import records
+
 PROMPT, TOKENS, ATTEMPTS = 300, 200, 64
+GROWING_TURNS, GROWING_ROLLOUTS = 12, 16
 MARK = 987_654_321
 """The last prompt id, replaced by a counter in every answer, so that no two prompts are equal."""
 
@@ -354,6 +358,19 @@ def main() -> None:
         report(args)
 
 
+def growing() -> dict[str, Any]:
+    """What a call costs whose prompt grows with each turn, up to some 20,000 tokens, one agent at a time."""
+    engine = records.Child("--role", "engine")
+    try:
+        found = records.one_size(engine.hello["url"], GROWING_TURNS, GROWING_ROLLOUTS)
+    finally:
+        engine.process.terminate()
+        engine.process.wait()
+    tokens = GROWING_TURNS * (records.ASKED + records.ANSWERED + 4)
+    names = ("turns", "rollouts", "mb", "cpu_ms", "recording_ms", "floor_ms")
+    return {"prompt_tokens_at_the_end": tokens, **{name: found[name] for name in names}}
+
+
 def report(args: argparse.Namespace) -> None:
     loop = ["--uvloop"] if args.uvloop else []
     engine = Child("--role", "engine", *loop)
@@ -369,6 +386,7 @@ def report(args: argparse.Namespace) -> None:
             for child in (gateway, floor, engine):
                 child.process.terminate()
                 child.process.wait()
+    out["growing"] = growing()
     print(
         json.dumps(
             {
