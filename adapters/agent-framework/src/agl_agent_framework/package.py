@@ -9,5 +9,5 @@ TESTED: Final = {
     "agent-framework-core": ("1.22.0", "1.23.0"),
     "agent-framework-openai": ("1.17.0",),
     "agent-framework-orchestrations": ("1.4.0",),
-    "openai": ("3.51.0",),
+    "openai": ("3.57.0",),
 }

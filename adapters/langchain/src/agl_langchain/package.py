@@ -6,8 +6,8 @@ from typing import Final
 
 INSTRUMENTS: Final = ("langchain-core >= 1.2.21, < 2",)
 TESTED: Final = {
-    "langchain": ("1.2.15", "1.4.7"),
-    "langchain-core": ("1.2.21", "1.7.2"),
-    "langchain-openai": ("1.1.12", "1.7.3"),
-    "openai": ("2.54.0", "3.51.0"),
+    "langchain": ("1.2.15", "1.5.2"),
+    "langchain-core": ("1.2.21", "1.8.3"),
+    "langchain-openai": ("1.1.12", "1.7.4"),
+    "openai": ("2.54.0", "3.57.0"),
 }

@@ -6,8 +6,8 @@ from typing import Final
 
 INSTRUMENTS: Final = ("langgraph >= 1.1.5, < 2",)
 TESTED: Final = {
-    "langgraph": ("1.1.5", "1.2.22"),
-    "langchain-core": ("1.2.21", "1.7.2"),
-    "langchain-openai": ("1.1.12", "1.7.3"),
-    "openai": ("2.54.0", "3.51.0"),
+    "langgraph": ("1.1.5", "1.2.24"),
+    "langchain-core": ("1.2.21", "1.8.3"),
+    "langchain-openai": ("1.1.12", "1.7.4"),
+    "openai": ("2.54.0", "3.57.0"),
 }

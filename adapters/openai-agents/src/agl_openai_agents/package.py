@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 INSTRUMENTS: Final = ("openai-agents >= 0.20, < 0.25",)
-TESTED: Final = {"openai-agents": ("0.20.0", "0.24.0"), "openai": ("2.54.0", "3.51.0")}
+TESTED: Final = {"openai-agents": ("0.20.0", "0.24.0"), "openai": ("2.54.0", "3.57.0")}

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 INSTRUMENTS: Final = ("pydantic-ai-slim >= 2.31.1, < 3",)
-TESTED: Final = {"pydantic-ai-slim": ("2.31.1", "2.62.0"), "openai": ("2.54.0", "3.51.0", "3.52.0")}
+TESTED: Final = {"pydantic-ai-slim": ("2.31.1", "2.68.0"), "openai": ("2.54.0", "3.57.0")}
