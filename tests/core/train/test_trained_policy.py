@@ -96,7 +96,12 @@ def test_a_run_without_a_policy_and_no_run(tmp_path: Path) -> None:
 
 def test_an_export_is_a_copy_with_a_card(run: Path) -> None:
     target = export(find_policy(str(run)), run.parent / "calc")
-    assert sorted(path.name for path in target.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in target.iterdir()) == [
+        "README.md",
+        "agl_origin.json",
+        "config.json",
+        "model.safetensors",
+    ]
     assert (target / "model.safetensors").read_text() == "end"
     card = (target / "README.md").read_text()
     for expected in (

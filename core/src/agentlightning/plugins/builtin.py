@@ -139,6 +139,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "explain": ("inspect.explain", "explain a rollout, a call or a token"),
         "verify": ("inspect.verify", "compare a store with what was trained from it"),
         "rescore": ("history.rescore", "score stored rollouts with another reward function"),
+        "lineage": ("history.lineage", "trace a policy, a run or a prompt back to what it was made of"),
         "import": ("history.importing", "bring in traces that other tools recorded"),
         "chats": ("history.chats", "write stored rollouts as chats for fine-tuning"),
         "export": ("export", "export a trained policy as a model folder"),

@@ -19,6 +19,7 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
+from agentlightning.audit.provenance import code_of, origins
 from agentlightning.audit.run import installed
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
@@ -73,6 +74,9 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         **config.served.record(),
         "driver": backend.driver,
         "note": config.note,
+        "code": code_of(agent),
+        "started_from": origins(config.served.trained),
+        "settings": dict(training.settings),
         "options": backend.options,
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
         "gateway": config.gateway.model_dump(include={*RouteSection.model_fields}),

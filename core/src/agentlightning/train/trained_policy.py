@@ -19,6 +19,7 @@ from typing import Any
 from agentlightning.algorithms.best_policy import read_best
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.audit.locations import find_run
+from agentlightning.audit.provenance import ORIGIN, origin_of
 from agentlightning.types import UsageError
 
 _CONFIG = "config.json"
@@ -129,6 +130,7 @@ def export(policy: TrainedPolicy, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(policy.folder, draft)
         (draft / "README.md").write_text(model_card(policy, target.name))
+        (draft / ORIGIN).write_text(json.dumps(origin(policy), indent=1) + "\n")
         if target.exists():
             target.rmdir()
         draft.rename(target)
@@ -137,6 +139,20 @@ def export(policy: TrainedPolicy, target: Path) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def origin(policy: TrainedPolicy) -> dict[str, Any]:
+    """Return what `agl lineage` reads of an exported policy: its run, step and name, and the run's head."""
+    if policy.run is None:
+        return origin_of(policy.folder)
+    info, summary = _read(policy.run / "run.json"), _read(policy.run / "summary.json")
+    found = {
+        "run": info.get("run_id", policy.run.name),
+        "step": policy.step,
+        "policy": policy.name,
+        "head": (summary.get("chain") or {}).get("head"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def model_card(policy: TrainedPolicy, title: str) -> str:

@@ -1,0 +1,1 @@
+"""Where a policy, a run or a prompt came from: what ``agl lineage`` prints."""
