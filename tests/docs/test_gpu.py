@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 import yaml
 
+from agentlightning.plan.shape import NetworkShape
+from agl_local.network.config import ModelConfig
 from agl_local.network.model import CausalLM
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +30,13 @@ def script() -> ModuleType:
     return module
 
 
+def network(shape: NetworkShape) -> ModelConfig:
+    return ModelConfig(**asdict(shape), arch="qwen2" if shape.qkv_bias else "llama")
+
+
 def test_the_tables_are_fresh(script: ModuleType) -> None:
     assert script.main(["--check"]) == 0, "run python scripts/model_memory.py"
-    assert script.tables(script.MODELS) in PAGE.read_text(encoding="utf-8")
+    assert script.tables(script.TABLED) in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -45,17 +52,17 @@ def test_the_tables_are_fresh(script: ModuleType) -> None:
 def test_the_models_are_the_published_ones(name: str, parameters: int, script: ModuleType) -> None:
     """Numbers of parameters as the networks have them, and as their model cards round them."""
     with torch.device("meta"):
-        model = CausalLM(script.MODELS[name])
-    assert sum(p.numel() for p in model.parameters()) == script.parameter_count(script.MODELS[name])
-    assert script.parameter_count(script.MODELS[name]) == parameters
+        model = CausalLM(network(script.TABLED[name]))
+    assert sum(p.numel() for p in model.parameters()) == script.parameter_count(script.TABLED[name])
+    assert script.parameter_count(script.TABLED[name]) == parameters
 
 
 def test_the_row_of_135_million_on_a_laptop(script: ModuleType) -> None:
     """Weights and moments as torch holds them, and the sum of the row."""
-    config = script.MODELS["SmolLM2-135M"]
+    config = script.TABLED["SmolLM2-135M"]
     states, kept, less, served, together, checkpointed = script.full(4, 4)(config)
     with torch.device("meta"):
-        model = CausalLM(config)
+        model = CausalLM(network(config))
     assert states == 4 * sum(p.numel() * p.element_size() for p in model.parameters())
     assert served == 4 * 134_515_008 + 64 * 1024 * 4 * 2 * 30 * 3 * 64
     assert (together, checkpointed) == (states + kept + served, states + less + served)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agl_local.network.config import ModelConfig
-from agl_local.network.model import CausalLM, rope_tables
-from agl_local.network.size import (
+from agentlightning.plan.memory import (
     cached_numbers,
     layer_matrices,
     lora_count,
@@ -18,6 +16,8 @@ from agl_local.network.size import (
     parameter_count,
     saved_numbers,
 )
+from agl_local.network.config import ModelConfig
+from agl_local.network.model import CausalLM, rope_tables
 from agl_local.policy.folder import init_model
 from agl_local.training.forward import hidden_states
 from agl_local.training.pack import pack

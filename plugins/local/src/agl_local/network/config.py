@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentlightning.plan.shape import NetworkShape
 from agentlightning.types import UsageError
 
 Arch = Literal["qwen2", "qwen3", "llama"]
@@ -36,26 +37,16 @@ class UnsupportedModel(ConfigError):
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(NetworkShape):
     """Sizes and switches of a decoder-only network of the Qwen2, Qwen3 or Llama family.
 
-    ``max_positions`` is in tokens; ``tied`` shares the embedding with the output layer; ``qkv_bias`` is
-    Qwen2's bias on q, k and v; ``qk_norm`` is Qwen3's RMS norm per head on q and k.
+    ``max_positions`` is in tokens; ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
+    qkv_bias: bool = True
     rope_theta: float = 10000.0
     rms_eps: float = 1e-6
     max_positions: int = 2048
-    tied: bool = False
-    qkv_bias: bool = True
-    qk_norm: bool = False
     arch: Arch = "qwen2"
     eos_token_ids: tuple[int, ...] = ()
 

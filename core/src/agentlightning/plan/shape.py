@@ -1,0 +1,110 @@
+"""The sizes of a decoder-only network, and those of published models by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentlightning.types.base import ConfigError
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Sizes of a network whose layers have attention over groups of heads and a gated MLP.
+
+    ``tied`` shares the embedding with the output layer; ``qkv_bias`` is a bias on q, k and v; ``qk_norm`` is
+    a norm per head on q and k.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+def _qwen(
+    hidden: int, inner: int, layers: int, heads: tuple[int, int], width: int, words: int
+) -> NetworkShape:
+    """Return a network of Qwen 2.5; its output layer is the embedding below seven billion parameters."""
+    return NetworkShape(hidden, inner, layers, *heads, width, words, tied=hidden < 3584, qkv_bias=True)
+
+
+MODELS: Mapping[str, NetworkShape] = {
+    "SmolLM2-135M": NetworkShape(576, 1536, 30, 9, 3, 64, 49152, tied=True),
+    "Qwen2.5-0.5B": _qwen(896, 4864, 24, (14, 2), 64, 151936),
+    "Qwen2.5-1.5B": _qwen(1536, 8960, 28, (12, 2), 128, 151936),
+    "Qwen2.5-3B": _qwen(2048, 11008, 36, (16, 2), 128, 151936),
+    "Qwen2.5-7B": _qwen(3584, 18944, 28, (28, 4), 128, 152064),
+    "Llama-3.1-8B": NetworkShape(4096, 14336, 32, 32, 8, 128, 128256),
+    "Qwen2.5-14B": _qwen(5120, 13824, 48, (40, 8), 128, 152064),
+    "Qwen2.5-32B": _qwen(5120, 27648, 64, (40, 8), 128, 152064),
+    "Qwen2.5-72B": _qwen(8192, 29568, 80, (64, 8), 128, 152064),
+}
+"""Shapes of the published models, from their config.json."""
+
+
+def find_model(text: str) -> tuple[str, NetworkShape]:
+    """Return name and shape of a model that ``text`` names: ``7b``, ``Qwen2.5-7B``, or a folder with a
+    ``config.json``.
+    """
+    folder = Path(text).expanduser()
+    if (folder / "config.json").is_file():
+        return folder.name, read_shape(folder / "config.json")
+    wanted = text.lower().rsplit("/", 1)[-1].removesuffix("-instruct").replace("-coder", "")
+    named = [name for name in MODELS if wanted in (name.lower(), name.lower().rsplit("-", 1)[-1])]
+    if len(named) == 1:
+        return named[0], MODELS[named[0]]
+    sizes = ", ".join(name.rsplit("-", 1)[-1].lower() for name in MODELS)
+    raise ConfigError(
+        f"--model {text!r}: not a model that the planner knows ({sizes}, or by name: {', '.join(MODELS)}), "
+        "and not a folder with a config.json"
+    )
+
+
+def read_shape(file: Path) -> NetworkShape:
+    """Read a Hugging Face ``config.json`` of a dense decoder. Raises :class:`ConfigError` with the key."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file}: not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file}: expected a JSON object")
+    experts = [
+        key for key in config if re.fullmatch(r"(num|n)_(local_|routed_)?experts", key) and config[key]
+    ]
+    if experts:
+        raise ConfigError(
+            f"{file}: {experts[0]}: the planner's formulas are those of dense models, without experts"
+        )
+    heads = _size(config, "num_attention_heads", file)
+    hidden = _size(config, "hidden_size", file)
+    kind = str(config.get("model_type", ""))
+    return NetworkShape(
+        hidden,
+        _size(config, "intermediate_size", file),
+        _size(config, "num_hidden_layers", file),
+        heads,
+        int(config.get("num_key_value_heads") or heads),
+        int(config.get("head_dim") or hidden // heads),
+        _size(config, "vocab_size", file),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2",
+        qk_norm=kind == "qwen3",
+    )
+
+
+def _size(config: Mapping[str, Any], key: str, file: Path) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{file}: {key} = {value!r}: a number of at least 1 is needed")
+    return value
