@@ -30,8 +30,8 @@ demo-real: .venv/spider ## a pretrained model learns from real questions: fetch,
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py
 
-test: .venv/test ## the test suite, a sample of its long tables and property tests
-	@$(PY) -m pytest -q -n 2 --dist worksteal
+test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
+	@$(PY) -m pytest -q -n 2 --dist worksteal $(TESTS)
 
 test-slow: .venv/test ## what `make test` only samples: the rest of the tables, all examples of each property
 	@$(PY) -m pytest -q -n 2 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough

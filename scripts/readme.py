@@ -36,10 +36,11 @@ PAGE = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.S | re.M)
 OUTPUT = ("text", "console")
 SHORTER = {
-    "make demo": "training.steps=2 environment.val.args.limit=16 environment.headroom_tasks=4",
-    "make demo-real": "training.steps=1 environment.val.args.limit=16",
+    "make demo": 'SET="training.steps=2 environment.val.args.limit=16 environment.headroom_tasks=4"',
+    "make demo-real": 'SET="training.steps=1 environment.val.args.limit=16"',
+    "make test": "TESTS=tests/core/credit",
 }
-"""Command → what ``SET`` shortens it by. The whole runs are recorded in bench/results."""
+"""Command → the variable that shortens it. Whole runs are recorded in bench/results; CI runs all tests."""
 EMPTY = "import agentlightning.train.run_file as r, sys; r.load_config(sys.argv[1])"
 
 
@@ -129,7 +130,7 @@ class Reader:
         try:
             for command in block.commands:
                 given = SHORTER.get(command)
-                typed = f'SET="{given}" {command}' if given else command
+                typed = f"{given} {command}" if given else command
                 print(f"$ {typed}", flush=True)
                 step = shell.run(typed)
                 if step.status != 0:

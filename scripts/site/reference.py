@@ -25,6 +25,7 @@ from agentlightning.train.config_schema import run_config_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import catalogues
+import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {
@@ -226,7 +227,7 @@ def _signature(name: str, value: Any) -> str:
 
 # ---------------------------------------------------------------------------------------------- undocumented
 def undocumented() -> list[str]:
-    """Return every key, option, hook, variable, field, error and public name that has no text."""
+    """Return every key, option, hook, variable, field, error, metric and public name that has no text."""
     found: list[str] = []
     schema = run_config_schema()
     for name, section in [("", schema), *schema["$defs"].items()]:
@@ -247,7 +248,7 @@ def undocumented() -> list[str]:
             found.append(f"hook {name}")
     known = VARIABLES.read_text()
     found += [f"variable {name}" for name in sorted(variables() - INTERNAL) if f"`{name}`" not in known]
-    found += catalogues.undocumented()
+    found += [*catalogues.undocumented(), *metrics.undocumented()]
     return found + [f"name agl.{name}" for name, value in public() if not inspect.getdoc(value)]
 
 
@@ -266,6 +267,7 @@ PAGES = {
     "reference/options.md": options,
     "reference/recipes.md": catalogues.recipes,
     "reference/errors.md": catalogues.errors,
+    "reference/metrics.md": metrics.page,
     "reference/python.md": python,
 }
 """Page → what makes it."""

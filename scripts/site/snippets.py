@@ -3,14 +3,15 @@
 A block is one of four:
 
 - *Run*: a Python block whose imports are installed is executed in a folder of its own; a YAML block with
-  sections of a run's file is loaded as one, types and all.
+  sections of a run's file is loaded as one, types and all; `make docs` runs the lines of a shell block
+  (:mod:`shells`), elsewhere the commands and options of ``agl`` in it are checked.
 - *Needs …*: a comment ``<!-- needs: what -->`` above a block says what is missing here. Its syntax, the
   imports of the suite and each ``agl.name`` are checked, and the commands and options of shell lines.
 - *Elsewhere*: the blocks of a page in :data:`ELSEWHERE` are run by another command or test, which it names.
 - *Output*: the languages of :data:`OUTPUT`.
 
-A Python or YAML block that is none of these is reported. Comments may also prepare a block, out of the
-reader's sight: ``<!-- setup: code -->`` is executed before it, ``<!-- cell -->`` runs it as a cell of a
+A block that is none of these, or names no language, is reported. Comments may also prepare a block, out of
+the reader's sight: ``<!-- setup: code -->`` is executed before it, ``<!-- cell -->`` runs it as a cell of a
 notebook, where ``await`` is allowed, and ``<!-- trains -->`` says that it takes long: `make docs` runs it.
 """
 
@@ -40,12 +41,14 @@ from agentlightning.types import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference
+import shells
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```", re.M | re.S)
+BLOCK = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```", re.M | re.S)
 NOTES = re.compile(r"((?:^ *<!-- [^\n]*? -->\n)*)\Z", re.M)
 """The comments right above a block."""
 OUTPUT = frozenset({"text", "console"})
+SHELL = ("sh", "bash")
 OTHER = {
     "json": "data",
     "js": "for Node: `make test-node` and the reader's own programs",
@@ -122,13 +125,15 @@ def check(train: bool = False) -> Checked:
             continue
         problem, ran = _look(block, train)
         why = ELSEWHERE.get(block.place) or next(iter(block.noted("needs")), "") or OTHER.get(block.language)
-        why = why or ("" if train or "trains" not in block.notes else "make docs")
-        if not (ran or why or block.language in ("sh", "bash")):
+        late = block.language in SHELL or "trains" in block.notes
+        why = why or ("make docs" if late and not train else "")
+        if not (ran or why):
             problem = problem or "it is neither run nor marked <!-- needs: … -->"
         if why and not ran:
             needs[why] += 1
         run, checked = run + ran, checked + 1
         wrong += [f"{block}: {problem}"] if problem else []
+    shells.forget()
     return Checked(run, checked, outputs, dict(needs), wrong)
 
 
@@ -138,7 +143,7 @@ def _look(block: Block, train: bool = False) -> tuple[str, bool]:
         return _python(block, train)
     if block.language == "yaml":
         return _yaml(block)
-    return (_shell(block), False) if block.language in ("sh", "bash") else ("", False)
+    return _shell(block, train) if block.language in SHELL else ("", False)
 
 
 # --------------------------------------------------------------------------------------------------- Python
@@ -247,7 +252,17 @@ def _unknown(found: dict[str, Any], section: dict[str, Any], schema: dict[str, A
 
 
 # ---------------------------------------------------------------------------------------------------- shell
-def _shell(block: Block) -> str:
+def _shell(block: Block, train: bool) -> tuple[str, bool]:
+    problem = _commands(block)
+    if problem or not train or block.place in ELSEWHERE or block.noted("needs"):
+        return problem, False
+    until = next(iter(block.noted("until")), "")
+    problem = shells.run(list(shells.commands(block.text)), block.noted("setup"), until)
+    return problem, not problem
+
+
+def _commands(block: Block) -> str:
+    """What is wrong with the commands and options of ``agl`` in a block."""
     known = dict(reference.tree())
     text = block.text.replace("\\\n", " ")
     for line in text.splitlines():

@@ -96,11 +96,26 @@ def test_comments_above_a_block_are_its_notes(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.plugins
 def test_a_block_that_nobody_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block("ruby", "puts 1"), block("text", "an answer"), block("json", "{}")]
+    blocks = [block("ruby", "puts 1"), block("", "?"), block("text", "an answer"), block("json", "{}")]
     monkeypatch.setattr(snippets, "blocks", lambda: iter(blocks))
     found = snippets.check()
-    assert found.wrong == ["docs/page.md:1: it is neither run nor marked <!-- needs: … -->"]
+    assert found.wrong == ["docs/page.md:1: it is neither run nor marked <!-- needs: … -->"] * 2
     assert (found.run, found.outputs, found.needs) == (0, 1, {"data": 1})
+
+
+def test_the_lines_of_a_shell_block_are_run_by_make_docs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.setattr(snippets.shells, "project", lambda: tmp_path / "project")
+    monkeypatch.setattr(snippets.shells, "forget", lambda: None)
+    ready = block("sh", "cat there\n")._replace(notes=("setup: touch there",))
+    blocks = [ready, block("sh", "cat there\n"), ready._replace(notes=("needs: a disk",))]
+    monkeypatch.setattr(snippets, "blocks", lambda: iter(blocks))
+    assert snippets.check().needs == {"make docs": 2, "a disk": 1}
+    found = snippets.check(train=True)
+    assert (found.run, found.needs) == (1, {"a disk": 1})
+    assert len(found.wrong) == 1 and "cat there: status 1" in found.wrong[0]
 
 
 def test_every_page_stands_in_the_navigation() -> None:

@@ -44,6 +44,12 @@ def test_every_block_of_the_readme_is_of_a_known_kind() -> None:
     assert set(readme.SHORTER) <= commands, "a command that is shortened is not on the page"
 
 
+def test_the_first_block_is_the_main_job_and_the_tests_which_ci_runs_too() -> None:
+    first = readme.blocks((ROOT / "README.md").read_text())[0]
+    assert first.commands == ["make demo", "make test"]
+    assert "\nmake test ||" in (ROOT / ".ci" / "run").read_text()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def checkout(root: Path, to: Path) -> Path:

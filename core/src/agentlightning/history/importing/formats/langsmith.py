@@ -38,7 +38,8 @@ def _add(trace: ImportedTrace, run: Mapping[str, Any]) -> None:
         if (value := number(told.get("avg") if isinstance(told, Mapping) else told)) is not None:
             trace.rewards.append((str(name), value))
     if run["run_type"] != "llm":
-        trace.left_out["run-without-a-call"] += not root
+        if not root:
+            trace.left_out["run-without-a-call"] += 1
         return
     if not (messages := messages_of(inputs)):
         trace.left_out["call-without-messages"] += 1
