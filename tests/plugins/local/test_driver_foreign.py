@@ -61,3 +61,8 @@ def test_trains_saves_and_exports(policy: Policy, tmp_path: Path) -> None:
 def test_layers_that_cannot_be_computed_again_are_refused(policy: Policy) -> None:
     with pytest.raises(ValueError, match="TransformersLM cannot compute its layers again"):
         Updater(policy.model, Recipe(name="r"), recompute=True)
+
+
+def test_a_backward_pass_in_another_precision_is_refused(policy: Policy) -> None:
+    with pytest.raises(ValueError, match="TransformersLM has one precision in both passes"):
+        Updater(policy.model, Recipe(name="r"), backward_dtype=torch.bfloat16)

@@ -30,6 +30,7 @@ from agentlightning.types.sections import TrainingSection
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines
+from agl_local.network.linear import pick_backward_dtype
 from agl_local.network.lora import starting_point
 from agl_local.network.model import LanguageModel
 from agl_local.options import Options, pick_device, read_options
@@ -241,6 +242,7 @@ class LocalDriver:
             verify=o.verify,
             share=o.share_prefixes,
             recompute=o.activation_checkpointing,
+            backward_dtype=pick_backward_dtype(o.backward_dtype, policy.model),
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:

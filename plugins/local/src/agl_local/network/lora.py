@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agentlightning.types import UsageError
+from agl_local.network.linear import Linear
 from agl_local.network.model import CausalLM, LanguageModel
 
 ALL = "all-linear"
@@ -47,7 +48,7 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             )
 
 
-class LoraLinear(nn.Linear):
+class LoraLinear(Linear):
     """``base`` with A [rank, in] and B [out, rank] beside its weight, which both share."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float, generator: torch.Generator) -> None:
@@ -68,9 +69,9 @@ class LoraLinear(nn.Linear):
         """The matrix that the layer computes with: new memory."""
         return torch.addmm(self.weight, self.lora_B, self.lora_A, alpha=self.scale)
 
-    def plain(self) -> nn.Linear:
+    def plain(self) -> Linear:
         """The layer without A and B, on the same weight."""
-        layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        layer = Linear(self.in_features, self.out_features, bias=False, device="meta")
         layer.weight, layer.bias = self.weight, self.bias
         return layer
 

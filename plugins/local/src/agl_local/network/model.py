@@ -25,6 +25,7 @@ from agl_local.network.config import ForeignConfig, ModelConfig
 from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
+from agl_local.network.linear import Linear
 
 
 class SlotCache(Protocol):
@@ -168,10 +169,10 @@ class Attention(nn.Module):
         hidden, dim = config.hidden_size, config.head_dim
         self.layer = layer
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, dim
-        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
+        self.q_proj = Linear(hidden, self.heads * dim, bias=config.qkv_bias)
+        self.k_proj = Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
+        self.v_proj = Linear(hidden, self.kv_heads * dim, bias=config.qkv_bias)
+        self.o_proj = Linear(self.heads * dim, hidden, bias=False)
         self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.packed: tuple[Tensor, Tensor | None] | None = None
@@ -240,9 +241,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.packed: Tensor | None = None
 
     def pack(self) -> None:
@@ -304,7 +305,7 @@ class CausalLM(LanguageModel):
         super().__init__()
         self.config = config
         self.model = Decoder(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agentlightning.credit.fingerprints.digest import canonical_order
 from agentlightning.types import Recipe, Row
+from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.progress import Meter, Tell
 from agl_local.text.grammar import GrammarCompiler
@@ -48,7 +49,7 @@ class Updater:
     (None: unchanged). ``verify``: rows left out of the backward pass are still scored, so that the reported
     logprob gap covers every trained token. ``share``: what rows have in common from their first token on is
     computed once (for a ``CausalLM``). ``recompute``: layers are computed again in the backward pass instead
-    of kept.
+    of kept. ``backward_dtype``: to what the operands of the backward pass are rounded (None: not at all).
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Updater:
         verify: bool = True,
         share: bool = True,
         recompute: bool = False,
+        backward_dtype: torch.dtype | None = None,
     ) -> None:
         if recipe.epochs < 1 or recipe.minibatches < 1:
             raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
@@ -93,6 +95,11 @@ class Updater:
             raise ValueError(
                 f"a {type(model).__name__} cannot compute its layers again in the backward pass: only the "
                 "Qwen2, Qwen3 and Llama families can"
+            )
+        if not set_backward_dtype(model, backward_dtype) and backward_dtype is not None:
+            raise ValueError(
+                f"a {type(model).__name__} has one precision in both passes: only the Qwen2, Qwen3 and Llama "
+                "families have a backward_dtype"
             )
         self.steps = 0
         """Optimizer steps made."""

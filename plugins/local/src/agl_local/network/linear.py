@@ -1,0 +1,83 @@
+"""Linear layers whose backward pass may multiply in another precision than the forward pass.
+
+A backward pass has two products for each of the forward pass, and nothing is read from it but gradients, which
+an optimizer scales anyway. So its operands may be rounded to bfloat16, whose products take half the time on
+processors that have instructions for them. Invariant: the forward pass is ``nn.Linear``'s, bit for bit, and
+gradients are summed in float32 over micro-batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` with ``backward_dtype``: to what the operands of the backward pass are rounded (``None``:
+    they stay as they are).
+    """
+
+    backward_dtype: torch.dtype | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.backward_dtype is None or not torch.is_grad_enabled():
+            return super().forward(x)
+        out: Tensor = _Product.apply(x, self.weight, self.bias, self.backward_dtype)  # type: ignore[no-untyped-call]
+        return out
+
+
+def set_backward_dtype(model: nn.Module, dtype: torch.dtype | None) -> int:
+    """Let all linear layers of ``model`` multiply in ``dtype`` in the backward pass; return their number."""
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    for layer in layers:
+        layer.backward_dtype = dtype
+    return len(layers)
+
+
+def pick_backward_dtype(asked: str, model: nn.Module) -> torch.dtype | None:
+    """What the option ``backward_dtype`` means for ``model``: None for float32. ``auto``: bfloat16 where the
+    model has our layers, all on a device that multiplies it fast.
+    """
+    if asked == "auto":
+        devices = {module.weight.device.type for module in model.modules() if isinstance(module, Linear)}
+        asked = "bfloat16" if devices and all(map(fast_bfloat16, devices)) else "float32"
+    return torch.bfloat16 if asked == "bfloat16" else None
+
+
+def fast_bfloat16(device: str) -> bool:
+    """Whether ``device`` multiplies bfloat16 at least as fast as float32. On a CPU: whether it has
+    instructions for it (AVX512-BF16 or AMX-BF16).
+    """
+    if device == "cpu":
+        known = torch.cpu.get_capabilities()
+        return any(known.get(name, False) for name in _INSTRUCTIONS)
+    return device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.dtype = dtype
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        low = grad.to(ctx.dtype)
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = (low @ weight.to(ctx.dtype)).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            rows = x.reshape(-1, x.shape[-1]).to(ctx.dtype)
+            of_weight = (low.reshape(-1, low.shape[-1]).t() @ rows).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            of_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
+        return of_x, of_weight, of_bias, None
