@@ -283,7 +283,7 @@ async def test_new_weights_over_http(client):
         ("version=4", {"words": 1}, 400, "add up to"),
         ("version=4", {"size": 8}, 400, "bytes, not 8"),
         ("version=4", {"file": 1}, 400, "has 0 bytes"),
-        ("version=4", {"file": 2}, 400, "no file 2"),
+        ("version=4", {"file": 3}, 400, "no file 3"),
         ("version=4", {"path": "/etc/passwd"}, 400, "unknown field `path`"),
     ):
         error = await client.post(f"/agl/weights?{query}", sent | change, status, headers=ADMIN)

@@ -45,7 +45,7 @@ from agl_local.policy.checkpoint import (
     saved_steps,
 )
 from agl_local.policy.export import export_policy
-from agl_local.policy.folder import Policy, fingerprint, state
+from agl_local.policy.folder import Policy, constant, fingerprint, state
 from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
@@ -299,10 +299,11 @@ class LocalDriver:
 
     def _publish(self, version: int) -> None:
         assert self._engines is not None
+        model = self._loaded().model
         # Calls of later steps may be under way, and one that straddles an update counts as its older version.
         # Where tokens may be stale, nobody waits until the longest of these answers is complete.
         mode: PauseMode = "hold" if self.recipe.max_staleness else "drain"
-        self._version = self._engines.update(state(self._loaded().model), version, mode)
+        self._version = self._engines.update(state(model), version, mode, constant(model))
 
     def _report(
         self, job: Job, step: int, batch: Batch, metrics: Mapping[str, float], seconds: dict[str, float]

@@ -32,7 +32,7 @@ from agl_local.http.fields import ApiError
 from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
 from agl_local.http.stream import Mailbox, stream_answer
 from agl_local.policy.folder import StateError
-from agl_local.policy.shared import Handover, map_weights
+from agl_local.policy.shared import Handover, MappedWeights
 
 ADMIN_HEADER = "X-AGL-Admin-Token"
 TOKEN_VARIABLE = "AGL_LOCAL_TOKEN"
@@ -41,7 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
 _GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
-_FILES: web.AppKey[Sequence[int]] = web.AppKey("files", Sequence)
+_MAPPED: web.AppKey[MappedWeights] = web.AppKey("mapped", MappedWeights)
 
 
 def create_app(
@@ -78,7 +78,7 @@ def create_app(
     app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
     app[_GUARDED] = token is not None
-    app[_FILES] = tuple(files)
+    app[_MAPPED] = MappedWeights(files)
     app[_MAILBOX] = Mailbox()
     app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_post("/v1/completions", _completions)
@@ -251,7 +251,7 @@ async def _weights(request: web.Request) -> web.Response:
     mode = _mode(request)
     try:
         handover = msgspec.convert(await _body(request), Handover)
-        tensors = await asyncio.to_thread(map_weights, request.app[_FILES], handover)
+        tensors = await asyncio.to_thread(request.app[_MAPPED].take, handover)
         done = await asyncio.to_thread(engine.submit_shared, tensors, version, mode)
         del tensors
         await asyncio.wrap_future(done)

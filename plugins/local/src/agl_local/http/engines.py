@@ -8,7 +8,7 @@ Invariants: after :meth:`Engines.update` all serve the same version; whatever wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
@@ -49,11 +49,18 @@ class Engines:
         first, *others = (f"{engine.address}/v1" for engine in self.each)
         return LLM(endpoint=first, replicas=others, model=name, logprobs_mode="processed")
 
-    def update(self, tensors: Mapping[str, Tensor], version: int, mode: PauseMode = "drain") -> int:
+    def update(
+        self,
+        tensors: Mapping[str, Tensor],
+        version: int,
+        mode: PauseMode = "drain",
+        constant: Collection[str] = (),
+    ) -> int:
         """Publish ``tensors`` (``policy.folder.state``) to all; the version that they serve then. ``mode``:
-        what becomes of calls under way (``engine.Engine.load_weights``).
+        what becomes of calls under way (``engine.Engine.load_weights``). ``constant``: names of those that
+        never change (``policy.folder.constant``).
         """
-        with self.weights.publish(tensors) as handover:
+        with self.weights.publish(tensors, constant) as handover:
             served = self._all(lambda engine: engine.update(handover, version, mode))
             if len(set(served)) > 1:
                 raise EngineError(f"the engines of one policy serve different versions: {served}")

@@ -25,6 +25,7 @@ from agentlightning.webserver.loopback import check_interface, token_from_env
 from agl_local.generation.engine import Engine
 from agl_local.http.app import TOKEN_VARIABLE, create_app, serve
 from agl_local.policy.folder import DTYPES, load_policy
+from agl_local.policy.shared import FILES
 
 ADMIN_VARIABLE = "AGL_LOCAL_ADMIN_TOKEN"
 
@@ -58,7 +59,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--weights",
         type=int,
-        nargs=2,
+        nargs=FILES,
         default=(),
         metavar="FD",
         help="open files from which new weights are taken, inherited from the trainer",

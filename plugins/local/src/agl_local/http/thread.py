@@ -14,7 +14,7 @@ from agl_local.generation.engine import Engine, PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.app import create_app, serve
 from agl_local.policy.folder import Policy
-from agl_local.policy.shared import Handover, SharedWeights, map_weights
+from agl_local.policy.shared import Handover, MappedWeights, SharedWeights
 
 
 class EngineThread:
@@ -45,6 +45,7 @@ class EngineThread:
             threads=1 if deterministic else None,
             deterministic=deterministic,
         )
+        self._mapped: MappedWeights | None = None
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -63,7 +64,9 @@ class EngineThread:
 
     def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
         """Serve what :attr:`weights` published; returns the version that is now served."""
-        return self.engine.submit_shared(map_weights(self.weights.files, handover), version, mode).result()
+        if self._mapped is None:
+            self._mapped = MappedWeights(self.weights.files)
+        return self.engine.submit_shared(self._mapped.take(handover), version, mode).result()
 
     def close(self, timeout: float = 10.0) -> None:
         """Stop serving. Idempotent."""

@@ -1,9 +1,9 @@
 """Linear layers whose backward pass may multiply in another precision than the forward pass.
 
-A backward pass has two products for each of the forward pass, and nothing is read from it but gradients, which
-an optimizer scales anyway. So its operands may be rounded to bfloat16, whose products take half the time on
-processors that have instructions for them. Invariant: the forward pass is ``nn.Linear``'s, bit for bit, and
-gradients are summed in float32 over micro-batches.
+A backward pass has two products for each of the forward pass, and nothing is read from it but gradients. Its
+operands may be rounded to bfloat16, whose products take half the time on processors with instructions for
+them. Invariant: the forward pass is ``nn.Linear``'s, bit for bit, and gradients are summed in float32 over
+micro-batches.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Weights in memory that processes share: the trainer writes them once, its engines map them and read.
 
 Two files without a name alternate (``memfd_create``; where there is none, a temporary file that is deleted
-as soon as it is open). An engine process inherits both at its start, and a request to it names one of the
-two: no byte of the weights travels, and no path is opened. Invariants: a file that an engine serves from is
-not written; there is nothing to clean up however a process ends, because a nameless file goes with the last
-process that has it open.
+as soon as it is open); a third holds the weights that training leaves as they are, written once. An engine
+process inherits all at its start, and a request to it names one of the two: no byte of the weights travels,
+and no path is opened. Invariants: a file that an engine serves from is not written; there is nothing to clean
+up however a process ends, because a nameless file goes with the last process that has it open.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -24,15 +24,21 @@ from agentlightning.types import UsageError
 from agl_local.network.layout import Layout, read_block
 from agl_local.policy.folder import DTYPES, StateError
 
+FILES = 3
+"""Files that a trainer and its engines share: two that alternate, and one of constant weights."""
+_CONSTANT = 2
+
 
 class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which weights an engine is to take: the number of the ``file`` (0 or 1), its ``size`` in bytes, and the
-    sum of its 64-bit words (modulo 2 ** 64, as a signed number).
+    sum of its 64-bit words (modulo 2 ** 64, as a signed number). ``constant``: the same of the weights that
+    training leaves as they are, if they lie in a file of their own.
     """
 
     file: int
     size: int
     words: int
+    constant: Handover | None = None
 
 
 class SharedWeights:
@@ -40,22 +46,25 @@ class SharedWeights:
 
     def __init__(self, dtype: str = "float32") -> None:
         self._dtype = DTYPES[dtype]
-        self._files = [_nameless_file(), _nameless_file()]
+        self._files = [_nameless_file() for _ in range(FILES)]
         self._next = 0
+        self._constant: tuple[frozenset[str], Handover] | None = None
         self._doubt = False
         self._lock = threading.Lock()
         """Held where files are used: a number that was closed may soon be that of another file."""
 
     @property
-    def files(self) -> tuple[int, int]:
+    def files(self) -> tuple[int, ...]:
         """File descriptors, for an engine process to inherit. Raises StateError when closed."""
         if not self._files:
             raise StateError("these shared weights have been closed")
-        return self._files[0], self._files[1]
+        return tuple(self._files)
 
     @contextmanager
-    def publish(self, tensors: Mapping[str, Tensor]) -> Iterator[Handover]:
+    def publish(self, tensors: Mapping[str, Tensor], constant: Collection[str] = ()) -> Iterator[Handover]:
         """Write ``tensors`` to the file that no engine serves from; inside, hand it to every engine.
+
+        Those named ``constant`` have the values and names of the first time: they are written then only.
 
         Left without an exception, all engines serve it, and the memory of the other file is freed. After an
         exception it is unknown who serves what, so neither file may be written: from then on this raises
@@ -67,13 +76,25 @@ class SharedWeights:
                 "start the engines anew"
             )
         with self._lock:
-            handover = _write(self.files[self._next], self._next, tensors, self._dtype)
+            beside = self._write_constant(tensors, frozenset(constant)) if constant else None
+            changing = {name: tensors[name] for name in tensors if name not in constant}
+            handover = _write(self.files[self._next], self._next, changing, self._dtype)
+            handover = msgspec.structs.replace(handover, constant=beside)
         self._doubt = True
         yield handover
         with self._lock:
             self._next = 1 - self._next
             os.ftruncate(self.files[self._next], 0)
         self._doubt = False
+
+    def _write_constant(self, tensors: Mapping[str, Tensor], names: frozenset[str]) -> Handover:
+        if self._constant is None:
+            kept = {name: tensors[name] for name in tensors if name in names}
+            self._constant = names, _write(self.files[_CONSTANT], _CONSTANT, kept, self._dtype)
+        written, handover = self._constant
+        if written != names:
+            raise StateError(f"other weights are constant than at first: {sorted(written ^ names)[:3]}")
+        return handover
 
     def close(self) -> None:
         """Give the files up; engines that serve from one go on. Idempotent."""
@@ -83,10 +104,25 @@ class SharedWeights:
                 os.close(file)
 
 
-def map_weights(files: Sequence[int], handover: Handover) -> dict[str, Tensor]:
-    """The tensors of ``handover``, as views of the mapped file: nothing is copied. Raises StateError where
-    the file is not there or not the one described.
-    """
+class MappedWeights:
+    """The weights of one trainer, as an engine sees them through ``files`` (:attr:`SharedWeights.files`)."""
+
+    def __init__(self, files: Sequence[int]) -> None:
+        self._files = tuple(files)
+        self._constant: tuple[Handover, dict[str, Tensor]] | None = None
+
+    def take(self, handover: Handover) -> dict[str, Tensor]:
+        """The tensors of ``handover``, as views of the mapped files: nothing is copied, and constant weights
+        stay mapped. Raises StateError where a file is not there or not the one described.
+        """
+        beside = handover.constant
+        if beside is not None and (self._constant is None or self._constant[0] != beside):
+            self._constant = beside, _map(self._files, beside)
+        constant = self._constant[1] if beside is not None and self._constant is not None else {}
+        return {**_map(self._files, handover), **constant}
+
+
+def _map(files: Sequence[int], handover: Handover) -> dict[str, Tensor]:
     if not 0 <= handover.file < len(files):
         raise StateError(f"there is no file {handover.file}: this engine was started with {len(files)}")
     size = os.fstat(files[handover.file]).st_size
