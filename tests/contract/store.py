@@ -199,6 +199,17 @@ class StoreContract(
         latest = await store.get_latest_attempt(lease.rollout.rollout_id)
         assert latest is not None and latest.attempt_id == later.attempt.attempt_id
 
+    async def test_a_named_rollout_is_leased_from_the_queue_only_once(self, store: Store) -> None:
+        made = await store.enqueue_rollout(1)
+        lease = await store.start_attempt(made.rollout_id, worker_id="w", queued=True)
+        assert (lease.attempt.fence, lease.attempt.worker_id) == (1, "w")
+        with pytest.raises(Conflict, match="another worker has its lease"):
+            await store.start_attempt(made.rollout_id, worker_id="w2", queued=True)
+        assert await store.dequeue_rollout("w3") is None
+        await store.requeue_rollouts([made.rollout_id], reason="cancelled: again")
+        again = await store.start_attempt(made.rollout_id, worker_id="w2", queued=True)
+        assert (again.attempt.fence, again.attempt.worker_id) == (2, "w2")
+
     async def test_silence_makes_an_attempt_unresponsive(self, store: Store, clock: Clock) -> None:
         config = RolloutConfig(
             unresponsive_seconds=30.0, max_attempts=2, retry_condition=[AttemptStatus.UNRESPONSIVE]

@@ -43,6 +43,11 @@ def agl_drivers() -> list[specs.DriverSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_runners() -> list[specs.RunnerSpec]:  # type: ignore[empty-body]
+    """Runners outside the trainer's process, which ``runner`` names: ``ray``, ``kubernetes``, …"""
+
+
+@hookspec
 def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
     """Stores by URL scheme: ``sqlite``, ``http``, …"""
 

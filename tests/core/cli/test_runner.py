@@ -137,6 +137,23 @@ async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served
     assert await reason(served.store, rollout) == "cancelled: the attempt was stopped from outside"
 
 
+async def test_a_runner_for_one_rollout_ends_with_it(served: server.Served) -> None:
+    first, second = [await served.store.enqueue_rollout(task) for task in (0.25, 0.5)]
+    named = ("--store", served.url, "--rollout", second.rollout_id, "--worker-id", "job-1")
+    async with runner(*named) as process:
+        assert await process.end() == 0
+    assert "1 succeeded" in process.said
+    attempt = await served.store.get_latest_attempt(second.rollout_id)
+    assert attempt is not None and attempt.worker_id == "job-1"
+    assert (await served.store.get_rollout_by_id(first.rollout_id)).status == RolloutStatus.QUEUING
+
+
+def test_one_rollout_is_for_one_runner() -> None:
+    line = ["runner", "--store", "http://127.0.0.1:1", "--rollout", "ro-1", "--workers", "2"]
+    refused = CliRunner().invoke(cli.app(), line)
+    assert isinstance(refused.exception, UsageError) and "leave --workers out" in str(refused.exception)
+
+
 @pytest.mark.slow
 async def test_only_the_run_that_was_asked_for(served: server.Served) -> None:
     other = await served.store.enqueue_rollout(1, run_id="theirs")

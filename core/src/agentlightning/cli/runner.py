@@ -51,6 +51,12 @@ class RunnerOptions:
         ),
     ] = None
     run: Annotated[str | None, typer.Option(help="Only the rollouts of this run.")] = None
+    rollout: Annotated[str | None, typer.Option(help="Run this rollout, if it is in the queue, and end.")] = (
+        None
+    )
+    worker_id: Annotated[
+        str | None, typer.Option(help="Name of this runner in the store; default: a new one.")
+    ] = None
     adapters: Annotated[
         list[str] | None, typer.Option("--adapter", help="Framework adapter to activate.")
     ] = None
@@ -107,6 +113,8 @@ async def _run(options: RunnerOptions) -> int:
     from agentlightning.runner.supervisor import Supervisor
 
     if options.workers > 1:
+        if options.rollout or options.worker_id:
+            raise UsageError("--rollout and --worker-id are for one runner: leave --workers out")
         _require_server(options)
     place = options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"
     with StatusLine(str(place), options.workers) as line:
@@ -146,7 +154,7 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
         settings = runner.settings
         active = [] if settings.isolation == "process" else instrumentors(plugins, settings.adapters)
         with capturing(active):
-            return await serve(runner, report)
+            return await serve(runner, report, options.rollout)
     finally:
         await store.close()
 
@@ -160,6 +168,7 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     from agentlightning.runner.runner import Runner
     from agentlightning.store import StoreClient
     from agentlightning.train.configured import command_agent, import_target
+    from agentlightning.types import new_id
 
     config = options.run_config()
     if options.agent is not None:
@@ -185,6 +194,7 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
         plugins=plugins,
         run_id=options.run,
         drain=options.drain,
+        worker_id=options.worker_id or new_id("worker"),
     )
     return store, runner
 

@@ -49,6 +49,7 @@ class Plugins:
         self.recipes: dict[str, specs.RecipeSpec] = self._collect("agl_recipes", "name")
         self.algorithms: dict[str, specs.AlgorithmSpec] = self._collect("agl_algorithms", "name")
         self.drivers: dict[str, specs.DriverSpec] = self._collect("agl_drivers", "name")
+        self.runners: dict[str, specs.RunnerSpec] = self._collect("agl_runners", "name")
         self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
         self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
         self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")

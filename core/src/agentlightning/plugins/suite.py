@@ -19,6 +19,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", f"./plugins/trackers[{name}]")
         for name in ("tensorboard", "wandb", "mlflow", "trackio")
     },
+    "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
     "command": {

@@ -57,8 +57,9 @@ class AttemptRunner:
     """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
     ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
     agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
-    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``supplied-refused``,
-    ``heartbeat-failed`` and ``end-hook-failed``.
+    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``not-queued`` (a named
+    rollout that had its lease or end already), ``supplied-refused``, ``heartbeat-failed`` and
+    ``end-hook-failed``.
     """
 
     def __post_init__(self) -> None:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentlightning.runner.attempt import AttemptRunner
 from agentlightning.runner.event_loops.threads import prepare_agent_loop
+from agentlightning.store.base import Conflict
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig
 from agentlightning.webserver import log_limit
 
@@ -68,21 +70,44 @@ class Runner(AttemptRunner):
         Raise the error that prevents ends of attempts from being written: a runner that cannot write must
         not look alive.
         """
-        self._stopping, self._slot_freed = False, asyncio.Event()
-        prepare_agent_loop()
-        log_limit.limit()
-        if self._pool is not None:
-            await self._pool.start()
-        self._heartbeat.start()
         left = limit
-        try:
-            while not (stop and stop.is_set()) and self._fatal is None and left != 0:
+        async with self._serving():
+            while not self._should_stop(stop) and left != 0:
                 free = self.settings.concurrency - len(self._running)
                 if not free:
                     await self._wait_for_slot()
                     continue
                 leased = await self._lease(min(free, left or free))
                 left = None if left is None else left - leased
+
+    async def serve_rollout(self, rollout_id: str, stop: StopEvent | None = None) -> None:
+        """Lease this rollout and run it, until it has ended or ``stop`` is set, as :meth:`serve`. One that is
+        not in the queue is left alone: it has ended, or another worker has its lease.
+        """
+        async with self._serving():
+            try:
+                lease = await self.store.start_attempt(rollout_id, worker_id=self.worker_id, queued=True)
+            except Conflict as error:
+                self.counts["not-queued"] += 1
+                log.warning("nothing to run: %s", error)
+                return
+            self._begin(lease)
+            while self._running and not self._should_stop(stop):
+                await self._wait_for_slot()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Be ready to run rollouts; at the end let those that run end, and raise the error that prevents
+        any.
+        """
+        self._stopping, self._slot_freed = False, asyncio.Event()
+        prepare_agent_loop()
+        log_limit.limit()
+        if self._pool is not None:
+            await self._pool.start()
+        self._heartbeat.start()
+        try:
+            yield
         finally:
             try:
                 await self._drain()
@@ -92,22 +117,18 @@ class Runner(AttemptRunner):
         if self._fatal is not None:
             raise self._fatal
 
+    def _should_stop(self, stop: StopEvent | None) -> bool:
+        return (stop is not None and stop.is_set()) or self._fatal is not None
+
     def serve_within(self, stack: AsyncExitStack) -> asyncio.Task[None]:
         """Serve in the background until ``stack`` closes, and return the task. Closing raises the runner's
         error if there is no other.
         """
-        stop = asyncio.Event()
-        task = asyncio.create_task(self.serve(stop))
 
-        async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
-            self.drain = FINISH_SECONDS if kind is None else FINISH_SECONDS_AFTER_ERROR
-            stop.set()
-            results = await asyncio.gather(task, return_exceptions=True)
-            if kind is None and isinstance(results[0], Exception):
-                raise results[0]
+        def ends(in_error: bool) -> None:
+            self.drain = FINISH_SECONDS_AFTER_ERROR if in_error else FINISH_SECONDS
 
-        stack.push_async_exit(finish)
-        return task
+        return serve_within(stack, self.serve, ends)
 
     async def close(self) -> None:
         """End the worker processes, if there are any."""
@@ -166,3 +187,26 @@ class Runner(AttemptRunner):
         once = RolloutConfig(max_attempts=1)
         given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
         return await self.run_lease(await self.store.start_rollout(task, **given))
+
+
+def serve_within(
+    stack: AsyncExitStack,
+    serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    ends: Callable[[bool], None] = lambda in_error: None,
+) -> asyncio.Task[None]:
+    """Run ``serve(stop)`` in the background until ``stack`` closes, and return the task. ``ends`` is called
+    before ``stop`` is set, with whether the stack closes by an error. Closing raises the error of ``serve``
+    if there is no other.
+    """
+    stop = asyncio.Event()
+    task = asyncio.create_task(serve(stop))
+
+    async def finish(kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        ends(kind is not None)
+        stop.set()
+        results = await asyncio.gather(task, return_exceptions=True)
+        if kind is None and isinstance(results[0], Exception):
+            raise results[0]
+
+    stack.push_async_exit(finish)
+    return task

@@ -161,7 +161,12 @@ class Store:
         request_id: str | None = None,
     ) -> list[AttemptedRollout]: ...
     async def start_attempt(
-        self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
+        self,
+        rollout_id: str,
+        *,
+        worker_id: str | None = None,
+        queued: bool = False,
+        request_id: str | None = None,
     ) -> AttemptedRollout: ...
     async def update_attempt(
         self,

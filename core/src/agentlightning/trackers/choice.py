@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from agentlightning.plugins.manager import pick
+from agentlightning.plugins.options import checked_options
 from agentlightning.specs import Tracker, TrackerSpec
 from agentlightning.types.base import ConfigError
 
@@ -62,22 +60,5 @@ def _made(spec: TrackerSpec, given: Mapping[str, Any], folder: Path) -> Tracker:
         if given:
             raise ConfigError(f"trackers.{spec.name}: it has no options, and {', '.join(given)} is given")
         return spec.factory(folder)
-    model = spec.options()
-    try:
-        options = model.model_validate(dict(given))
-    except ValidationError as error:
-        lines = (_line(spec.name, model, one) for one in error.errors())
-        raise ConfigError("\n".join(lines)) from None
+    options = checked_options(spec.options(), given, f"trackers.{spec.name}")
     return spec.factory(folder, options)
-
-
-def _line(tracker: str, model: type[BaseModel], error: Mapping[str, Any]) -> str:
-    """Return an error about an option: its key, what is wrong, and the key that was meant."""
-    keys = [str(part) for part in error["loc"]]
-    place = ".".join(["trackers", tracker, *keys])
-    if error["type"] != "extra_forbidden":
-        wrong = f", not {error['input']!r}" if isinstance(error["input"], str | int | float) else ""
-        return f"{place}: {error['msg']}{wrong}"
-    near = difflib.get_close_matches(keys[-1], model.model_fields, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known here: {', '.join(model.model_fields)}"
-    return f"{place}: it has no such option. {hint}"

@@ -61,6 +61,7 @@ class RunFields(TypedDict, total=False):
     max_len: int | None
     reasoning: Literal["keep", "split", "split-opened"]
     budget: Any
+    runner: str | Mapping[str, Any] | None
     output: str | Path
     run: str | None
     resume: bool

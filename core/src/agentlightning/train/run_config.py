@@ -27,6 +27,7 @@ from agentlightning.types.sections import (
     Choices,
     EnvironmentSection,
     Objects,
+    RunnerField,
     Section,
     Text,
     TrainingSection,
@@ -147,6 +148,9 @@ class RunConfig(Section):
     budget: BudgetSection | None = None
     """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
     {…}}`` (``docs/budgets.md``); none: no limit."""
+    runner: RunnerField = None
+    """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
+    kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""
     output: str | Path = "runs"
     """Folder of the runs: ``<output>/<run id>`` has a run's store, metrics, checkpoints and summary."""
     run: str | None = None

@@ -18,14 +18,17 @@ from agentlightning.algorithms.early_stopping import EarlyStop
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
+from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.roles import Role
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hooks import with_hooks
-from agentlightning.runner.runner import Runner
+from agentlightning.runner.runner import Runner, serve_within
+from agentlightning.specs import RemoteRunner, RunnerJob
 from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
@@ -74,6 +77,7 @@ class TrainingSession:
             plugins, trackers = self._plugins_with_listeners(run.folder, stack)
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
+            remote = self._remote_runner(store, gateway, run.run_id, agent)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(capturing_for(self.tracer, active))
             driver = await self._driver(gateway, stack) if serve_policy else None
@@ -104,7 +108,7 @@ class TrainingSession:
             )
             run.started = True
             try:
-                self._start_runner(context, agent, stack)
+                self._start_runner(context, agent, remote, stack)
                 yield context
             except BaseException as error:
                 context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
@@ -165,8 +169,25 @@ class TrainingSession:
             )
         return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
 
-    def _start_runner(self, context: Context, agent: Any, stack: AsyncExitStack) -> None:
-        """Run the agent in this process, unless other runners do (``concurrency=0``)."""
+    def _remote_runner(self, store: Store, gateway: Gateway, run_id: str, agent: Any) -> RemoteRunner | None:
+        """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
+        if self.config.runner is None:
+            return None
+        if self.hooks:
+            raise UsageError("hooks are called where the agent runs, and `runner` names another place")
+        job = RunnerJob(self.config, store, as_agent(agent), run_id, gateway.url)
+        return open_runner(self.plugins, job)
+
+    def _start_runner(
+        self, context: Context, agent: Any, remote: RemoteRunner | None, stack: AsyncExitStack
+    ) -> None:
+        """Have the agent run: elsewhere (``remote``), by runners of others (``concurrency=0``), or in this
+        process.
+        """
+        if remote is not None:
+            context.ended = remote.counts
+            context.runner = serve_within(stack, remote.serve)
+            return
         settings = self.config.routed_agent
         if not settings.concurrency:
             return

@@ -85,6 +85,25 @@ FailureField: TypeAlias = Annotated[
 ]  # fmt: skip
 
 
+def _runner(value: Any) -> Any:
+    value = {"kind": value} if isinstance(value, str) else value
+    if isinstance(value, Mapping) and not isinstance(value.get("kind"), str):
+        raise ValueError("give kind, the name of a runner (`agl plugins` lists them), and its options")
+    return value
+
+
+RunnerField: TypeAlias = Annotated[
+    dict[str, Any] | None,
+    BeforeValidator(_runner),
+    WithJsonSchema({
+        "anyOf": [
+            _TEXT,
+            {"type": "object", "properties": {"kind": _TEXT}, "required": ["kind"]},
+            {"type": "null"},
+        ]
+    }),
+]  # fmt: skip
+"""``{kind: …, option: …}``, or the kind alone; ``None``: the agent runs in the trainer's process."""
 Objects: TypeAlias = Annotated[list[Text], BeforeValidator(_listed), WithJsonSchema(_NAMES)]
 """``module:object`` names, or the objects themselves; a single one may stand without brackets."""
 

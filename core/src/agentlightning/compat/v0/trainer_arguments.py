@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.compat.v0.stores.v03_store import plain_store
@@ -25,7 +26,8 @@ def take_former(given: dict[str, Any]) -> dict[str, Any]:
     :class:`UsageError` for one that v0.3 gave an effect that is reached in another way.
     """
     kept = {**given, "store": plain_store(given["store"])} if "store" in given else dict(given)
-    for name in [one for one in kept if one in _WITHOUT_EFFECT or one in _REFUSED]:
+    former = {*_WITHOUT_EFFECT, *_REFUSED} - ({"runner"} if _names_runner(kept.get("runner")) else set())
+    for name in [one for one in kept if one in former]:
         if kept.pop(name) is None:
             continue
         if name in _REFUSED:
@@ -34,3 +36,8 @@ def take_former(given: dict[str, Any]) -> dict[str, Any]:
             f"Trainer({name}=…) has no effect: {_WITHOUT_EFFECT[name]}", FutureWarning, stacklevel=3
         )
     return kept
+
+
+def _names_runner(given: Any) -> bool:
+    """Return whether ``runner`` is the present field, which names a place; in v0.3 it was an object."""
+    return isinstance(given, str | Mapping)

@@ -212,13 +212,22 @@ class LeaseStore(ExpiryStore):
 
     @write
     def start_attempt(
-        self, rollout_id: str, *, worker_id: str | None = None, request_id: str | None = None
+        self,
+        rollout_id: str,
+        *,
+        worker_id: str | None = None,
+        queued: bool = False,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
-        """Lease this rollout, past the queue. An attempt that still runs is fenced."""
+        """Lease this rollout, past the queue. An attempt that still runs is fenced; with ``queued``, a
+        rollout that is not in the queue is a :class:`Conflict` instead.
+        """
         self.db.lock_rollouts([rollout_id])
         rollout, now = self._rollout(rollout_id), self.clock()
         if rollout.status.final:
             raise Conflict(f"rollout {rollout_id} has {rollout.status}: no further attempt")
+        if queued and rollout.status not in (RolloutStatus.QUEUING, RolloutStatus.REQUEUING):
+            raise Conflict(f"rollout {rollout_id} is {rollout.status}: another worker has its lease")
         why = "unresponsive: taken over by a later attempt"
         self._end_latest(rollout_id, AttemptStatus.UNRESPONSIVE, now, why)
         return self._lease(rollout, worker_id, now)
