@@ -329,7 +329,7 @@ def test_entry_methods() -> None:
 
 
 def test_the_plugin() -> None:
-    (spec,) = agl_adapters()
+    spec, _ = agl_adapters()
     assert (spec.name, spec.framework) == ("autogen", "autogen_agentchat")
     assert spec.instrumentor() is AutoGenInstrumentor()
     assert spec.entry_methods is not None and len(spec.entry_methods(AssistantAgent)) == 2

@@ -179,9 +179,29 @@ def test_entry_methods() -> None:
             yield input
 
     assert list(entry_methods(Mine)) == ["invoke", "astream"]
-    assert list(entry_methods(ChatOpenAI)) == list(entry_methods(dict)) == []
+    assert list(entry_methods(ChatOpenAI)) == ["invoke", "ainvoke", "stream", "astream"]
+    assert list(entry_methods(dict)) == []
     assert agl.agent(name="me", methods=entry_methods(Mine))(Mine) is Mine
     assert Mine().invoke(3) == 3
+
+
+async def test_a_marked_chat_model_names_its_streams_and_batches_too(server: ScriptedModelServer) -> None:
+    @agl.agent(name="voice", methods=entry_methods(ChatOpenAI))
+    class Voice(ChatOpenAI):
+        pass
+
+    recording = Recording("marked", server.url)
+    with recording.active():
+        model = Voice(model="policy", base_url=server.url, api_key="agl-context", max_retries=0)  # type: ignore[call-arg,arg-type]
+        model.invoke("hi")
+        assert "".join(str(chunk.content) for chunk in model.stream("hi"))
+        await model.ainvoke("hi")
+        assert [chunk async for chunk in model.astream("hi")]
+        model.batch(["a", "b"])
+        await model.bind_tools([add]).ainvoke("hi")
+        ChatOpenAI(model="policy", base_url=server.url, api_key="agl-context").invoke("hi")  # type: ignore[arg-type]
+    assert recording.agents() == ["voice"] * 7 + [None]
+    assert_exact(recording, server.log)
 
 
 # ------------------------------------------------------------------------- how models are asked

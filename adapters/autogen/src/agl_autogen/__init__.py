@@ -1,8 +1,9 @@
-"""AutoGen adapter: every model call of an ``autogen-agentchat`` app is recorded with the agent that made it.
+"""AutoGen adapters: every model call of an app is recorded with the agent that made it.
 
-AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name agents and
-tools. The adapter completes them; core's wire layer records the token ids. Invariant: ``uninstrument``
-leaves AutoGen as it was.
+One is for ``autogen-agentchat``, the other for programs of ``autogen-core`` alone, whose agents are handlers
+of messages. AutoGen's own OpenTelemetry spans (``create_agent``, ``invoke_agent``, ``execute_tool``) name
+agents and tools. The adapters complete them; core's wire layer records the token ids. Invariant:
+``uninstrument`` leaves AutoGen as it was.
 """
 
 from __future__ import annotations
@@ -18,14 +19,25 @@ from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agentlightning.capture.instrument.installation import DefaultTracerProvider
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agl_autogen.entries import entry_methods
-from agl_autogen.package import INSTRUMENTS
-from agl_autogen.teams import TEAMS, on_message, remember_team
+from agl_autogen.handlers import on_message
+from agl_autogen.package import CORE, INSTRUMENTS
+from agl_autogen.teams import TEAMS, remember_team
 from agl_autogen.tools import execute
 
-__all__ = ["AutoGenInstrumentor", "entry_methods"]
+__all__ = ["AutoGenCoreInstrumentor", "AutoGenInstrumentor", "entry_methods"]
 
 PLUMBING = ("autogen SingleThreadedAgentRuntime", "autogen Worker Runtime")
 """Scopes of the message runtimes: hundreds of spans per run, none of an agent, a model or a tool."""
+
+
+class AutoGenCoreInstrumentor(AdapterInstrumentor):
+    """Instruments the agents of ``autogen-core``; switches core's capture on unless it is on."""
+
+    instruments = CORE
+
+    def begin(self) -> None:
+        """Name the agents that handle messages."""
+        _instrument_runtime(self)
 
 
 class AutoGenInstrumentor(AdapterInstrumentor):
@@ -37,21 +49,30 @@ class AutoGenInstrumentor(AdapterInstrumentor):
         """Complete AutoGen's own spans, and tag the members of its teams."""
         from autogen_agentchat.agents import AssistantAgent
         from autogen_agentchat.teams import BaseGroupChat
-        from autogen_core import BaseAgent
 
-        IGNORED_SCOPES.update(PLUMBING)
-        self.undo(IGNORED_SCOPES.difference_update, PLUMBING)
         self.patch(BaseGroupChat, "__init__", remember_team)
         self.undo(TEAMS.clear)
-        self.patch(BaseAgent, "on_message", on_message)
         missing = "autogen-tool-details-unavailable"  # tool spans go on without arguments and results
         self.patch_private(AssistantAgent, "_execute_tool_call", execute, missing)
-        try:
-            from autogen_core._telemetry import TraceHelper
+        _instrument_runtime(self)
 
-            self.patch(TraceHelper, "trace_block", _trace_block)
-        except (ImportError, AttributeError):
-            COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
+
+def _instrument_runtime(adapter: AdapterInstrumentor) -> None:
+    """Name the agents of the message runtime, and skip its own spans. Where both adapters do so, the second
+    adds nothing to the first.
+    """
+    from autogen_core import BaseAgent
+
+    added = set(PLUMBING) - IGNORED_SCOPES
+    IGNORED_SCOPES.update(added)
+    adapter.undo(IGNORED_SCOPES.difference_update, added)
+    adapter.patch(BaseAgent, "on_message", on_message)
+    try:
+        from autogen_core._telemetry import TraceHelper
+
+        adapter.patch(TraceHelper, "trace_block", _trace_block)
+    except (ImportError, AttributeError):
+        COUNTS.add("autogen-plumbing-not-skipped")  # costs time, loses nothing: the scopes are quiet
 
 
 def _trace_block(

@@ -15,3 +15,12 @@ def entry_methods(cls: type) -> Sequence[str]:
     from autogen_agentchat.agents import BaseChatAgent
 
     return ("on_messages", "on_messages_stream") if issubclass(cls, BaseChatAgent) else ()
+
+
+def core_entry_methods(cls: type) -> Sequence[str]:
+    """Return the method that handles a message, which the message runtime calls."""
+    if "autogen_core" not in sys.modules:
+        return ()
+    from autogen_core import BaseAgent
+
+    return ("on_message_impl",) if issubclass(cls, BaseAgent) else ()

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from agentlightning.capture.context import current_attempt
-from agentlightning.capture.identity import agent_tags
 from agentlightning.types import Tags
 
 TEAMS: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -32,18 +30,11 @@ def remember_team(
     TEAMS[team._team_id] = team
 
 
-async def on_message(
-    wrapped: Callable[..., Any], handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Wraps ``BaseAgent.on_message``: a participant or a manager handles one message."""
-    member = _MEMBER.fullmatch(handler.id.type) if current_attempt() is not None else None
-    if member is None:
-        return await wrapped(*args, **kwargs)
-    with agent_tags(**_tags(member[1], TEAMS.get(member[2]))):
-        return await wrapped(*args, **kwargs)
-
-
-def _tags(name: str, team: Any) -> Tags:
+def member_tags(handler: str) -> Tags | None:
+    """The tags of a team's member, by the type of its handler; ``None`` for an agent of no team."""
+    if (member := _MEMBER.fullmatch(handler)) is None:
+        return None
+    name, team = member[1], TEAMS.get(member[2])
     manages = name == team._group_chat_manager_name if team is not None else name.endswith(_MANAGERS)
     return {
         "agent": name,

@@ -13,8 +13,15 @@ from typing import Any, TypeVar, overload
 
 from agentlightning.capture.call_hooks import hooked
 from agentlightning.capture.entries import undecorated, wrap_entry
-from agentlightning.decorator.entry_call import AGENT_SPECS, AgentSpec, EntryCall, agent_spec
+from agentlightning.decorator.entry_call import (
+    AGENT_SPECS,
+    AgentSpec,
+    EntryCall,
+    agent_spec,
+    entry_methods_of,
+)
 from agentlightning.decorator.errors import AgentError
+from agentlightning.decorator.overrides import mark_subclasses
 from agentlightning.decorator.reward_function import RewardFunction
 from agentlightning.types.select import Select, selector
 
@@ -60,8 +67,9 @@ def agent(
     async, generator, static and class methods keep their kind.
 
     An object has one name, that of its nearest decorated class, also in entry methods that it inherits or
-    reaches through ``super()``; ``select`` and ``reward`` are those of the nearest class that has them. Raise
-    :class:`AgentError` or ``BadSelect`` for wrong arguments.
+    reaches through ``super()``; ``select`` and ``reward`` are those of the nearest class that has them. A
+    subclass that overrides an entry method is marked as its base is. Raise :class:`AgentError` or
+    ``BadSelect`` for wrong arguments.
     """
     _check(name, methods)
 
@@ -83,6 +91,7 @@ def agent(
         for entry, method in wrappers.items():
             setattr(target, entry, method)
         setattr(target, AGENT_SPECS, {**vars(target).get(AGENT_SPECS, {}), **dict.fromkeys(entries, spec)})
+        mark_subclasses(target, _mark_overrides)
         return target
 
     return decorate if cls is None else decorate(cls)
@@ -109,6 +118,16 @@ def _entry_methods(cls: type) -> list[str]:
     return own or [m for m in DEFAULT_ENTRY if any(m in vars(base) for base in cls.__mro__)]
 
 
+def _mark_overrides(subclass: type) -> None:
+    """Wrap the entry methods that a subclass of decorated classes defines itself."""
+    for entry in entry_methods_of(subclass):
+        spec = agent_spec(subclass, entry)
+        found = vars(subclass).get(entry)
+        method = getattr(found, "__func__", found)
+        if spec is not None and callable(method) and undecorated(method) is method:
+            setattr(subclass, entry, _wrap_entry(subclass, entry, spec))
+
+
 def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
     """Return the method that replaces ``entry``: of the same kind, with the agent's scope around its code."""
     try:
@@ -123,10 +142,12 @@ def _wrap_entry(cls: type, entry: str, spec: AgentSpec) -> Any:
     if isinstance(found, staticmethod):  # it gets no object, so the spec is that of this class
         return staticmethod(_wrap(undecorated(found.__func__), lambda args: EntryCall(cls, spec, entry)))
     if isinstance(found, classmethod):
-        return classmethod(_wrap(found.__func__, begin_call))
+        return classmethod(_wrap(undecorated(found.__func__), begin_call))
     if not callable(found):
         raise AgentError(f"{cls.__name__}.{entry} is of type {type(found).__name__}, not a method")
-    return _wrap(found, begin_call, None if entry in vars(cls) else _call_inherited(cls, entry, found))
+    if entry in vars(cls):
+        return _wrap(undecorated(found), begin_call)
+    return _wrap(found, begin_call, _call_inherited(cls, entry, found))
 
 
 def _wrap(

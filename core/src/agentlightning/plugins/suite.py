@@ -11,6 +11,8 @@ _ADAPTERS = (
     *("langgraph", "llama-index", "openai-agents", "pydantic-ai", "smolagents", "strands-agents"),
 )
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
+_WITH = {"autogen-core": "autogen"}
+"""Adapters that come with another one."""
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "adapter": {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
@@ -36,7 +38,7 @@ def install_line(kind: str, name: str) -> str | None:
     """Return the command that installs an adapter, driver or tracker from a checkout; ``None`` for any other
     name.
     """
-    folders = CHECKOUT.get(kind, {}).get(name)
+    folders = CHECKOUT.get(kind, {}).get(_WITH.get(name, name))
     if folders is None:
         return None
     words = [f'"{folder}"' if "[" in folder else folder for folder in folders]
