@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,10 +46,10 @@ Run = tuple[str, str, int]
 
 
 def runs(tasks: Sequence[str], recipes: Sequence[str], seeds: Sequence[int]) -> list[list[Run]]:
-    """The runs in order, seed by seed: those that collect, then those that learn from what is stored."""
+    """The runs, task by task and seed by seed: those that collect, then those that learn from stored ones."""
     stages: list[list[Run]] = []
-    for seed in seeds:
-        for task in tasks:
+    for task in tasks:
+        for seed in seeds:
             fresh = [r for r in recipes if r not in STORED]
             if any(r in STORED for r in recipes) and SOURCE not in fresh:
                 fresh = [SOURCE, *fresh]
@@ -82,8 +83,17 @@ class Kept:
         os.replace(passing, self.file(run))
 
 
+def end_with_parent() -> None:
+    """Leave when the command has ended, also by a signal: a run that nobody waits for must not go on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def work(run: Run, folder: Path, stored: str | None) -> None:
     """Do one run in this process, which is forked for it; what it prints goes into a file of its own."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     kept = Kept(folder)
     with kept.file(run, "log").open("w", buffering=1) as log:
         os.dup2(log.fileno(), 1)

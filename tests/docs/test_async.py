@@ -24,7 +24,11 @@ def test_the_examples_are_taken() -> None:
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    places = ("algorithms/rl.py", "algorithms/rollouts/prefetch.py", "credit/metrics.py")
+    places = (
+        "algorithms/rollouts/dynamic_sampling.py",
+        "algorithms/rollouts/prefetch.py",
+        "credit/metrics.py",
+    )
     code = "".join((SOURCE / "core" / "src" / "agentlightning" / place).read_text() for place in places)
     code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "training" / "update.py").read_text()
     own = set(re.findall(r'"((?:async|dynamic_sampling)/\w+)"', code))

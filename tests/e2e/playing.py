@@ -75,9 +75,9 @@ def recipe(staleness: int, **fields: Any) -> Any:
     return GRPO(group_size=2, max_staleness=staleness, importance_cap=2.0, **fields)
 
 
-def line(server: ScriptedModelServer, folder: Path, ahead: int, **options: Any) -> Line:
+def line(server: ScriptedModelServer, folder: Path, ahead: int, *listeners: object, **options: Any) -> Line:
     given = {"algorithm": recipe(ahead), "steps": 4, "batch_size": 2, "async_steps": ahead, **options}
-    return Line(server, folder, **given)
+    return Line(server, folder, *listeners, **given)
 
 
 def plan(made: Line) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def agl_credit_rules() -> list[specs.CreditRuleSpec]:  # type: ignore[empty-body
 
 
 @hookspec
+def agl_curricula() -> list[specs.CurriculumSpec]:  # type: ignore[empty-body]
+    """Curricula, which ``training.curriculum`` names: they choose the tasks of each step."""
+
+
+@hookspec
 def agl_baselines() -> list[specs.BaselineSpec]:  # type: ignore[empty-body]
     """Baselines that turn credit into advantages."""
 

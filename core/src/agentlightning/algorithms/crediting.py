@@ -60,6 +60,11 @@ class StepCrediting:
                 await asyncio.to_thread(self._add, await self.store.records(page))
                 self._ahead.update(page)
 
+    @property
+    def outcomes(self) -> dict[str, float | None]:
+        """Rollout id → what it earned, as it was credited; ``None``: left out."""
+        return self._credit.outcomes
+
     async def _rollouts(self, ids: list[str]) -> list[Rollout]:
         """Return the rollouts with these ids, in pages."""
         found: list[Rollout] = []

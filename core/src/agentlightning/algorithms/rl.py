@@ -8,7 +8,6 @@ to bottom, is the path from a task to the rows of a step.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -19,10 +18,15 @@ from agentlightning.algorithms.affordable import measure_if_affordable
 from agentlightning.algorithms.best_policy import BestPolicy
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
+from agentlightning.algorithms.curriculum.steps import open_curriculum
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
-from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
+from agentlightning.algorithms.rollouts.dynamic_sampling import (
+    extra_batches,
+    groups_with_spread,
+    refill_metrics,
+)
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
 from agentlightning.algorithms.totals import Totals
@@ -136,6 +140,7 @@ class RLJob:
         """Fingerprints of the present step, by policy."""
         self._versions: Versions = None
         """Policy versions that the rows of the step are built for."""
+        self._curriculum = open_curriculum(context.plugins, training, context.train)
         self._batches = self.task_batches() if self.steps else None
         self._prefetcher = Prefetcher(
             context.store, self._groups_of_step, steps=self.steps, async_steps=training.async_steps
@@ -148,19 +153,20 @@ class RLJob:
 
     def summary(self) -> dict[str, Any]:
         """Return what the run's summary says beside rewards and totals."""
-        return {}
+        return {} if self._curriculum is None else {"curriculum": self._curriculum.curriculum.metrics()}
 
     # ----------------------------------------------------------------------------- what a checkpoint keeps
     def state(self) -> dict[str, Any]:
-        """Return the job's part of a checkpoint, as JSON. The order of the data is a function of seed and
-        step; built-in rules and baselines have no state.
-        """
-        return {**self.totals.state(), **self._no_signal.state()}
+        """Return the job's part of a checkpoint, as JSON. Built-in rules and baselines have no state."""
+        kept = {**self.totals.state(), **self._no_signal.state()}
+        return kept if self._curriculum is None else {**kept, **self._curriculum.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint, and skip the batches of finished steps."""
         self.totals.restore(state)
         self._no_signal.restore(state)
+        if self._curriculum is not None:
+            self._curriculum.restore(state)
         if self._batches is not None:
             for _ in range(self.first_step):
                 next(self._batches)
@@ -178,12 +184,12 @@ class RLJob:
         credit = self._crediting(step)
         waited = await self._wait_for(step, groups, credit)
         batch = await credit.add(groups)
-        own, batch_size = [group[0].input for group in groups], self.training.batch_size
-        more = extra_batches(self.context.train, batch_size, self.seed, step, own)
-        for number in range(1, self.training.dynamic_sampling + 1):
-            if groups_with_spread(batch, groups) >= batch_size or self.context.spending.why_ended():
+        more = self._extra_groups(step, groups)
+        for _ in range(self.training.dynamic_sampling):
+            enough = groups_with_spread(batch, groups) >= self.training.batch_size
+            if enough or self.context.spending.why_ended():
                 break
-            extra = self._groups(f"train/{step}+{number}", next(more))
+            extra = next(more)
             await self._prefetcher.add(step, extra)
             also = await self._wait_for(step, extra, credit)
             waited = {name: waited[name] + value for name, value in also.items()}
@@ -192,7 +198,9 @@ class RLJob:
         self._prefetcher.finish(step)
         found |= waited
         if self.training.dynamic_sampling:
-            found |= self._refill_metrics(batch, groups)
+            found |= refill_metrics(batch, groups, self.training.batch_size)
+        if self._curriculum is not None:
+            found |= self._curriculum.credited(step, groups, credit.outcomes)
         if self.context.spending.given:
             found |= self.context.spending.metrics()
         batch.metrics.update(found)
@@ -226,16 +234,6 @@ class RLJob:
         )
         return StepCrediting(self.context.store, make, run_id=self.run_id, step=step)
 
-    def _refill_metrics(self, batch: Batch, groups: TaskGroups) -> dict[str, float]:
-        """Return the metrics of dynamic sampling. ``groups``: the rollouts of each task."""
-        spread, size = groups_with_spread(batch, groups), self.training.batch_size
-        return {
-            "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),
-            "dynamic_sampling/groups": float(len(groups)),
-            "dynamic_sampling/without_spread": float(len(groups) - spread),
-            "dynamic_sampling/short": float(max(0, size - spread)),
-        }
-
     async def _record_step(
         self, step: int, batch: Batch, fingerprints: Mapping[str, RolloutFingerprint]
     ) -> None:
@@ -254,14 +252,25 @@ class RLJob:
         self._no_signal.step(step, batch, await self.context.store.records(silent))
 
     def _groups_of_step(self, step: int) -> TaskGroups:
-        """Return the groups of a step: those of the next batch of tasks."""
+        """Return the groups of a step: those of the next batch of tasks, or of the curriculum's choice."""
+        if self._curriculum is not None:
+            return self._groups(f"train/{step}", *self._curriculum.step(step))
         assert self._batches is not None
         return self._groups(f"train/{step}", next(self._batches))
 
-    def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
-        """Return a group of rollouts for each task. Ids and seeds depend on ``name``, the batch's name."""
+    def _extra_groups(self, step: int, groups: TaskGroups) -> Iterator[TaskGroups]:
+        """Yield the groups of a step's extra batches; ``groups``: those that it has."""
+        if self._curriculum is not None:
+            for number, chosen in enumerate(self._curriculum.extra(step), 1):
+                yield self._groups(f"train/{step}+{number}", *chosen)
+        own, size = [group[0].input for group in groups], self.training.batch_size
+        for number, tasks in enumerate(extra_batches(self.context.train, size, self.seed, step, own), 1):
+            yield self._groups(f"train/{step}+{number}", tasks)
+
+    def _groups(self, name: str, tasks: list[Any], numbers: list[int] | None = None) -> TaskGroups:
+        """Return a group of rollouts for each task. Ids and seeds depend on ``name`` and ``numbers``."""
         size = self.recipe.group_size + (self.training.quorum.hedge if self.training.quorum else 0)
-        rollouts = self.context.rollouts(tasks, size, name=name, mode="train")
+        rollouts = self.context.rollouts(tasks, size, name=name, mode="train", numbers=numbers)
         return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
     def _by_policy(self, batch: Batch) -> list[tuple[str, int | None, Batch]]:

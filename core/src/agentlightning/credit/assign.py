@@ -177,6 +177,14 @@ class StepCredit:
         )
 
     @property
+    def outcomes(self) -> dict[str, float | None]:
+        """Rollout id → one number for what it earned, as it was credited; ``None``: left out."""
+        return {
+            one: account.rewards.outcome if account.rewards is not None else None
+            for one, account in self._accounts.items()
+        }
+
+    @property
     def out(self) -> dict[str, str]:
         """Call id → why the call is not trained."""
         return {call: why for account in self._accounts.values() for call, why in account.out.items()}

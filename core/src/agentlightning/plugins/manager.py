@@ -53,6 +53,7 @@ class Plugins:
         self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
         self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
         self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")
+        self.curricula: dict[str, specs.CurriculumSpec] = self._collect("agl_curricula", "name")
         self.trackers: dict[str, specs.TrackerSpec] = self._collect("agl_trackers", "name")
         self.task_sets: dict[str, specs.TaskSetSpec] = self._collect("agl_task_sets", "name")
         self.policies: dict[str, specs.PolicySpec] = self._collect("agl_policies", "name")

@@ -50,7 +50,7 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
     if own is not None and own.recipe is not None:
         return _rl(config, plugins, own.name)
-    for name in ("quorum", "async_steps", "dynamic_sampling"):
+    for name in ("quorum", "async_steps", "dynamic_sampling", "curriculum"):
         if getattr(training, name):
             raise UsageError(
                 f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "

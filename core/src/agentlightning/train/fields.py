@@ -49,6 +49,7 @@ class RunFields(TypedDict, total=False):
     quorum: Any
     async_steps: int
     dynamic_sampling: int
+    curriculum: str | Mapping[str, Any] | None
     headroom: Mapping[str, Callable[..., Any]] | None
     headroom_tasks: int
     driver: str

@@ -42,6 +42,7 @@ REPORTED = (
     "quorum",
     "async_steps",
     "dynamic_sampling",
+    "curriculum",
     "tries",
     "versions",
 )
@@ -60,6 +61,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "seed": training.seed,
         "async_steps": training.async_steps,
         "dynamic_sampling": training.dynamic_sampling,
+        "curriculum": training.curriculum,
         "about": {
             "agent": f"{config.agent.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
             "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),

@@ -70,6 +70,12 @@ Choices: TypeAlias = Annotated[
     WithJsonSchema(_CHOICES),
 ]
 """Names, each with options if it has any: ``[files, {tensorboard: {folder: …}}]``; ``None``: the default."""
+Choice: TypeAlias = Annotated[
+    str | dict[str, dict[str, Any] | None],
+    Field(min_length=1),
+    WithJsonSchema({"anyOf": [_TEXT, {**_WITH_OPTIONS, "minProperties": 1, "maxProperties": 1}]}),
+]
+"""One name, with options if it has any: ``{solve_rate: {low: 0.2}}``."""
 SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
 FailureField: TypeAlias = Annotated[
     dict[str, FailureAction],
@@ -176,6 +182,15 @@ class TrainingSection(Section):
     """Number of later steps whose rollouts run while a step is trained (``docs/async.md``)."""
     dynamic_sampling: int = Field(default=0, ge=0)
     """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
+    curriculum: Choice | None = None
+    """What chooses the tasks of each step, with its options: ``{solve_rate: {low: 0.2, high: 0.8}}``
+    (``docs/curriculum.md``); none: every task in turn, in an order of its own each epoch."""
+
+    @model_validator(mode="after")
+    def _one_curriculum(self) -> TrainingSection:
+        if isinstance(self.curriculum, dict) and len(self.curriculum) != 1:
+            raise ValueError(f"curriculum: give one name, not {', '.join(self.curriculum) or 'none'}")
+        return self
 
 
 class DataSection(Section):

@@ -151,8 +151,8 @@ class AlternateJob(RLJob):
             await self.tune(step)
         return await super().collect(step)
 
-    def _groups(self, name: str, tasks: list[Any]) -> TaskGroups:
-        groups = super()._groups(name, tasks)
+    def _groups(self, name: str, tasks: list[Any], numbers: list[int] | None = None) -> TaskGroups:
+        groups = super()._groups(name, tasks, numbers)
         self._last = [rollout.rollout_id for group in groups for rollout in group]
         return groups
 

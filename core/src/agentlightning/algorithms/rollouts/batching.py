@@ -132,12 +132,13 @@ def group_rollouts(
     resources_id: str | None,
     config: RolloutConfig | None = None,
     metadata: dict[str, Any] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> list[Rollout]:
     """Return ``samples`` rollouts per task, one group for each task. Ids and seeds are functions of run,
-    batch name and position.
+    batch name and the task's number: its position in ``tasks``, or that of ``numbers``.
     """
     rollouts: list[Rollout] = []
-    for position, task in enumerate(tasks):
+    for position, task in zip(range(len(tasks)) if numbers is None else numbers, tasks, strict=True):
         group = f"{run_id}/{name}/{position}"
         for sample in range(samples):
             digest = hashlib.sha256(f"{group}/{sample}".encode()).hexdigest()[:16]

@@ -12,6 +12,7 @@ tasks.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -48,3 +49,14 @@ def groups_with_spread(batch: Batch, groups: Sequence[Sequence[Rollout]]) -> int
     """Return how many groups have a trained call, under a recipe with ``filter_zero_std_groups``."""
     trained = {ledger.rollout_id for ledger in batch.ledgers if ledger.trained}
     return sum(any(rollout.rollout_id in trained for rollout in group) for group in groups)
+
+
+def refill_metrics(batch: Batch, groups: Sequence[Sequence[Rollout]], size: int) -> dict[str, float]:
+    """Return the metrics of a step; ``size``: tasks of a batch, ``groups``: the rollouts of each task."""
+    spread = groups_with_spread(batch, groups)
+    return {
+        "dynamic_sampling/batches": float(math.ceil(len(groups) / size) - 1),
+        "dynamic_sampling/groups": float(len(groups)),
+        "dynamic_sampling/without_spread": float(len(groups) - spread),
+        "dynamic_sampling/short": float(max(0, size - spread)),
+    }

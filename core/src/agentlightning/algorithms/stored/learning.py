@@ -113,7 +113,7 @@ class StoredLearning(RL):
         *,
         method: str,
     ) -> None:
-        for name in ("quorum", "async_steps", "dynamic_sampling"):
+        for name in ("quorum", "async_steps", "dynamic_sampling", "curriculum"):
             if getattr(training, name):
                 raise ConfigError(f"training.{name}: {method!r} makes no rollouts to train on; drop it")
         try:
