@@ -208,7 +208,7 @@ class Guess:
         self.asked: Counter[str] = Counter()
 
     async def run(self, task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
-        self.asked[task["word"]] += rollout.mode == "train"
+        self.asked[task["word"]] += int(rollout.mode == "train")
         http = httpx.AsyncClient(verify=False)  # no certificates to read: it is loopback, and there are many
         async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, http_client=http) as client:
             done = await client.chat.completions.create(
@@ -224,8 +224,9 @@ class Guess:
 async def test_a_policy_learns_by_it_and_asks_what_can_be_learned(tmp_path: Path) -> None:
     """Of 40 tasks four can be learned. Drawn evenly, nine groups of ten would teach nothing."""
     saved_policy(tmp_path / "policy", 1)
-    learnable = [{"word": word, "right": ["a"]} for word in ("coins", "stones", "birds", "days")]
-    useless = [{"word": f"{n} more", "right": ["a", "b"] if n % 2 else []} for n in range(36)]
+    learnable = [(word, ["a"]) for word in ("coins", "stones", "birds", "days")]
+    useless = [(f"{n} more", ["a", "b"] if n % 2 else []) for n in range(36)]
+    tasks = [{"word": word, "right": right} for word, right in (*learnable, *useless)]
     watch, agent = Watch(), Guess()
     made = trainer(
         tmp_path / "runs",
@@ -240,9 +241,9 @@ async def test_a_policy_learns_by_it_and_asks_what_can_be_learned(tmp_path: Path
         curriculum={"solve_rate": {"low": 0.1, "high": 0.9, "window": 1, "explore": 0.25}},
         plugins=build([agl_local.plugin, watch], discover=False),
     )
-    summary = await made.afit(agent, [*learnable, *useless], learnable * 6)
+    summary = await made.afit(agent, tasks, tasks[:4] * 6)
     assert summary["sampled_after"] > summary["sampled_before"] + 0.15
-    asked = sum(agent.asked[task["word"]] for task in learnable)
+    asked = sum(agent.asked[word] for word, _ in learnable)
     assert sum(agent.asked.values()) == 14 * 4 * 8
     assert asked > 0.13 * 14 * 4 * 8, "drawn evenly, they are 0.1 of what is asked"
     assert summary["curriculum"]["curriculum/too_hard"] > 0 < summary["curriculum"]["curriculum/too_easy"]
