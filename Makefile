@@ -48,6 +48,9 @@ test-adapters: ## every adapter's contract in its environments (some: ENVS="late
 werewolf: .venv/werewolf ## wolves learn against a scripted town, 1,000 games before and after; the last line is JSON
 	@PYTHONPATH=examples $(PY) -m werewolf.demo $(foreach s,$(SET),--set $(s))
 
+drills: .venv/test ## kill -9 over store, gateways, runners, trainer and PostgreSQL, on both databases (KILLS=200 SEED=1); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment postgres) && $(PY) tests/drills/all.py --kills $(or $(KILLS),200) --seed $(or $(SEED),1) --postgres-python "$$python"
+
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
 

@@ -9,7 +9,7 @@ changed something, whatever its status.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from contract.storing import call, span
 
 from agentlightning.keys import Keys
 from agentlightning.roles import Role, RoleTokens
-from agentlightning.store import SQLiteStore
+from agentlightning.store import Store
 from agentlightning.store.http import traces
 from agentlightning.store.routes import (
     ATTEMPT_KEY,
@@ -38,6 +38,7 @@ from agentlightning.types import (
     AttemptStatus,
     AuditLink,
     Rollout,
+    RolloutConfig,
     StepReport,
     new_id,
 )
@@ -67,7 +68,7 @@ class Bearer:
 class Scene:
     """Two attempts that run, and a third that has ended; made anew after a cell that may have changed it."""
 
-    store: SQLiteStore
+    store: Store
     keys: Keys
     tokens: RoleTokens
     own: AttemptedRollout
@@ -105,6 +106,9 @@ BEARERS = (
     Bearer("another secret's attempt", None, lambda s: Keys(OTHER).mint("ro", "at")),
     Bearer("an expired attempt", None, lambda s: s.key(s.own, ttl=-1.0)),
 )
+
+
+ENDED = Bearer("an ended attempt", None, _ended, 409, speaks_otlp=False)
 
 
 @dataclass(frozen=True)
@@ -227,23 +231,23 @@ class Matrix:
     wrong: list[str] = field(default_factory=list)
 
 
-async def matrix(
-    store: SQLiteStore, url: str, tokens: RoleTokens, chosen: Sequence[Bearer] = BEARERS
-) -> Matrix:
+async def matrix(store: Store, url: str, tokens: RoleTokens, chosen: Sequence[Bearer] = BEARERS) -> Matrix:
     """Ask the server at ``url``, which serves ``store`` under :data:`SECRET` and :data:`TOKEN`."""
     found, keys = Matrix(), Keys(SECRET)
     scene: Scene | None = None
     async with aiohttp.ClientSession(url) as http:
         for target in targets():
-            for bearer in (*chosen, Bearer("an ended attempt", None, _ended, 409, speaks_otlp=False)):
+            for bearer in (*chosen, ENDED):
                 for whose in TARGETS:
-                    scene = scene or await _scene(store, keys, tokens)
+                    scene = scene or await make_scene(store, keys, tokens)
                     if await _cell(http, scene, target, bearer, whose, found):
                         scene = None
     return found
 
 
-async def _scene(store: SQLiteStore, keys: Keys, tokens: RoleTokens) -> Scene:
+async def make_scene(
+    store: Store, keys: Keys, tokens: RoleTokens, config: RolloutConfig | None = None
+) -> Scene:
     """Make the attempts of a cell, each in a run of its own with resources, a call and a span."""
     leases = []
     for worker in ("own", "foreign", "ended"):
@@ -253,7 +257,9 @@ async def _scene(store: SQLiteStore, keys: Keys, tokens: RoleTokens) -> Scene:
         await store.add_reward_version(version)
         await store.add_resources({"main_prompt": MARK}, resources_id=f"resources-{run}")
         await store.update_worker(f"worker-{run}", "idle")
-        lease = await store.start_rollout({"q": MARK, "of": worker}, run_id=run, worker_id=f"worker-{run}")
+        lease = await store.start_rollout(
+            {"q": MARK, "of": worker}, run_id=run, worker_id=f"worker-{run}", config=config
+        )
         await store.add_calls([call(lease)])
         await store.add_span(span(lease, MARK))
         leases.append(lease)
@@ -267,13 +273,13 @@ async def _cell(
 ) -> bool:
     """Ask for one cell, and return whether the scene may have changed."""
     of = scene.own if whose == "own" else scene.foreign
-    expected = _expected(target, bearer, whose)
+    expected = expected_status(target, bearer, whose)
     token = bearer.make(scene)
     if expected == 200 and target.name.endswith("delete_run"):  # a run at work is not deleted
         await scene.store.update_attempt(_id(of), of.attempt.attempt_id, AttemptStatus.SUCCEEDED)
-    before = None if expected == 200 else await _state(scene)
-    status, text = await _ask(http, target, target.send(scene, of), token)
-    changed = before is not None and await _state(scene) != before
+    before = None if expected == 200 else await held(scene)
+    status, text = await ask(http, target, target.send(scene, of), token)
+    changed = before is not None and await held(scene) != before
     leaked = MARK in text
     good = status == 200 if expected == 200 else status == expected and not changed and not leaked
     if target.name == traces.PATH and expected == 403:  # OTLP refuses span by span
@@ -288,7 +294,7 @@ async def _cell(
     return expected == 200 or changed
 
 
-def _expected(target: Target, bearer: Bearer, whose: str) -> int:
+def expected_status(target: Target, bearer: Bearer, whose: str) -> int:
     if bearer.role is None:
         if bearer.refusal == 409:  # the key itself is good: the role is looked at first, then the attempt
             if target.name == traces.PATH:
@@ -300,7 +306,7 @@ def _expected(target: Target, bearer: Bearer, whose: str) -> int:
     return 403 if bearer.role is Role.ATTEMPT and whose == "foreign" else 200
 
 
-async def _ask(
+async def ask(
     http: aiohttp.ClientSession, target: Target, request: tuple[str, str, Any], token: str | None
 ) -> tuple[int, str]:
     """Send a request; return its status, or that of the call within its batch, and the answer's text."""
@@ -317,22 +323,23 @@ async def _ask(
     return status, text
 
 
-async def _state(scene: Scene) -> Any:
-    """Everything a refused request might change, but the counts of refusals."""
+async def held(scene: Scene, sums: bool = True) -> Any:
+    """Everything a refused request might change, but the counts of refusals; ``sums``: of the whole store."""
     state: list[Any] = []
     for of in (scene.own, scene.foreign, scene.ended):
         run, rollout = of.rollout.run_id or "", _id(of)
-        reads: tuple[Awaitable[Any], ...] = (
-            scene.store.query_rollouts(run_id=run),
-            scene.store.query_attempts(rollout),
-            scene.store.query_spans(rollout),
-            scene.store.query_calls(rollout),
-            scene.store.query_steps(run),
-            scene.store.query_links(run),
-            scene.store.get_resources_by_id(f"resources-{run}"),
-            scene.store.get_worker_by_id(f"worker-{run}"),
-        )
-        state += [await one for one in reads]
-    sums = await scene.store.statistics()
+        state += [
+            await scene.store.query_rollouts(run_id=run),
+            await scene.store.query_attempts(rollout),
+            await scene.store.query_spans(rollout),
+            await scene.store.query_calls(rollout),
+            await scene.store.query_steps(run),
+            await scene.store.query_links(run),
+            await scene.store.get_resources_by_id(f"resources-{run}"),
+            await scene.store.get_worker_by_id(f"worker-{run}"),
+        ]
+    if not sums:
+        return state
+    counted = await scene.store.statistics()
     kinds = "rollouts", "attempts", "calls", "spans", "workers", "resources", "runs"
-    return [*state, [sums[kind] for kind in kinds]]
+    return [*state, [counted[kind] for kind in kinds]]

@@ -36,7 +36,7 @@ from rich.console import Console
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import run_in
 from agentlightning.audit.verification.verify import verify
-from agentlightning.store import SQLiteStore, StoreClient
+from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
 
 HERE = Path(__file__).parent
@@ -159,7 +159,7 @@ class Witness:
         await self.store.update_attempt(rollout_id, lease.attempt.attempt_id, AttemptStatus.SUCCEEDED)
         self.ended.add(rollout_id)
 
-    async def audit(self, store: SQLiteStore) -> tuple[int, int]:
+    async def audit(self, store: Store) -> tuple[int, int]:
         """How many acknowledged writes are missing, and how many are there twice."""
         lost = doubled = 0
         for rollout_id, names in self.acknowledged.items():
