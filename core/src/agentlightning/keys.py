@@ -83,6 +83,11 @@ class Keys:
         except WeakSecret as error:
             raise WeakSecret(f"AGL_SECRET: {error}") from None
 
+    @property
+    def secret(self) -> bytes:
+        """What keys are made with, for processes of the same run."""
+        return self._secret
+
     def mint(
         self, rollout_id: str, attempt_id: str, *, run_id: str = "", fence: int = 1, ttl: float = 86_400.0
     ) -> str:

@@ -14,6 +14,7 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import reason, serving
 
 from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_key
 from agentlightning.runner.heartbeat import Heartbeat
@@ -173,13 +174,14 @@ async def test_a_stop_is_noticed_while_every_place_is_taken(store: Store) -> Non
 
 
 # ------------------------------------------------------------------------------------------ keys of gateways
-INFO: Any = None
+INFO = AttemptInfo(rollout_id="ro-1", attempt_id="at-1")
 
 
 class Book:
     """A gateway that returns one key."""
 
     url = "http://127.0.0.1:9/v1"
+    urls = (url,)
 
     def open_attempt(self, info: Any) -> str:
         return "key"
@@ -230,3 +232,20 @@ async def test_without_a_gate_for_its_gateway_serving_ends_and_the_rollout_may_b
         await asyncio.wait_for(Runner(hang, store, RunnerSection(concurrency=1), drain=0.0).serve(), 10)
     assert (await store.get_rollout_by_id(rollout.rollout_id)).attempts >= 1
     assert (await reason(store, rollout)).startswith("cancelled: resource 'llm' points at")
+
+
+def test_an_attempt_keeps_to_one_of_its_runs_gateways() -> None:
+    urls = [f"http://127.0.0.1:{port}/v1" for port in (7, 8, 9)]
+    ours = LLM(endpoint=urls[0], replicas=urls[1:], model="m", api_key=CONTEXT_KEY)
+    chosen = set()
+    for number in range(30):
+        info = AttemptInfo(rollout_id="ro", attempt_id=f"at-{number}")
+        found, _, url = with_attempt_key({"a": ours, "b": ours}, Book(), info)
+        again = with_attempt_key({"a": ours}, RemoteAttemptKeys(Keys(b"x" * 16)), info)
+        for resource in (*found.values(), *again[0].values()):
+            assert isinstance(resource, LLM) and resource.endpoint == url and not resource.replicas
+        chosen.add(url)
+    assert chosen == set(urls)
+    other = LLM(endpoint=urls[0], model="m", api_key=CONTEXT_KEY)
+    with pytest.raises(CannotRun, match="several gateways"):
+        with_attempt_key({"a": ours, "b": other}, Book(), INFO)

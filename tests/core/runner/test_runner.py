@@ -31,6 +31,7 @@ class FakeGateway:
     """A gateway that only keeps book."""
 
     url = "http://127.0.0.1:9/v1"
+    urls = (url,)
 
     def __init__(self) -> None:
         self.opened: list[AttemptInfo] = []

@@ -19,8 +19,8 @@ from agentlightning.algorithms.pass_at import outcomes_by_task, pass_metrics
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions
-from agentlightning.gateway import Gateway
 from agentlightning.gateway.admission.spending import Spending
+from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import Driver
@@ -54,7 +54,7 @@ class Context:
     run_id: str
     folder: Path
     store: Store
-    gateway: Gateway
+    gateway: RunGateway
     plugins: Plugins
     seed: int
     train: Dataset = ()
@@ -121,14 +121,19 @@ class Context:
         return {"budget": self.spending.summary()} if self.spending.given else {}
 
     async def publish(self) -> None:
-        """Store the resources of agents: endpoints of the policy and of the scripted policies."""
+        """Store the resources of agents: endpoints of the policy and of the scripted policies. The gateways
+        serve them by then.
+        """
+        await self.gateway.settle()
+        first, *others = self.gateway.urls
         for name in (self.policy, *self.headroom):
             bundle = dict(self.initial_resources)
             if self.serve_policy or name != self.policy:
                 for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
                     vocabulary, context = self.gateway.limits(model)
                     bundle[key] = LLM(
-                        endpoint=self.gateway.url,
+                        endpoint=first,
+                        replicas=others,
                         model=model,
                         api_key=CONTEXT_KEY,
                         vocabulary=vocabulary,
@@ -192,6 +197,7 @@ class Context:
 
     async def accounts(self) -> dict[str, dict[str, int]]:
         """Return counts of refusals, losses and failures by component, without those of rollouts."""
+        await self.gateway.settle()
         gateway = self.gateway.metrics
         found = {
             "refused": (await self.store.counts()).get("refused", {}),
@@ -200,6 +206,7 @@ class Context:
             "gateway": {
                 "lost-records": gateway.lost_records,
                 "uncounted-refusals": gateway.uncounted,
+                **self.gateway.accounts(),
                 # If no agent has a name, there are no agents to tell apart.
                 "unnamed-calls": gateway.unnamed if gateway.unnamed < gateway.calls.total() else 0,
             },

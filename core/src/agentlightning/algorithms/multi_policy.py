@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentlightning.credit.metrics import policy_batch
-from agentlightning.gateway import Gateway
+from agentlightning.gateway.base import RunGateway
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, Progress, StepReport, UsageError
 
@@ -40,7 +40,7 @@ def policy_home(folder: Path, policy: str) -> Path:
 class MultiPolicyDriver:
     """The drivers of a run with named policies, and the gateway before their engines."""
 
-    def __init__(self, drivers: Mapping[str, PeerDriver], gateway: Gateway) -> None:
+    def __init__(self, drivers: Mapping[str, PeerDriver], gateway: RunGateway) -> None:
         self.drivers = dict(drivers)
         self.gateway = gateway
 
@@ -147,7 +147,7 @@ class Barrier:
 class SharedJob:
     """One job, shared by the drivers of several policies."""
 
-    def __init__(self, job: Job, names: Sequence[str], gateway: Gateway) -> None:
+    def __init__(self, job: Job, names: Sequence[str], gateway: RunGateway) -> None:
         self.job = job
         self.names = list(names)
         self.gateway = gateway

@@ -290,8 +290,9 @@ class RLJob:
 
     async def report(self, report: StepReport) -> None:
         """Store the step of a policy with its fingerprints, add it to the totals, and notify hooks and
-        trackers.
+        trackers. By then every gateway serves by the new version.
         """
+        await self.context.gateway.settle()
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)

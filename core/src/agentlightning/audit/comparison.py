@@ -28,7 +28,7 @@ _PAGE = 100
 _NO_TOKENS: dict[str, Any] = {"prompt_ids": None, "response_ids": None, "logprobs": None, "request": None}
 _LEFT_OUT = GROWING_ENTRIES | {"run_id", "resources"}
 """Entries of a run's record that are no settings."""
-_NOT_SET = frozenset({"about.gateway", "about.recipe", "about.policy"})
+_NOT_SET = frozenset({"about.gateway", "about.gateways", "about.recipe", "about.policy"})
 """Settings that another entry says already, or that each run has anew."""
 
 

@@ -6,6 +6,7 @@ answer is sent after its record is durable; the record is the engine's own answe
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -87,6 +88,8 @@ class Gateway:
             keep_alive=keep_alive,
             body_limit=body_limit,
         )
+        self.moved: Callable[[], Awaitable[None]] | None = None
+        """Never called: its one address stays (:class:`~.base.RunGateway`)."""
         self._runner: web.AppRunner | None = None
         self._url: str | None = None
 
@@ -117,6 +120,10 @@ class Gateway:
         """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
 
+    def expect_attempt(self, info: AttemptInfo) -> None:
+        """Take the facts about an attempt that was opened in another process; the rest is in the store."""
+        self._attempts.expect(info)
+
     async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
         """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
         await self._attempts.close(attempt_id, grace)
@@ -143,6 +150,13 @@ class Gateway:
     async def release(self, policy: str) -> None:
         """Let calls of the policy go on."""
         self._gate.release(policy)
+
+    async def settle(self) -> None:
+        """Return at once: one process serves by what it was told last, and has its own counts."""
+
+    def accounts(self) -> dict[str, int]:
+        """Return nothing: there is no other process to lose."""
+        return {}
 
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self, *, local: bool = True) -> web.Application:
@@ -175,9 +189,9 @@ class Gateway:
             ("GET", "/metrics"): self._show_metrics,
         }
 
-    async def start(self) -> str:
-        """Serve where the settings say, and return the base URL for agents (``http://host:port/v1``; see
-        :mod:`~agentlightning.gateway.listen`).
+    async def start(self, listener: socket.socket | None = None) -> str:
+        """Serve where the settings say, or on a socket that listens already, and return the base URL for
+        agents (``http://host:port/v1``; see :mod:`~agentlightning.gateway.listen`).
 
         Raise :class:`UsageError` for a host that other machines can reach, unless the keys' secret was chosen
         (``AGL_SECRET``).
@@ -185,7 +199,10 @@ class Gateway:
         if self._runner is not None:
             raise RuntimeError(f"the gateway is started already, at {self._url}")
         listen, advertise = self._settings.listen, self._settings.advertise
-        host, port = parse_listen(listen, advertise, guarded=self._keys.shared)
+        if listener is None:
+            host, port = parse_listen(listen, advertise, guarded=self._keys.shared)
+        else:
+            host, port, *_ = listener.getsockname()
         runner = app_runner(
             self.app(local=is_loopback(host)),
             max_line_size=HEADER_LIMIT,
@@ -194,7 +211,10 @@ class Gateway:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, backlog=1024).start()
+            if listener is None:
+                await web.TCPSite(runner, host, port, backlog=1024).start()
+            else:
+                await web.SockSite(runner, listener, backlog=1024).start()
         except OSError:
             await runner.cleanup()
             raise
@@ -208,6 +228,11 @@ class Gateway:
         if self._url is None:
             raise RuntimeError("the gateway is not started: await start()")
         return self._url
+
+    @property
+    def urls(self) -> list[str]:
+        """The base URL while started."""
+        return [self.url]
 
     async def stop(self) -> None:
         """Stop serving. Calls under way are cancelled, and recorded."""

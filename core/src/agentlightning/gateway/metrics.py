@@ -122,6 +122,13 @@ class Metrics:
             )
         self.unnamed += 1
 
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add the counters of another gateway, as :meth:`as_dict` returns them; none are given as ``{}``."""
+        for name in LABELLED if counts else ():
+            getattr(self, name).update(counts[name])
+        for name in PLAIN if counts else ():
+            setattr(self, name, getattr(self, name) + counts[name])
+
     def as_dict(self) -> dict[str, object]:
         """The counters, for JSON."""
         return {**{n: dict(getattr(self, n)) for n in LABELLED}, **{n: getattr(self, n) for n in PLAIN}}

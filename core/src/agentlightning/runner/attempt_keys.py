@@ -11,12 +11,13 @@ Invariant: a key is sent to one gateway and to no other server.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from agentlightning.gateway import AttemptInfo
+from agentlightning.gateway.upstream.endpoints import ranking
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.store.base import AttemptEnded, Conflict, Forbidden, Store, Unauthorized
@@ -30,8 +31,8 @@ class AttemptKeys(Protocol):
     """Opens attempts at a gateway and closes them."""
 
     @property
-    def url(self) -> str | None:
-        """Base URL of the gateway, if all rollouts share one."""
+    def urls(self) -> Sequence[str]:
+        """Base URLs of the run's gateways; none if only the resources of rollouts name them."""
 
     def open_attempt(self, info: AttemptInfo) -> str: ...
     async def close_attempt(self, attempt_id: str) -> None: ...
@@ -42,7 +43,7 @@ class RemoteAttemptKeys:
     store.
     """
 
-    url = None
+    urls: Sequence[str] = ()
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -60,7 +61,7 @@ class IssuedAttemptKeys:
     :meth:`open_attempt`.
     """
 
-    url = None
+    urls: Sequence[str] = ()
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
@@ -107,27 +108,36 @@ def attempt_keys_from_env() -> RemoteAttemptKeys | None:
 def with_attempt_key(
     resources: Mapping[str, Resource], attempt_keys: AttemptKeys | None, info: AttemptInfo
 ) -> tuple[dict[str, Resource], str | None, str | None]:
-    """Return the resources with the attempt's key in them, the key, and the gateway's URL. Raise
-    :class:`CannotRun` if an endpoint needs a key and ``attempt_keys`` is ``None``, or if the endpoints belong
-    to several gateways.
+    """Return the resources with the attempt's key and its gateway in them, the key, and the gateway's URL: of
+    the gateways of a run, the one that ranks first for the attempt. Raise :class:`CannotRun` if an endpoint
+    needs a key and ``attempt_keys`` is ``None``, or if the endpoints belong to the gateways of several runs.
     """
+    own = tuple(attempt_keys.urls) if attempt_keys is not None else ()
     ours = {
         name: r
         for name, r in resources.items()
-        if isinstance(r, LLM)
-        and (r.api_key == CONTEXT_KEY or (attempt_keys is not None and r.endpoint == attempt_keys.url))
+        if isinstance(r, LLM) and (r.api_key == CONTEXT_KEY or r.endpoint in own)
     }
-    urls = sorted({r.endpoint.rstrip("/") for r in ours.values()})
+    runs = sorted({tuple(url.rstrip("/") for url in (r.endpoint, *r.replicas)) for r in ours.values()})
     if attempt_keys is None:
-        if urls:
+        if runs:
             raise CannotRun(
-                f"resource {next(iter(ours))!r} points at the gateway {urls[0]}, which wants a key of its "
+                f"resource {next(iter(ours))!r} points at the gateway {runs[0][0]}, which wants a key of its "
                 "run: set AGL_SECRET to the same value (at least 16 bytes) here and where the gateway runs, "
                 "or AGL_TOKEN to a token from `agl token --role runner`"
             )
         return dict(resources), None, None
-    if len(urls) > 1:
-        raise CannotRun(f"the rollout's resources point at several gateways ({', '.join(urls)}); give it one")
+    if len(runs) > 1:
+        named = ", ".join(run[0] for run in runs)
+        raise CannotRun(f"the rollout's resources point at several gateways ({named}); give it one")
     key = attempt_keys.open_attempt(info)
-    keyed: dict[str, Resource] = {n: msgspec.structs.replace(r, api_key=key) for n, r in ours.items()}
-    return {**resources, **keyed}, key, urls[0] if urls else attempt_keys.url
+    url = gateway_of(info.attempt_id, runs[0] if runs else own)
+    keyed: dict[str, Resource] = {
+        name: msgspec.structs.replace(r, api_key=key, endpoint=url, replicas=[]) for name, r in ours.items()
+    }
+    return {**resources, **keyed}, key, url
+
+
+def gateway_of(attempt_id: str, urls: Sequence[str]) -> str | None:
+    """Return the gateway that serves an attempt; ``None`` if there is none."""
+    return urls[ranking(attempt_id, tuple(urls))[0]] if urls else None

@@ -57,6 +57,7 @@ class RunFields(TypedDict, total=False):
     options: Mapping[str, Any] | None
     listen: str | None
     advertise: str | None
+    gateways: int
     over_length: Literal["error", "drop", "truncate"]
     reserve: int
     max_len: int | None

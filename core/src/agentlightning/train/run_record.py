@@ -68,6 +68,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
             "policy": config.served.summary(),
             "driver": backend.driver,
             "gateway": context.gateway.url,
+            **({"gateways": list(urls)} if len(urls := context.gateway.urls) > 1 else {}),
             "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
         },
         "recipe": recipe.model_dump(),

@@ -12,7 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
+from agentlightning.gateway import SamplingPolicy, Upstream
+from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
 from agentlightning.train.policies import POLICY, Policies, route
@@ -26,7 +27,7 @@ SHARED_OPTIONS = ("save_every", "deterministic")
 
 
 async def serve(
-    config: RunConfig, recipe: Recipe, plugins: Plugins, gateway: Gateway, stack: AsyncExitStack
+    config: RunConfig, recipe: Recipe, plugins: Plugins, gateway: RunGateway, stack: AsyncExitStack
 ) -> Driver | MultiPolicyDriver | None:
     """Start the engines of the run's policies and open the routes to them; ``stack`` closes the engines.
 
@@ -96,7 +97,7 @@ def _size(config: Any, name: str) -> int | None:
 async def serve_scripted(
     headroom: Mapping[str, Callable[..., Any]],
     tasks: Sequence[Any],
-    gateway: Gateway,
+    gateway: RunGateway,
     stack: AsyncExitStack,
     taken: Sequence[str] = (),
 ) -> None:

@@ -7,7 +7,7 @@ engine → runner.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,7 @@ from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
 from agentlightning.decorator.agents import as_agent
-from agentlightning.gateway import Gateway
-from agentlightning.keys import Keys
+from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
@@ -34,14 +33,14 @@ from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.callbacks import make_callbacks
+from agentlightning.train.gateways import open_gateway
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
-from agentlightning.train.spending import spending_of
-from agentlightning.types import Call, Recipe, Resource, UsageError
+from agentlightning.types import Recipe, Resource, UsageError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -107,6 +106,7 @@ class TrainingSession:
                 resumed=run.resumed,
             )
             run.started = True
+            gateway.moved = context.publish
             try:
                 self._start_runner(context, agent, remote, stack)
                 yield context
@@ -141,24 +141,14 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> Gateway:
+    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
         config = self.config
         calls = config.routed_agent
         if self.adapter is not None and isinstance(config.training.algorithm, str | Recipe):
             calls = calls.model_copy(update={"select": selection(self.adapter, calls.select)})
-        gateway = Gateway(
-            store,
-            Keys.from_env(),
-            config.gateway,
-            calls,
-            on_call=_call_recorded(plugins),
-            spending=spending_of(config),
-        )
-        stack.push_async_callback(gateway.stop)
-        await gateway.start()
-        return gateway
+        return await open_gateway(config, calls, store, plugins, stack)
 
-    async def _driver(self, gateway: Gateway, stack: AsyncExitStack) -> Any:
+    async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
         policies = self.config.served
         if policies.named and (clash := sorted({*self.initial_resources} & {*policies.names})):
             raise UsageError(f"initial_resources: {clash[0]!r} is the name of a policy; choose another")
@@ -169,7 +159,9 @@ class TrainingSession:
             )
         return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
 
-    def _remote_runner(self, store: Store, gateway: Gateway, run_id: str, agent: Any) -> RemoteRunner | None:
+    def _remote_runner(
+        self, store: Store, gateway: RunGateway, run_id: str, agent: Any
+    ) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
         if self.config.runner is None:
             return None
@@ -204,10 +196,3 @@ class TrainingSession:
             hooked.runner = runner
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
-
-
-def _call_recorded(plugins: Plugins) -> Callable[[Call], None] | None:
-    """Return the hook of recorded calls, ``None`` if no plugin listens: the gateway then skips it."""
-    if not plugins.has_listeners("agl_call_recorded"):
-        return None
-    return lambda call: plugins.notify("agl_call_recorded", call=call)

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 from agentlightning.compat.v0.stores.v03_store import plain_store
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.admission.attempts import AttemptInfo
+from agentlightning.gateway.base import RunGateway
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
@@ -58,7 +59,7 @@ class LLMProxy:
         self.port, self.host = port or 0, host or "127.0.0.1"
         self.model_list: list[Mapping[str, Any]] = []
         self.store = store
-        self._gateway: Gateway | None = None
+        self._gateway: RunGateway | None = None
         self._own = False
         self.update_model_list(model_list or [])
 
@@ -77,7 +78,7 @@ class LLMProxy:
         """Set the store of the next :meth:`start`."""
         self.store = store
 
-    def attach(self, gateway: Gateway) -> None:
+    def attach(self, gateway: RunGateway) -> None:
         """Serve the models from the gateway of a run, which starts and stops it."""
         self._gateway, self._own = gateway, False
         for model in self.model_list:
@@ -139,7 +140,7 @@ class LLMProxy:
             "sampling_parameters": dict(sampling_parameters or {}),
         }
         if rollout_id is None or attempt_id is None:
-            return ProxyLLM(api_key=CONTEXT_KEY, **common)
+            return ProxyLLM(api_key=CONTEXT_KEY, replicas=list(self._gateway.urls[1:]), **common)
         info = AttemptInfo(rollout_id=rollout_id, attempt_id=attempt_id)
         return LLM(api_key=self._gateway.open_attempt(info), **common)
 

@@ -126,6 +126,7 @@ class OpenAttempts:
         self._open: dict[str, OpenAttempt] = {}
         self._loaded: dict[str, OpenAttempt] = {}
         self._loading: dict[str, asyncio.Task[OpenAttempt]] = {}
+        self._expected: dict[str, AttemptInfo] = {}
 
     def __len__(self) -> int:
         return len(self._open) + len(self._loaded)
@@ -134,10 +135,20 @@ class OpenAttempts:
         """Let an attempt call, and return its key."""
         if info.attempt_id in self._open:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
-        selects = self._selects if info.select is None else selector(info.select)
-        info = info if info.policies else msgspec.structs.replace(info, policies=self._policies)
+        info, selects = self._completed(info)
         self._open[info.attempt_id] = self._attempt(info, selects)
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
+
+    def expect(self, info: AttemptInfo) -> None:
+        """Take the facts about an attempt that another process has opened, for when its key is first seen."""
+        self._expected[info.attempt_id] = info
+        if (known := self._loaded.get(info.attempt_id)) is not None:
+            known.info, known.selects = self._completed(info)
+
+    def _completed(self, info: AttemptInfo) -> tuple[AttemptInfo, Callable[[Tags], bool]]:
+        """The facts, with the gateway's own policies and selection where they name none."""
+        selects = self._selects if info.select is None else selector(info.select)
+        return info if info.policies else msgspec.structs.replace(info, policies=self._policies), selects
 
     def _attempt(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> OpenAttempt:
         history = History(self._store, info.rollout_id, info.attempt_id)
@@ -157,6 +168,7 @@ class OpenAttempts:
         the attempt.
         """
         self._keys.revoke(attempt_id)
+        self._expected.pop(attempt_id, None)
         attempt = self._open.get(attempt_id) or self._loaded.get(attempt_id)
         if attempt is None:
             return
@@ -214,9 +226,9 @@ class OpenAttempts:
         except RequestRefused:
             raise ended(claims) from None
         policies = _string_map(rollout.metadata.get("policies")) or self._policies
-        info = AttemptInfo.of(rollout, attempt, policies)
+        told = self._expected.get(claims.attempt_id) or AttemptInfo.of(rollout, attempt, policies)
         sequence = 1 + max((c.sequence for c in calls), default=-1)
-        found = self._attempt(info, self._selects, sequence)
+        found = self._attempt(*self._completed(told), sequence)
         for call in calls:
             if "api" in call.edited and call.response:
                 found.remember_arguments(

@@ -110,6 +110,11 @@ class StoreClient(Store):
         """Whether the token is one of a role (``agl token``), or derived."""
         return self._token is not None and self._token.startswith(ROLE_TOKEN)
 
+    @property
+    def given_token(self) -> str | None:
+        """The token that was given; ``None``: it is derived from ``AGL_SECRET``, or there is none."""
+        return None if self._derives else self._token
+
     def act_as(self, role: Role) -> None:
         """Use the least token for what follows: that of ``role``, if the token is derived from
         ``AGL_SECRET``. A token that was given stays. Call it before the first request.
