@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/openenv -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -49,7 +49,7 @@ werewolf: .venv/werewolf ## wolves learn against a scripted town, 1,000 games be
 	@PYTHONPATH=examples $(PY) -m werewolf.demo $(foreach s,$(SET),--set $(s))
 
 drills: .venv/test ## kill -9 over store, gateways, runners, trainer and PostgreSQL, on both databases (KILLS=200 SEED=1); the last line is JSON
-	@python=$$($(PYTHON) scripts/environment postgres) && $(PY) tests/drills/all.py --kills $(or $(KILLS),200) --seed $(or $(SEED),1) --postgres-python "$$python"
+	@$(PY) tests/drills/all.py --kills $(or $(KILLS),200) --seed $(or $(SEED),1) --postgres-python "$(PY)"
 
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
@@ -126,6 +126,9 @@ test-verifiers: ## environments of verifiers as dataset, agent and reward, in th
 
 test-openenv: ## environments of OpenEnv as dataset, agent and reward, in their environment; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" tests/plugins/openenv >&2 && "$$python" bench/trained_programs.py openenv
+
+test-postgres: .venv/test ## the store in PostgreSQL: contract, state machine, kill -9 of server and writers (KILLS=12); the last line is JSON
+	@PYTHONPATH=tests $(PY) bench/postgres.py --kills $(or $(KILLS),12)
 
 test-import: ## traces of other tools, written by their libraries and read back; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment imports) && "$$python" -m pytest -q -m "" tests/core/history/importing >&2 && "$$python" bench/importing.py

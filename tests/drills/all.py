@@ -11,7 +11,7 @@ The parts run one after the other, each in processes of its own:
 
     python tests/drills/all.py [--kills 200] [--seed 1] [--postgres-python PYTHON]
 
-``--postgres-python``: an interpreter with agl-postgres and a server (``scripts/environment postgres``);
+``--postgres-python``: an interpreter with agl-postgres and a server (the extra ``test`` has both);
 without it nothing runs over PostgreSQL, and the drill fails. The last line is one JSON object; exit
 status 1 where something was lost, doubled or given away, where fewer processes were killed than asked for, or
 where a role was never hit.

@@ -346,6 +346,8 @@ class StoreSpec:
 
     scheme: str
     factory: Callable[[str], Any]
+    reader: Callable[[str], Any] | None = None
+    """Opens a store that is only read; ``None``: as any other."""
 
 
 @dataclass(frozen=True, slots=True)

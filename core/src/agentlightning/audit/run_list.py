@@ -12,6 +12,7 @@ from typing import Any
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL, opened
 from agentlightning.plugins.manager import Plugins
+from agentlightning.store.places import without_password
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
@@ -60,7 +61,7 @@ async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = Non
                 pairs = zip(infos, steps, strict=True)
                 lines += [summarise(info, reports, store, place) for info, reports in pairs]
         except (UsageError, OSError, ValueError) as error:
-            name = place.folder.name if place.folder else place.store
+            name = place.folder.name if place.folder else without_password(place.store)
             lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
     return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
 

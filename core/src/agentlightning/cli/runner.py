@@ -111,13 +111,14 @@ async def _run(options: RunnerOptions) -> int:
     """Run one worker in this process, or several as processes of their own, and return the exit status."""
     from agentlightning.runner.status_line import StatusLine
     from agentlightning.runner.supervisor import Supervisor
+    from agentlightning.store.places import without_password
 
     if options.workers > 1:
         if options.rollout or options.worker_id:
             raise UsageError("--rollout and --worker-id are for one runner: leave --workers out")
         _require_server(options)
     place = options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"
-    with StatusLine(str(place), options.workers) as line:
+    with StatusLine(without_password(place), options.workers) as line:
         if options.workers == 1:
             return await _serve(options, line.show)
         return await Supervisor(_supervised, options, options.workers, line.show).run()

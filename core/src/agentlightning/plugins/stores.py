@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from agentlightning.plugins import manager
+from agentlightning.plugins.suite import install_line
 from agentlightning.store.base import Store, StoreError
 
 
@@ -13,11 +14,11 @@ def open_store(
     place: str | Path | None = None, *, read_only: bool = False, plugins: manager.Plugins | None = None
 ) -> Store:
     """Open the store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
-    (``sqlite:///…`` and ``http(s)://…`` are built in).
+    (``sqlite:///…`` and ``http(s)://…`` are built in; ``postgresql://…`` comes with agl-postgres).
 
     One process writes a file; a second writer is refused with an error that names the first. ``read_only``:
-    read a file, also while another process writes it; a store behind another URL is opened as usual. The
-    token of an HTTP store is read from ``AGL_TOKEN``.
+    read a file, also while another process writes it, or a database. The token of an HTTP store is read from
+    ``AGL_TOKEN``.
 
     ``place=None`` means ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins`` registers the
     schemes; the default is the process's own plugins.
@@ -33,8 +34,12 @@ def open_store(
     stores = (plugins or manager.load()).stores
     if scheme not in stores:
         known = ", ".join(f"{name}://" for name in sorted(stores))
+        line = install_line("store", scheme)
+        how = f"; to install it, in a checkout: {line}" if line else ""
         raise StoreError(
             f"no store is registered for {scheme}://; give a file, a folder, :memory:, or a URL of {known}"
+            + how
         )
-    store: Store = stores[scheme].factory(text)
+    spec = stores[scheme]
+    store: Store = (spec.reader or spec.factory)(text) if read_only else spec.factory(text)
     return store

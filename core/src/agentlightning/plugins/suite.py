@@ -24,6 +24,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+    "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
     "command": {
         "dashboard": ("./core", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),

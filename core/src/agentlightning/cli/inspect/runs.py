@@ -15,6 +15,7 @@ from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agentlightning.audit.run_list import RunSummary, list_runs
 from agentlightning.cli.inspect import JsonLines
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
+from agentlightning.store.places import without_password
 
 _WIDE = 130
 """Columns of the table where stdout is no terminal."""
@@ -79,7 +80,9 @@ async def _list(place: str | None) -> list[RunSummary]:
 def _where(line: RunSummary) -> str:
     """Return arguments with which commands find the run again: its store too where it is not in runs/."""
     store = Path(line.store)
-    return line.run if store.parent.parent == RUNS_FOLDER else f"{line.store} --run {line.run}"
+    return (
+        line.run if store.parent.parent == RUNS_FOLDER else f"{without_password(line.store)} --run {line.run}"
+    )
 
 
 def table(lines: list[RunSummary]) -> Table:

@@ -57,7 +57,11 @@ class LoopWatch:
         lost = min(now - before for now, before in zip(self._seen, seen, strict=True))
         late = lost - TICK_SECONDS
         if late > TICK_SECONDS:
-            self.stalls.append((self._seen[1] - late, self._seen[1]))
+            self.note(self._seen[1] - late, self._seen[1])
+
+    def note(self, begin: float, end: float) -> None:
+        """Note a stall, by the store's clock."""
+        self.stalls.append((begin, end))
         if len(self.stalls) > _MAX_STALLS:
             (a, b), (c, d), *rest = self.stalls
             self.stalls = [(c - (b - a), d), *rest]

@@ -39,20 +39,28 @@ class _Compiler(SQLiteCompiler):
 
 _SQLITE = sqlite.dialect(paramstyle="named")
 _SQLITE.statement_compiler = _Compiler
-_compiled: WeakKeyDictionary[Executable, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
-def statement_of(source: Executable) -> tuple[str, dict[str, Any]]:
-    """Compile a statement for SQLite, once. Return its text with ``:name`` parameters, and the values of its
-    constant parameters.
-    """
-    found = _compiled.get(source)
-    if found is None:
-        compiled = compile_for(_SQLITE, source)
-        required = {name for name, bind in compiled.binds.items() if bind.required}
-        constants = {name: value for name, value in compiled.params.items() if name not in required}
-        found = _compiled[source] = (str(compiled), constants)
-    return found
+class Statements:
+    """Compiles statements for one dialect, each once."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._compiled: WeakKeyDictionary[Executable, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
+
+    def __call__(self, source: Executable) -> tuple[str, dict[str, Any]]:
+        """Return a statement's text with named parameters, and the values of its constant parameters."""
+        found = self._compiled.get(source)
+        if found is None:
+            compiled = compile_for(self._dialect, source)
+            required = {name for name, bind in compiled.binds.items() if bind.required}
+            constants = {name: value for name, value in compiled.params.items() if name not in required}
+            found = self._compiled[source] = (str(compiled), constants)
+        return found
+
+
+statement_of = Statements(_SQLITE)
+"""For SQLite, with ``:name`` parameters."""
 
 
 def compile_for(dialect: Dialect, source: Any) -> SQLCompiler:
