@@ -18,7 +18,7 @@ import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
-FIRST = {"index.md": "README.md", "index.zh.md": "README.zh.md"}
+FIRST = {"index.md": "README.md", "index.zh.md": "README.zh.md", "security.md": "SECURITY.md"}
 """Page → the file of the repository that it is."""
 SHOWN_AS = {source: page for page, source in FIRST.items()}
 FENCE = re.compile(r"(^```.*?^```\n)", re.M | re.S)
@@ -59,6 +59,8 @@ def _links(text: str, page: Any, files: Files, first: bool) -> str:
         if files.get_file_from_path(_joined(here, place)) is not None:
             return found.group(0)
         target = place if first else _from_docs(here, place)
+        if target in SHOWN_AS:
+            return f"{image}[{label}]({SHOWN_AS[target]}{anchor})"
         if not (ROOT / target).exists():
             return found.group(0)  # MkDocs says that it is broken
         return label if label.strip("`") in target else f"{label} (`{target}`)"

@@ -16,6 +16,8 @@ import catalogues  # noqa: E402
 import reference  # noqa: E402
 import snippets  # noqa: E402
 
+FIRST = {"index.md", "index.zh.md", "security.md"}
+"""Pages that are files of the repository's root."""
 PAGE = ROOT / "docs" / "page.md"
 
 
@@ -122,7 +124,7 @@ def test_every_page_stands_in_the_navigation() -> None:
     class Loader(yaml.SafeLoader): ...
 
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
-    listed = set(places(nav)) - {"index.md", "index.zh.md", *reference.PAGES}
+    listed = set(places(nav)) - {*FIRST, *reference.PAGES}
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 

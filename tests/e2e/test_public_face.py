@@ -664,7 +664,7 @@ def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
     assert trainer.options == {"lr": 1e-6}
 
 
-# ------------------------------------------------------------------------------------------ later work
+# -------------------------------------------------------------------------------------- prompt search
 @pytest.mark.plugins
 def test_prompt_optimisation_takes_the_arguments_of_v03() -> None:
     from openai import AsyncOpenAI
@@ -678,8 +678,3 @@ def test_prompt_optimisation_takes_the_arguments_of_v03() -> None:
     assert (algorithm.critic.model, algorithm.editor.model) == ("m1", "m2")
     assert algorithm.critic.endpoint == "http://127.0.0.1:9/v1"
     assert (algorithm.beam_width, algorithm.branch_factor, algorithm.beam_rounds) == (2, 2, 2)
-
-
-def test_the_tutorial_of_a_custom_algorithm() -> None:
-    script = REPOSITORY / "examples" / "apo" / "apo_custom_algorithm.py"
-    assert "algo" in script.read_text() and "runner" in script.read_text()

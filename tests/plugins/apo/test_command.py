@@ -39,10 +39,15 @@ def test_candidates_and_their_ancestors(world_in_a_thread: World) -> None:
 
 
 @pytest.mark.plugins
-def test_a_finished_search_is_verified(world_in_a_thread: World) -> None:
+def test_a_finished_search_is_verified_and_its_prompt_exported(world_in_a_thread: World) -> None:
     from agentlightning.cli import app
 
     world = world_in_a_thread
     asyncio.run(world.fit(APO(critic=world.critic, **SMALL)))
     found = CliRunner().invoke(app(["verify"]), ["verify", str(world.folder / "search")])
     assert found.exit_code == 0, found.output
+    target = world.folder / "best.txt"
+    CliRunner().invoke(
+        app(["export"]), ["export", str(world.folder / "search"), str(target)], catch_exceptions=False
+    )
+    assert target.read_text().startswith(FIRST) and target.read_text() != FIRST

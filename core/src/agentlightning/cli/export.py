@@ -1,37 +1,52 @@
-"""``agl export``: a run's policy as a model folder with a card."""
+"""``agl export``: a run's policy as a model folder with a card, or the prompts that it found as files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agentlightning.cli.view import print_json
+from agentlightning.types import UsageError
 
 
 def register(app: typer.Typer) -> None:
     @app.command("export")
     def export(
         what: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder, or a model folder.")],
-        folder: Annotated[Path, typer.Argument(help="The new folder.")],
+        folder: Annotated[Path, typer.Argument(help="The new folder; of one prompt, also a new .txt file.")],
         step: Annotated[int | None, typer.Option(help="Take the checkpoint of this step.")] = None,
         best: Annotated[
             bool, typer.Option("--best", help="Take the policy with the best held-out reward.")
         ] = False,
         policy: Annotated[str | None, typer.Option(help="Which policy, in a run with several.")] = None,
+        prompts: Annotated[
+            bool, typer.Option("--prompts", help="Of a run that trained a policy too: its prompts.")
+        ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
-        """Export a trained policy in Hugging Face layout, with a card that names its run.
+        """Export a trained policy in Hugging Face layout, or the prompts of a search as text files.
 
-        The last line of stdout is the folder. transformers, vLLM and `agl serve` load it.
+        A card beside them names the run. The last line of stdout is what was written. transformers, vLLM and
+        `agl serve` load a policy's folder.
         """
-        from agentlightning.train.trained_policy import export as copy_policy, find_policy
+        from agentlightning.train.exported_prompts import export_prompts, find_prompts
+        from agentlightning.train.trained_policy import export as copy_policy, find_policy, holds_policy
 
-        found = find_policy(what, step=step, name=policy, best=best)
-        written = copy_policy(found, folder)
-        if as_json:
+        texts = find_prompts(what) if prompts or (step is None and policy is None and not best) else None
+        if prompts and texts is None:
+            raise UsageError(f"{what} has no prompts: no search has ended in it")
+        told: dict[str, Any]
+        if texts is not None and (prompts or not holds_policy(what)):
+            written = export_prompts(texts, folder)
+            told = {"folder": str(written), "run": texts.run.name, "prompts": list(texts.texts)}
+        else:
+            found = find_policy(what, step=step, name=policy, best=best)
+            written = copy_policy(found, folder)
             run = found.run and found.run.name
-            print_json({"folder": str(written), "run": run, "step": found.step, "policy": found.name})
+            told = {"folder": str(written), "run": run, "step": found.step, "policy": found.name}
+        if as_json:
+            print_json(told)
         else:
             print(written)

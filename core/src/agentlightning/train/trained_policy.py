@@ -69,6 +69,12 @@ def find_policy(
     return _choose(run, _best(run) if best else _policies(run), step, name)
 
 
+def holds_policy(what: str) -> bool:
+    """Return whether a run has written a policy. Raise :class:`.NoSuchRun`."""
+    run = find_run(what).folder
+    return run is not None and bool(_policies(run))
+
+
 def _best(run: Path) -> list[TrainedPolicy]:
     """Return the policies of the evaluation with the best held-out reward."""
     record = read_best(run)
