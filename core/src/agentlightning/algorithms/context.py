@@ -59,6 +59,8 @@ class Context:
     seed: int
     train: Dataset = ()
     val: Dataset = ()
+    sets: dict[str, Dataset] = field(default_factory=dict)
+    """Named evaluation sets."""
     policy: str = "policy"
     """Model name under which agents ask for their policy."""
     named: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from agentlightning.algorithms.best_policy import BestPolicy
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.curriculum.steps import open_curriculum
+from agentlightning.algorithms.evaluation_sets import NamedSets, scores
 from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
@@ -63,9 +64,7 @@ class RL:
             raise ValueError("RL needs a driver; name one with backend.driver")
         job = await self.make_job(context)
         spent = context.spending.spent
-        before = await job.measure("before")
-        if not job.first_step:
-            await job.keep_if_best(0, before)
+        before = await job.look("before", None if job.first_step else 0)
         sampled_before = await job.measure_sampled("before-sampled")
         context.spending.keep_back(spent)
         await job.show_headroom(before)
@@ -79,16 +78,16 @@ class RL:
             await job.end()
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
-        after = await measure_if_affordable(context, job.measure, "after")
-        await job.keep_if_best(job.steps, after)
+        after = await measure_if_affordable(context, partial(job.look, step=job.steps), "after")
         sampled_after = await job.measure_sampled("after-sampled") if after else None
         return {
             "recipe": self.recipe.model_dump(),
             "steps": job.steps,
             **({"ended": job.ended} if job.ended else {}),
             **({"best": job.best} if job.best else {}),
-            **_scores("before", before),
-            **_scores("after", after),
+            **scores("before", before),
+            **scores("after", after),
+            **job.sets.summary(),
             "sampled_before": sampled_before and sampled_before.reward,
             "sampled_after": sampled_after and sampled_after.reward,
             "eval_tasks": before.n if before else 0,
@@ -108,14 +107,6 @@ class RL:
         return RLJob(context, self)
 
 
-def _scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Return the reward and interval of an evaluation, under the summary's names."""
-    return {
-        f"reward_{when}": evaluation.reward if evaluation else None,
-        f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
-    }
-
-
 class RLJob:
     """A training run, as the driver gets it (:class:`agentlightning.specs.Job`)."""
 
@@ -133,6 +124,7 @@ class RLJob:
         self.headroom: dict[str, float] = {}
         self.totals = Totals()
         self._best = BestPolicy(context.folder) if training.keep_best else None
+        self.sets = NamedSets(context)
         self.ended: str | None = None
         """Why training ended before its last step."""
         self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
@@ -331,18 +323,26 @@ class RLJob:
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
-        evaluation = await self.measure(f"step-{step + 1}")
+        evaluation = await self.look(f"step-{step + 1}", step + 1)
         if evaluation is not None:
-            await self.keep_if_best(step + 1, evaluation)
             self._end_if_asked(step + 1, evaluation)
         return evaluation
 
-    async def keep_if_best(self, step: int, evaluation: Evaluation | None) -> None:
+    async def look(self, when: str, step: int | None) -> Evaluation | None:
+        """Evaluate on the held-out tasks and on each named set; keep the policy of ``step`` steps if best."""
+        found, sets = await self.measure(when), await self.sets.measure(when)
+        by = self.training.keep_best
+        if step is not None:
+            await self._keep_if_best(step, sets.get(by) if isinstance(by, str) else found)
+        return found
+
+    async def _keep_if_best(self, step: int, evaluation: Evaluation | None) -> None:
         """Keep the present policy, of ``step`` finished steps, if its evaluation is the best so far."""
         if self._best is None or evaluation is None or self.context.driver is None:
             return
         if await self._best.consider(step, evaluation, self.context.driver):
-            self.context.say(f"best held-out reward so far: {evaluation.reward:.3f}, after step {step}; kept")
+            what = f"{evaluation.reward:.3f} ({evaluation.name})"
+            self.context.say(f"best held-out reward so far: {what}, after step {step}; kept")
 
     def _end_if_asked(self, step: int, evaluation: Evaluation) -> None:
         """End training after ``step`` finished steps if a plugin gives a reason."""

@@ -17,6 +17,7 @@ from agentlightning.train.fields import from_fields
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.trained_policy import find_policy
+from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import missing_policy_message
 
@@ -38,18 +39,28 @@ def register(app: typer.Typer) -> None:
             int, typer.Option(min=1, help="Rollouts of each task, sampled: pass@k for k up to this many.")
         ] = 1,
         seed: Annotated[int | None, typer.Option(help="Instead of training.seed.")] = None,
+        on: Annotated[
+            list[str] | None,
+            typer.Option(help="A set of evaluation.sets instead of environment.val; again for more."),
+        ] = None,
         sets: Sets = None,
         as_json: AlwaysJson = False,
     ) -> None:
-        """Print the mean reward on the held-out tasks with its 95 % interval, with --samples also pass@k. The
-        last line of stdout is one JSON object.
+        """Print the mean reward on the held-out tasks, with --on on each named set, with its 95 % interval;
+        with --samples also pass@k. The last line of stdout is one JSON object.
         """
         folders = {name: _folder(folder) for name, folder in map(_named, policy or ())}
         only = folders.pop("", None)
         loaded = read(config, sets, backend__policy=only, training__seed=seed, training__steps=0)
         trainer, agent, _, tasks = configure(_point(loaded, folders))
         greedy = not sampled and samples == 1
-        last_line(asyncio.run(_evaluate(trainer, agent, tasks[:limit] if limit else tasks, greedy, samples)))
+        if unknown := [name for name in on or () if name not in trainer.config.evaluation.sets]:
+            known = ", ".join(trainer.config.evaluation.sets) or "it has none"
+            raise ConfigError(
+                f"--on {unknown[0]}: the configuration has no such set; evaluation.sets: {known}"
+            )
+        held_out = tasks[:limit] if limit else tasks
+        last_line(asyncio.run(_evaluate(trainer, agent, held_out, greedy, samples, limit, on or ())))
 
 
 def _named(given: str) -> tuple[str, str]:
@@ -86,30 +97,47 @@ def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
 
 
 async def _evaluate(
-    trainer: Any, agent: Any, tasks: Sequence[Any], greedy: bool, samples: int
+    trainer: Any,
+    agent: Any,
+    tasks: Sequence[Any],
+    greedy: bool,
+    samples: int,
+    limit: int | None = None,
+    on: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Evaluate, end the run's record with what was found, and return it."""
-    async with trainer.session(agent, (), tasks) as context:
-        evaluation = await context.evaluate(tasks, name="eval", greedy=greedy, samples=samples)
-        found = {
-            "reward": evaluation.reward,
-            "ci": evaluation.ci and list(evaluation.ci),
-            "n": evaluation.n,
-            "failed": evaluation.failed,
-            "greedy": greedy,
-            "calls_made": evaluation.metrics["calls_made"],
-            "calls_exact": evaluation.metrics["calls_exact"],
-            "seconds": round(evaluation.seconds, 2),
-            **{name: value for name, value in evaluation.metrics.items() if name.startswith("pass@")},
+    """Evaluate on ``tasks``, or on the sets ``on``; end the run's record with the figures; return them."""
+    async with trainer.session(agent, (), () if on else tasks) as context:
+        chosen = {f"eval/{name}": context.sets[name][:limit] for name in on} or {"eval": tasks}
+        made = {
+            name: await context.evaluate(these, name=name, greedy=greedy, samples=samples)
+            for name, these in chosen.items()
         }
+        found = {name.removeprefix("eval/"): _figures(one, greedy) for name, one in made.items()}
+        result = {"sets": found} if on else found["eval"]
+        seconds = sum(one.seconds for one in made.values())
         summary: dict[str, Any] = {
             "run_id": context.run_id,
             "seed": context.seed,
-            "evaluation": found,
-            "total_seconds": round(evaluation.seconds, 3),
+            "evaluation": result,
+            "total_seconds": round(seconds, 3),
             "accounts": await context.accounts(),
         }
         summary["chain"] = await context.journal.end(summary, None)
         await context.store.update_run(context.run_id, {"summary": summary})
         context.plugins.notify("agl_run_finished", summary=summary)
-        return {**found, "run_id": context.run_id}
+        return {**result, "run_id": context.run_id}
+
+
+def _figures(evaluation: Evaluation, greedy: bool) -> dict[str, Any]:
+    """Return what is printed of an evaluation."""
+    return {
+        "reward": evaluation.reward,
+        "ci": evaluation.ci and list(evaluation.ci),
+        "n": evaluation.n,
+        "failed": evaluation.failed,
+        "greedy": greedy,
+        "calls_made": evaluation.metrics["calls_made"],
+        "calls_exact": evaluation.metrics["calls_exact"],
+        "seconds": round(evaluation.seconds, 2),
+        **{name: value for name, value in evaluation.metrics.items() if name.startswith("pass@")},
+    }

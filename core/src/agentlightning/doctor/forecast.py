@@ -21,6 +21,8 @@ class Workload:
     rollouts: int
     """Rollouts per step."""
     held_out: int
+    in_sets: int = field(default=0, kw_only=True)
+    """Tasks of the named evaluation sets, together."""
     evaluate_every: int = 0
     evaluate_sampled: bool = True
     scripted: int = 0
@@ -36,7 +38,7 @@ class Workload:
         and the scheduled evaluations.
         """
         between = max(0, (self.steps - 1) // self.evaluate_every) if self.evaluate_every else 0
-        return ((4 if self.evaluate_sampled else 2) + between) * self.held_out
+        return ((4 if self.evaluate_sampled else 2) + between) * self.held_out + (2 + between) * self.in_sets
 
 
 @dataclass(frozen=True, slots=True)

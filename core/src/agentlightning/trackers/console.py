@@ -297,7 +297,9 @@ def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:
     table = Table(title="held-out tasks", title_justify="left")
     for column in ("", "tasks", "reward", "95 % interval", "failed"):
         table.add_column(column, justify="left" if not column else "right")
-    for how, suffix in (("greedy", ""), ("sampled", "-sampled")):
+    sets = [name.removeprefix("before/") for name in evaluations if name.startswith("before/")]
+    kinds = [("greedy", ""), ("sampled", "-sampled"), *((f"on {name}", f"/{name}") for name in sets)]
+    for how, suffix in kinds:
         pair = [(when, evaluations.get(when + suffix)) for when in ("before", "after")]
         for when, e in pair:
             if e is not None:

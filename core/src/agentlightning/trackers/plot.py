@@ -43,6 +43,8 @@ class PlotTracker(RewardHistory):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Note an evaluation of the run's own schedule. Its name gives the number of steps before it."""
+        if "/" in evaluation.name:  # of a named set
+            return
         kind, _, number = evaluation.name.partition("-")
         if kind == "step" or evaluation.name in ("before", "after"):
             last = 0 if kind == "before" else len(self.rewards)

@@ -56,6 +56,11 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
                 f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
                 "rollouts itself: drop it"
             )
+    if config.evaluation.sets:
+        raise UsageError(
+            "evaluation.sets: only training with a recipe evaluates on them; an algorithm of your own makes "
+            "its evaluations itself: drop them, and score its policy with `agl eval --on`"
+        )
     if isinstance(algorithm, str):
         known: dict[str, Any] = {**plugins.recipes, **plugins.algorithms}
         spec = pick(known, "recipe or algorithm", algorithm)

@@ -74,6 +74,10 @@ def with_objects(config: RunConfig) -> RunConfig:
                 import_target(one, f"callbacks[{index}]") if isinstance(one, str) else one
                 for index, one in enumerate(config.callbacks)
             ],
+            "sets": {
+                name: evaluation_set(one, config, f"evaluation.sets.{name}")
+                for name, one in config.evaluation.sets.items()
+            },
             "output": config.path(config.output),
             "store": config.store_location(),
         },
@@ -180,6 +184,21 @@ def import_target(target: str, key: str) -> Any:
         except AttributeError:
             raise ConfigError(f"{key}: module {module!r} has no {name!r}") from None
     return found
+
+
+def evaluation_set(given: Any, config: RunConfig, key: str) -> Any:
+    """Return the tasks of an evaluation set, or the name of a task set as it is."""
+    if isinstance(given, str):
+        known = load_plugins().task_sets
+        if given in known:
+            return given
+        if not config.path(given).exists():
+            listed = ", ".join(known)
+            raise ConfigError(
+                f"{key}: {given!r} is neither a file ({config.path(given)}) nor a task set ({listed})"
+            )
+        given = DataSection(file=given)
+    return load_data(given, config, key) if isinstance(given, DataSection) else given
 
 
 def load_data(section: DataSection | None, config: RunConfig, key: str) -> list[Any]:

@@ -43,7 +43,7 @@ class RunFields(TypedDict, total=False):
     settings: Mapping[str, Any]
     evaluate_every: int
     evaluate_sampled: bool
-    keep_best: bool
+    keep_best: bool | str
     early_stopping: Any
     failure: Mapping[str, Any] | None
     quorum: Any
@@ -51,6 +51,7 @@ class RunFields(TypedDict, total=False):
     dynamic_sampling: int
     curriculum: str | Mapping[str, Any] | None
     headroom: Mapping[str, Callable[..., Any]] | None
+    sets: Mapping[str, Any] | None
     headroom_tasks: int
     driver: str
     policy: PolicySource | Mapping[str, PolicySource] | None

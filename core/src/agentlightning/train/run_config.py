@@ -26,6 +26,7 @@ from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (
     Choices,
     EnvironmentSection,
+    EvaluationSection,
     Objects,
     RunnerField,
     Section,
@@ -143,6 +144,7 @@ class RunConfig(Section):
     agent: AgentSection = AgentSection()
     training: TrainingSection = Field(default_factory=TrainingSection)
     environment: EnvironmentSection = EnvironmentSection()
+    evaluation: EvaluationSection = EvaluationSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
     budget: BudgetSection | None = None
@@ -183,6 +185,9 @@ class RunConfig(Section):
             first = f"async_steps = {async_steps}: which version answers a call"
             what = "quorum: which rollouts end first" if quorum else first
             raise ValueError(f"{what} depends on timing, which deterministic mode excludes")
+        if isinstance(by := self.training.keep_best, str) and by not in self.evaluation.sets:
+            known = ", ".join(self.evaluation.sets) or "there are none"
+            raise ValueError(f"training.keep_best: no evaluation set is called {by!r}; known: {known}")
         return self
 
     @property

@@ -69,11 +69,16 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
             "driver": backend.driver,
             "gateway": context.gateway.url,
             **({"gateways": list(urls)} if len(urls := context.gateway.urls) > 1 else {}),
-            "tasks": f"{len(context.train)} to train on, {len(context.val)} held out",
+            "tasks": f"{len(context.train)} to train on, {len(context.val)} held out"
+            + "".join(f", {len(tasks)} in {name}" for name, tasks in context.sets.items()),
         },
         "recipe": recipe.model_dump(),
         "failure": {kind: action.model_dump() for kind, action in training.failure.items()},
-        "data": {"train": data_digest(context.train), "val": data_digest(context.val)},
+        "data": {
+            "train": data_digest(context.train),
+            "val": data_digest(context.val),
+            **{f"sets.{name}": data_digest(tasks) for name, tasks in context.sets.items()},
+        },
         **config.served.record(),
         "driver": backend.driver,
         "note": config.note,

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.early_stopping import EarlyStop
+from agentlightning.algorithms.evaluation_sets import read_sets
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
@@ -64,6 +65,7 @@ class TrainingSession:
         """Open all parts. ``serve_policy=False``: for a user's own algorithm that trains no policy."""
         config, policies = self.config, self.config.served
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
+        sets = read_sets(config.evaluation.sets, self.plugins)
         async with AsyncExitStack() as stack:
             run = open_run_folder(
                 Path(config.output),
@@ -90,6 +92,7 @@ class TrainingSession:
                 seed=config.training.seed,
                 train=train,
                 val=val,
+                sets=sets,
                 policy=policies.model_name,
                 named=policies.names if policies.named and serve_policy else (),
                 driver=driver,

@@ -123,7 +123,15 @@ class Trainer:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # shallow: both share the objects that were given
         short._dev = False
-        short.config = from_fields({"algorithm": Baseline(tasks=tasks), "steps": 0}, self.config)
+        none = {
+            "quorum": None,
+            "async_steps": 0,
+            "dynamic_sampling": 0,
+            "curriculum": None,
+            "keep_best": False,
+        }
+        fields: dict[str, Any] = {"algorithm": Baseline(tasks=tasks), "steps": 0, "sets": {}, **none}
+        short.config = from_fields(fields, self.config)
         return short.fit(agent, train_dataset, val_dataset)
 
     async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A type says what a field accepts, and how the JSON Schema of a run's YAML file d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -14,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -170,8 +172,9 @@ class TrainingSection(Section):
     """Steps between two evaluations; 0: only before and after."""
     evaluate_sampled: bool = True
     """Whether the evaluations before and after are made a second time, with sampled answers."""
-    keep_best: bool = False
-    """Whether the policy with the best held-out reward is kept in ``<run>/best`` (``docs/callbacks.md``)."""
+    keep_best: bool | str = False
+    """Whether the policy with the best held-out reward is kept in ``<run>/best`` (``docs/callbacks.md``);
+    the name of an evaluation set: by the reward on that set."""
     early_stopping: EarlyStopping | None = None
     """When training ends before its last step: ``{patience: 3, min_delta: 0.01}``; none: never."""
     failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
@@ -204,6 +207,46 @@ class DataSection(Section):
     """Keyword arguments of ``target``."""
     limit: int | None = Field(default=None, ge=1)
     """At most this many tasks, the first ones."""
+
+
+_SET_NAME = re.compile(r"[A-Za-z][\w.-]*")
+
+
+def _set(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, Mapping):
+        try:
+            return DataSection.model_validate(value)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ValueError(wrong) from None
+    if info.context == FILE and not isinstance(value, str):
+        raise ValueError(f"give a task set, a file, or {{file: …}} or {{target: …}}, not {value!r}")
+    return value
+
+
+EvaluationSet: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_set),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "object", "additionalProperties": True}]}),
+]
+"""A task set, whose held-out tasks are taken; a file; a data section; from Python also a dataset."""
+
+
+class EvaluationSection(Section):
+    """Held-out tasks beside ``environment.val``."""
+
+    sets: dict[str, EvaluationSet] = {}
+    """Evaluation sets by name, each with its own figures: ``{easy: easy.jsonl, hard: math}``
+    (``docs/evaluation.md``)."""
+
+    @model_validator(mode="after")
+    def _names(self) -> EvaluationSection:
+        for name in self.sets:
+            if _SET_NAME.fullmatch(name) is None:
+                raise ValueError(
+                    f"sets: {name!r} is no name: a letter, then letters, digits, '_', '.' and '-'"
+                )
+        return self
 
 
 class EnvironmentSection(Section):

@@ -44,12 +44,14 @@ def evaluation_point(evaluation: Evaluation, *, finished: int, steps: int) -> Po
     it will make.
 
     The evaluations of a run's schedule are one curve, ``evaluation/*``, and those with sampled answers
-    another; an evaluation by any other name has its own.
+    another; each named set has one of its own, ``evaluation/<set>/*``, and so has an evaluation by any other
+    name.
     """
-    name = evaluation.name.removesuffix(_SAMPLED)
+    name, _, of = evaluation.name.removesuffix(_SAMPLED).partition("/")
     when, _, number = name.partition("-")
     scheduled = name in _TIMES or (when == "step" and number.isdigit())
     curve = "evaluation" if scheduled else f"evaluation-{name}"
+    curve += f"/{of}" if of else ""
     curve += "_sampled" if evaluation.name.endswith(_SAMPLED) else ""
     values = {"reward": evaluation.reward, "tasks": float(evaluation.n), "failed": float(evaluation.failed)}
     if evaluation.ci is not None:

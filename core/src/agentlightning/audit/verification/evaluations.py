@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.evaluate import summarise
+from agentlightning.algorithms.evaluation_sets import sets_summary
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.verification.chain import Chain
 from agentlightning.audit.verification.compare import input_differences
@@ -140,7 +141,17 @@ def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
         found["eval_tasks"] = before.n
     if before and after:
         found["eval_failed"] = [before.failed, after.failed]
-    return found
+    return found | _of_sets(made)
+
+
+def _of_sets(made: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Return the summary's entry of the named sets."""
+    found: dict[str, dict[str, Evaluation]] = {"before": {}, "after": {}}
+    for batch, evaluation in made.items():
+        _, when, *rest = batch.split("/")
+        if when in found and len(rest) == 2 and rest[1] == "1":
+            found[when][rest[0]] = evaluation
+    return {"sets": sets_summary(found)} if any(found.values()) else {}
 
 
 def headroom(made: Mapping[str, Evaluation], names: Iterable[str]) -> dict[str, Any]:

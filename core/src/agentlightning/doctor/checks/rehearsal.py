@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.evaluation_sets import read_sets
 from agentlightning.doctor.checks.configuration import folder_bytes
 from agentlightning.doctor.checks.environment import available_memory, nearest_existing
 from agentlightning.doctor.findings import Findings
@@ -65,6 +66,7 @@ def workload(findings: Findings) -> Workload:
         steps=trainer.steps,
         rollouts=trainer.batch_size * trainer.recipe.group_size,
         held_out=held_out,
+        in_sets=sum(map(len, read_sets(trainer.sets, trainer.plugins).values())),
         evaluate_every=trainer.evaluate_every,
         evaluate_sampled=trainer.evaluate_sampled,
         scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),

@@ -11,7 +11,7 @@ from agentlightning.audit.run import OpenRun
 from agentlightning.types import StepReport
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.drawing.chart import Chart, Point, chart
-from agl_dashboard.pages.run import CHARTS, Evaluated, evaluations_of, flat, reward_point
+from agl_dashboard.pages.run import CHARTS, Evaluated, evaluations_of, flat, held_out_points, reward_point
 from agl_dashboard.server.context import context_of
 from agl_dashboard.server.render import path, render
 
@@ -59,7 +59,7 @@ async def page(request: web.Request) -> web.Response:
 def charts(runs: Sequence[Compared]) -> list[Chart]:
     """Return the curves of all runs, a picture for each metric that any of them has."""
     rewards = [(one.name, _rewards(one.reports)) for one in runs]
-    held_out = [(one.name, _held_out(one.evaluations)) for one in runs]
+    held_out = [(one.name, held_out_points(one.evaluations)) for one in runs]
     found = [
         chart("Training reward", rewards, "with 95 % intervals of the mean", wide=True),
         chart("Held-out reward", held_out, "over versions of the policy, with 95 % intervals"),
@@ -73,10 +73,6 @@ def charts(runs: Sequence[Compared]) -> list[Chart]:
 def _rewards(reports: Sequence[StepReport]) -> list[Point]:
     first = {report.step: report for report in reversed(reports)}
     return [point for _, report in sorted(first.items()) if (point := reward_point(report)) is not None]
-
-
-def _held_out(evaluations: Sequence[Evaluated]) -> list[Point]:
-    return sorted(Point(e.step, e.reward, *(e.ci or (None, None))) for e in evaluations if e.greedy)
 
 
 def _metric(reports: Sequence[StepReport], name: str) -> list[Point]:

@@ -66,6 +66,8 @@ class Evaluated(NamedTuple):
     step: float
     greedy: bool
     """Of the policy, as it is served: not sampled, no oracle and no chance."""
+    of: str = ""
+    """The named set; empty: the held-out tasks."""
 
 
 async def page(request: web.Request) -> web.Response:
@@ -155,13 +157,24 @@ def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]
     """Return the curve of the training reward with its 95 % interval, and the held-out evaluations."""
     first = {report.step: report for report in reversed(reports)}  # the rewards belong to all policies alike
     training = [point for _, report in sorted(first.items()) if (point := reward_point(report)) is not None]
-    held_out = [Point(e.step, e.reward, *(e.ci or (None, None))) for e in evaluations if e.greedy]
+    held_out = held_out_points(evaluations)
+    sets = sorted({e.of for e in evaluations if e.of})
     return chart(
         "Reward",
-        [("training", training), ("held out", sorted(held_out))],
+        [
+            ("training", training),
+            ("held out", held_out),
+            *((f"on {name}", held_out_points(evaluations, name)) for name in sets),
+        ],
         "mean of a step's rollouts and of the evaluations, with 95 % intervals",
         wide=True,
     )
+
+
+def held_out_points(evaluations: Sequence[Evaluated], of: str = "") -> list[Point]:
+    """Return the curve of the greedy evaluations on a named set; of none: on the held-out tasks."""
+    chosen = [e for e in evaluations if e.greedy and e.of == of]
+    return sorted(Point(e.step, e.reward, *(e.ci or (None, None))) for e in chosen)
 
 
 def reward_point(report: StepReport) -> Point | None:
@@ -197,6 +210,7 @@ def evaluations_of(run: OpenRun) -> list[Evaluated]:
                 failed=int(told.get("failed", 0)),
                 step=float(version if version is not None else last),
                 greedy=name not in headroom and not name.endswith("-sampled"),
+                of=name.partition("/")[2],
             )
         )
     return sorted(found, key=lambda one: (one.step, one.name))

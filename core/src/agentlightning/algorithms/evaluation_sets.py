@@ -1,0 +1,73 @@
+"""Evaluation sets by name (``evaluation.sets``): held-out tasks beside ``environment.val``, each with its own
+figures at every evaluation of the run's schedule.
+
+The evaluation of the set ``hard`` before training is called ``before/hard``, one between ``step-10/hard``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.rollouts.datasets import read_dataset
+from agentlightning.plugins.manager import Plugins
+from agentlightning.types import Evaluation, UsageError
+
+
+def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[Any]]:
+    """Return the tasks of each set. A text names a task set, of which the held-out tasks are taken, or a
+    file; anything else is a dataset.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name, source in given.items():
+        spec = plugins.task_sets.get(source) if isinstance(source, str) else None
+        found[name] = read_dataset(source if spec is None else spec.factory().val, f"evaluation set {name!r}")
+        if not found[name]:
+            raise UsageError(f"evaluation set {name!r}: there are no tasks")
+    return found
+
+
+def scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the reward and interval of an evaluation, under the summary's names."""
+    return {
+        f"reward_{when}": evaluation.reward if evaluation else None,
+        f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
+    }
+
+
+def sets_summary(made: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, Any]:
+    """Return set → its rewards before and after, with intervals and counts, as a run's summary has them.
+    ``made``: ``before`` and ``after`` → set → evaluation.
+    """
+    before, after = made.get("before", {}), made.get("after", {})
+    return {
+        name: {
+            **scores("before", before.get(name)),
+            **scores("after", after.get(name)),
+            "tasks": (before.get(name) or after[name]).n,
+            "failed": [evaluation.failed for of in (before, after) if (evaluation := of.get(name))],
+        }
+        for name in sorted({*before, *after})
+    }
+
+
+class NamedSets:
+    """The named sets of a run, and their evaluations so far."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._made: dict[str, dict[str, Evaluation]] = {}
+        """When → set → evaluation."""
+
+    async def measure(self, when: str) -> dict[str, Evaluation]:
+        """Evaluate greedily on each set; ``when``: ``before``, ``step-10``, ``after``."""
+        self._made[when] = {
+            name: await self._context.evaluate(tasks, name=f"{when}/{name}")
+            for name, tasks in self._context.sets.items()
+        }
+        return self._made[when]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the entry ``sets`` of the run's summary, if there are any."""
+        return {"sets": sets_summary(self._made)} if self._context.sets else {}
