@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 import agentlightning as agl
 from agentlightning.types import Grammar, Row, Segment
-from agl_verl.rows import CannotTrain, Step, pack, step, train_row as for_recipe, unpack
+from agentlightning.types.arrays import to_bytes
+from agl_verl.rows import CannotTrain, Step, pack, pieces, step, train_row as for_recipe, unpack
 
 GRPO = agl.GRPO()
 
@@ -127,6 +129,15 @@ def test_a_row_without_a_trained_token_is_left_out_of_a_step_and_no_row_by_itsel
 def test_a_step_travels_as_bytes() -> None:
     made = step([row([0, 1, 1]), row([0, 1])], GRPO)
     assert unpack(pack(made)) == made
+
+
+def test_a_step_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_verl.rows.PIECE", 1000)
+    made = step([row([0] + [1] * 99, token_ids=list(range(100))) for _ in range(20)], GRPO, ranks=4)
+    found = list(pieces(made))
+    one = len(msgspec.msgpack.encode(made.rows[0], enc_hook=to_bytes))
+    assert len(found) > 5 and max(map(len, found)) < 1000 + one
+    assert unpack(b"".join(found)) == made and unpack(pack(Step([]))) == Step([])
 
 
 def test_what_travels_does_not_grow_with_what_tokens_have_in_common() -> None:

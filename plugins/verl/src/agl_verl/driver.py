@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from agl_verl.config.engines import LOGPROBS_MODES, key_of
 from agl_verl.config.options import Options, data_parallel, overrides, read_options
 from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 from agl_verl.process.child import Child
-from agl_verl.rows import pack, step as rows_of
+from agl_verl.rows import Step, pieces, step as rows_of
 from agl_verl.shape import Shape
 from agl_verl.supported_fields import plain, refuse
 
@@ -240,7 +241,7 @@ class VerlDriver:
         self._loaded.set_result(said)
         return {}
 
-    async def _on_collect(self, said: dict[str, Any]) -> bytes:
+    async def _on_collect(self, said: dict[str, Any]) -> Iterator[bytes]:
         """The rows of a step; what became of the one before is reported first."""
         try:
             assert self._job is not None
@@ -248,9 +249,7 @@ class VerlDriver:
             step = int(said["step"]) - 1  # verl counts from one
             began = time.perf_counter()
             batch = await self._job.collect(step)
-            rows = await asyncio.to_thread(
-                rows_of, batch.rows, self.recipe, data_parallel(self.options), self._version
-            )
+            rows, stale = await asyncio.to_thread(self._rows, batch)
             if step < self.options.critic_warmup:
                 rows.optimizer_steps = 0
             self._measured = {}
@@ -258,15 +257,20 @@ class VerlDriver:
                 step,
                 batch,
                 rows.optimizer_steps,
-                sum(row.stale_tokens for row in rows.rows),
+                stale,
                 time.perf_counter() - began,
                 time.perf_counter(),
             )
-            return await asyncio.to_thread(pack, rows)
+            return pieces(rows)
         except BaseException as error:
             self._failure = error
             await self._on_lost({"what": f"got no rows ({type(error).__name__})"})
             raise
+
+    def _rows(self, batch: Batch) -> tuple[Step, int]:
+        """Make verl's rows of a batch; return them with the number of their stale tokens."""
+        rows = rows_of(batch.rows, self.recipe, data_parallel(self.options), self._version)
+        return rows, sum(row.stale_tokens for row in rows.rows)
 
     async def _on_pause(self, said: dict[str, Any]) -> dict[str, Any]:
         """verl's servers are about to give up what they were asked, or to sleep."""

@@ -10,7 +10,7 @@ Invariant: every trained token of the step is in exactly one row, with the ids t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,10 @@ _RUNS: dict[str, type[np.generic]] = {
     "off_policy": np.int8,
 }
 """Columns that are shipped by runs."""
+PIECE = 2**20
+"""Bytes of a step that are encoded, and sent, at a time."""
+_MAP, _ARRAY = 0x80, b"\xdd"
+"""MessagePack's first byte of a map of at most 15 fields, and of an array with a length of four bytes."""
 _KINDS: dict[str, Any] = {
     name: {np.int8: Flags, np.int32: Ints, np.float64: Floats}[kind] for name, kind in _RUNS.items()
 }
@@ -232,9 +236,27 @@ def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:
     return any(any(row.carrier) for row in rows)
 
 
+def pieces(value: Step) -> Iterator[bytes]:
+    """Return a step as MessagePack, in pieces of :data:`PIECE` bytes and at most a row more. Encoding holds
+    the interpreter, and with it every event loop: for one piece at a time.
+    """
+    encode = msgspec.msgpack.Encoder(enc_hook=to_bytes).encode
+    terms = {name: getattr(value, name) for name in Step.__struct_fields__ if name != "rows"}
+    piece = bytearray([_MAP | len(terms) + 1])
+    for name, term in terms.items():
+        piece += encode(name) + encode(term)
+    piece += encode("rows") + _ARRAY + len(value.rows).to_bytes(4, "big")
+    for row in value.rows:
+        piece += encode(row)
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
 def pack(value: Step) -> bytes:
     """As bytes."""
-    return msgspec.msgpack.encode(value, enc_hook=to_bytes)
+    return b"".join(pieces(value))
 
 
 def unpack(data: bytes) -> Step:

@@ -12,7 +12,7 @@ import hmac
 import http.client
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +27,9 @@ Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 class ChannelServer:
-    """The driver's end: ``handlers`` by path; each gets the posted JSON and returns JSON or bytes."""
+    """The driver's end: ``handlers`` by path; each gets the posted JSON and returns JSON, bytes, or
+    an iterator of bytes, which is read in threads.
+    """
 
     def __init__(self, secret: str, handlers: dict[str, Handler]) -> None:
         self._secret = secret
@@ -47,7 +49,7 @@ class ChannelServer:
             await self._runner.cleanup()
             await asyncio.sleep(0)  # connections that were cut are closed in the loop's next turn
 
-    async def _serve(self, request: web.Request) -> web.Response:
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         given = request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(errors="replace"), f"Bearer {self._secret}".encode()):
             return web.json_response({"error": "not the channel's secret"}, status=403)
@@ -60,7 +62,19 @@ class ChannelServer:
             return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=500)
         if isinstance(answer, bytes):
             return web.Response(body=answer)
-        return web.json_response(answer)
+        return await _send(request, answer) if isinstance(answer, Iterator) else web.json_response(answer)
+
+
+async def _send(request: web.Request, pieces: Iterator[bytes]) -> web.StreamResponse:
+    """Send pieces, each made in a thread when the one before is on its way: neither making nor sending holds
+    the loop for longer than one piece takes.
+    """
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        await response.write(piece)
+    await response.write_eof()
+    return response
 
 
 class ChannelClosed(RuntimeError):
