@@ -7,8 +7,11 @@
 The clip bounds how much a token weighs and never removes its gradient, where PPO's clip drops a token whose
 probability has moved too far, often the rare word that a new line of thought begins with. There is no lower
 bound (``clip_low=1``), as in the paper, which tunes ``eps`` and does not say its value; 0.28 is DAPO's.
-Several optimizer steps a batch are the paper's setting too: with one, every ratio is 1 and the gradient is
-GRPO's over all tokens.
+With one optimizer step a batch, every ratio is 1 and the gradient is GRPO's over all tokens.
+
+**Values.** The paper makes 16 rounds of updates from a batch; 4 are our choice, for smaller batches. It has
+no KL term either, and takes dynamic sampling and the length penalty from DAPO, which are settings of a run
+and of a reward.
 """
 
 from __future__ import annotations

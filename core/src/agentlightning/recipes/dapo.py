@@ -9,6 +9,10 @@ The upper clip is wider than the lower one, so that rare tokens can become likel
 weighs the same; groups whose rollouts all earned the same take no part. To replace such groups by others, as
 the paper does, set ``training.dynamic_sampling``. The paper's penalty for over-long answers is part of its
 reward.
+
+**Values.** Group size, clip ranges and the missing KL term are the paper's (sections 2.3 and 4.1). It takes
+16 optimizer steps from a batch of 512 tasks; one is our choice, for smaller batches
+(``DAPO(minibatches=16)``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ bad ones without another rollout. ``omega`` is ``step_weight``. A state is the c
 one, else its prompt: an agent whose prompts hold their whole history names its states, ``with
 agl.tagged(state=board)``. A state that only one call of the group was in gives no comparison, and its ``A^S``
 is 0.
+
+**Values.** ``gamma = 0.95``, ``omega = 1`` and groups of 8 are those of ROLL's implementation. The paper also
+divides by 1 instead of the deviation, for hard tasks: ``GiGPO(scale="none")``.
 """
 
 from __future__ import annotations

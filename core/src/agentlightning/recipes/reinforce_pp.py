@@ -7,6 +7,9 @@ https://arxiv.org/abs/2501.03262 (section 3).
 No groups: one rollout a task, and tasks are compared with each other. Mean and deviation are over rollouts,
 each of which counts once; the paper normalises over tokens, where a long rollout counts more. The paper
 subtracts a KL penalty from the reward; ``REINFORCEPlusPlus(kl=…)`` has it in the loss.
+
+**Values.** One rollout a task is the paper's first variant. Its second, "with baseline", subtracts the mean
+of a group and divides by the deviation of the batch, which is no recipe here. ``eps = 0.2`` is PPO's.
 """
 
 from __future__ import annotations
