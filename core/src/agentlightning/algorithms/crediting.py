@@ -54,11 +54,17 @@ class StepCrediting:
             ended = {rollout.rollout_id for rollout in known if rollout.status.final}
             ready = [group for group in left if all(one.rollout_id in ended for one in group)]
             left = [group for group in left if not all(one.rollout_id in ended for one in group)]
-            for page in group_pages(ready):
-                if over.is_set():
-                    break
-                await asyncio.to_thread(self._add, await self.store.records(page))
-                self._ahead.update(page)
+            await self.ended(ready, over)
+
+    async def ended(self, groups: TaskGroups, over: asyncio.Event | None = None) -> None:
+        """Credit groups that have ended, before :meth:`add`; none, if rollouts of several groups are
+        compared. Ends between two pages once it is ``over``.
+        """
+        for page in group_pages([] if self._credit.spans_batch else groups):
+            if over is not None and over.is_set():
+                break
+            await asyncio.to_thread(self._add, await self.store.records(page))
+            self._ahead.update(page)
 
     @property
     def outcomes(self) -> dict[str, float | None]:

@@ -25,6 +25,8 @@ CORE_FIELDS = frozenset(
     }
 )  # fmt: skip
 """Recipe fields that core implements for every driver: they decide what the rows hold."""
+SCHEDULE = ("quorum", "async_steps", "order", "dynamic_sampling", "curriculum")
+"""Settings of ``training`` that decide which rollouts a step has; only training with a recipe knows them."""
 ON_BY_DEFAULT = ("off_policy_cap", "correction")
 """Fields that are on by default, for drivers that implement them; ``None`` switches them off."""
 
@@ -84,7 +86,7 @@ def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
 
 
 def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
-    """Raise if ``quorum``, ``async_steps`` or ``dynamic_sampling`` do not work with ``recipe``."""
+    """Raise if ``quorum``, ``async_steps``, ``order`` or ``dynamic_sampling`` do not work with ``recipe``."""
     if training.early_stopping is not None and not training.evaluate_every:
         raise ConfigError(
             "training.early_stopping without training.evaluate_every: nothing is evaluated while it trains; "
@@ -99,6 +101,16 @@ def check_schedule(recipe: Recipe, training: TrainingSection) -> None:
             f"made that early are up to {async_steps} versions old when they are trained, and the recipe "
             f"leaves them out; set recipe.max_staleness to {async_steps} or more, best with "
             "recipe.importance_cap (say 2.0), which corrects for their age"
+        )
+    if training.order == "finished" and not async_steps:
+        raise ConfigError(
+            "training.order = 'finished' without training.async_steps: then as many groups are in flight as "
+            "a step trains, and it waits for all of them; set training.async_steps to 1 or more"
+        )
+    if training.order == "finished" and training.quorum is not None:
+        raise ConfigError(
+            "training.order = 'finished' with training.quorum: a step already goes on without slow groups; "
+            "drop quorum"
         )
     if dynamic_sampling and not recipe.filter_zero_std_groups:
         raise ConfigError(

@@ -28,7 +28,8 @@ from agentlightning.algorithms.rollouts.dynamic_sampling import (
     groups_with_spread,
     refill_metrics,
 )
-from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
+from agentlightning.algorithms.rollouts.finished_first import FinishedFirst, make_prefetcher
+from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
 from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.assign import StepCredit
@@ -134,8 +135,8 @@ class RLJob:
         """Policy versions that the rows of the step are built for."""
         self._curriculum = open_curriculum(context.plugins, training, context.train)
         self._batches = self.task_batches() if self.steps else None
-        self._prefetcher = Prefetcher(
-            context.store, self._groups_of_step, steps=self.steps, async_steps=training.async_steps
+        self._prefetcher = make_prefetcher(
+            context.store, self._groups_of_step, training, self.recipe, context.progress
         )
         self._restore(context.progress)
 
@@ -150,7 +151,7 @@ class RLJob:
     # ----------------------------------------------------------------------------- what a checkpoint keeps
     def state(self) -> dict[str, Any]:
         """Return the job's part of a checkpoint, as JSON. Built-in rules and baselines have no state."""
-        kept = {**self.totals.state(), **self._no_signal.state()}
+        kept = {**self.totals.state(), **self._no_signal.state(), **self._prefetcher.state()}
         return kept if self._curriculum is None else {**kept, **self._curriculum.state()}
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -160,7 +161,7 @@ class RLJob:
         if self._curriculum is not None:
             self._curriculum.restore(state)
         if self._batches is not None:
-            for _ in range(self.first_step):
+            for _ in range(self._prefetcher.first_batch(self.first_step)):
                 next(self._batches)
 
     # ------------------------------------------------------------------------------ task → rows (one step)
@@ -169,12 +170,11 @@ class RLJob:
 
         Tasks become groups of rollouts in the store; runners lease them; the gateway records their calls;
         when all are finished, credit turns calls and rewards into rows. With ``async_steps``, rollouts of
-        later steps run meanwhile and afterwards.
+        later steps run meanwhile and afterwards; with ``order: finished`` the step takes those groups that
+        are finished first.
         """
-        found = await self._prefetcher.progress(step)
-        groups = await self._prefetcher.take(step)
         credit = self._crediting(step)
-        waited = await self._wait_for(step, groups, credit)
+        groups, found = await self._own_groups(step, credit)
         batch = await credit.add(groups)
         more = self._extra_groups(step, groups)
         for _ in range(self.training.dynamic_sampling):
@@ -184,28 +184,35 @@ class RLJob:
             extra = next(more)
             await self._prefetcher.add(step, extra)
             also = await self._wait_for(step, extra, credit)
-            waited = {name: waited[name] + value for name, value in also.items()}
+            found |= {name: found[name] + value for name, value in also.items()}
             groups = [*groups, *extra]
             batch = await credit.add(extra)
         self._prefetcher.finish(step)
-        found |= waited
         if self.training.dynamic_sampling:
             found |= refill_metrics(batch, groups, self.training.batch_size)
         if self._curriculum is not None:
-            found |= self._curriculum.credited(step, groups, credit.outcomes)
+            needed = self._prefetcher.first_batch(step + 1)
+            found |= self._curriculum.credited(step, groups, credit.outcomes, needed)
         if self.context.spending.given:
             found |= self.context.spending.metrics()
         batch.metrics.update(found)
         await self._record_step(step, batch, credit.fingerprints)
         return batch
 
+    async def _own_groups(self, step: int, credit: StepCrediting) -> tuple[TaskGroups, dict[str, float]]:
+        """Return the groups that the step trains, whose rollouts have ended, and metrics of the wait."""
+        if isinstance(self._prefetcher, FinishedFirst):
+            awaited = partial(self._say_awaited, step)
+            return await self._prefetcher.take_finished(step, self._versions, credit.ended, awaited)
+        found, groups = await self._prefetcher.progress(step), await self._prefetcher.take(step)
+        return groups, found | await self._wait_for(step, groups, credit)
+
     async def _wait_for(self, step: int, groups: TaskGroups, credit: StepCrediting) -> dict[str, float]:
         """Wait for queued groups, of which ``credit`` credits those that have ended; return the quorum's
         metrics. With a quorum all are credited at the end: which rollouts count is known only then.
         """
         quorum, failure = self.training.quorum, self.training.failure
-        ids = [rollout.rollout_id for group in groups for rollout in group]
-        self.progress(Progress(what="rollouts", step=step, rollouts=ids))
+        self._say_awaited(step, [rollout.rollout_id for group in groups for rollout in group])
         over = asyncio.Event()
         following = asyncio.create_task(credit.follow(groups if quorum is None else [], over))
         try:
@@ -217,13 +224,8 @@ class RLJob:
     def _crediting(self, step: int) -> StepCrediting:
         """Return what credits a step's rollouts, for the versions served now."""
         self._versions = self.context.versions
-        make = partial(
-            StepCredit,
-            self.recipe,
-            version=self._versions,
-            **self.context.plugins.credit_functions,
-            failure=self.training.failure,
-        )
+        failure, functions = self.training.failure, self.context.plugins.credit_functions
+        make = partial(StepCredit, self.recipe, version=self._versions, failure=failure, **functions)
         return StepCrediting(self.context.store, make, run_id=self.run_id, step=step)
 
     async def _record_step(
@@ -253,7 +255,7 @@ class RLJob:
     def _extra_groups(self, step: int, groups: TaskGroups) -> Iterator[TaskGroups]:
         """Yield the groups of a step's extra batches; ``groups``: those that it has."""
         if self._curriculum is not None:
-            for number, chosen in enumerate(self._curriculum.extra(step), 1):
+            for number, chosen in enumerate(self._curriculum.extra(step, groups), 1):
                 yield self._groups(f"train/{step}+{number}", *chosen)
         own, size = [group[0].input for group in groups], self.training.batch_size
         for number, tasks in enumerate(extra_batches(self.context.train, size, self.seed, step, own), 1):
@@ -273,8 +275,11 @@ class RLJob:
 
     async def end(self) -> None:
         """Cancel the rollouts that will not be trained. A run that has finished its steps has none."""
-        if ended := await self._prefetcher.end():
-            self.context.say(f"{ended} rollouts were under way and are cancelled: they would not be trained")
+        if n := await self._prefetcher.end():
+            self.context.say(f"{n} rollouts were under way and are cancelled: they would not be trained")
+
+    def _say_awaited(self, step: int, ids: list[str]) -> None:
+        self.progress(Progress(what="rollouts", step=step, rollouts=ids))
 
     def progress(self, progress: Progress) -> None:
         """Notify hooks of how far a long piece of work is."""

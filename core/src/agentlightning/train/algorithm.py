@@ -7,6 +7,7 @@ from typing import Any
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
 from agentlightning.algorithms.recipe_checks import (
+    SCHEDULE,
     check_credit_fields,
     check_ends_early,
     check_supported_fields,
@@ -17,6 +18,7 @@ from agentlightning.train.run_config import RunConfig
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import TrainingSection
 
 
 def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
@@ -50,8 +52,8 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
     if own is not None and own.recipe is not None:
         return _rl(config, plugins, own.name)
-    for name in ("quorum", "async_steps", "dynamic_sampling", "curriculum"):
-        if getattr(training, name):
+    for name in SCHEDULE:
+        if getattr(training, name) != TrainingSection.model_fields[name].default:
             raise UsageError(
                 f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
                 "rollouts itself: drop it"

@@ -48,6 +48,7 @@ class RunFields(TypedDict, total=False):
     failure: Mapping[str, Any] | None
     quorum: Any
     async_steps: int
+    order: Literal["dataset", "finished"]
     dynamic_sampling: int
     curriculum: str | Mapping[str, Any] | None
     headroom: Mapping[str, Callable[..., Any]] | None

@@ -180,10 +180,13 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
         options = [self.backend.options, *(folder.options for folder in self.served.trained.values())]
-        quorum, async_steps = self.training.quorum, self.training.async_steps
-        if (quorum or async_steps) and any(one.get("deterministic") for one in options):
-            first = f"async_steps = {async_steps}: which version answers a call"
-            what = "quorum: which rollouts end first" if quorum else first
+        quorum, order, async_steps = self.training.quorum, self.training.order, self.training.async_steps
+        if (quorum or async_steps or order == "finished") and any(
+            one.get("deterministic") for one in options
+        ):
+            what = f"async_steps = {async_steps}: which version answers a call"
+            what = "order = 'finished': which groups a step trains" if order == "finished" else what
+            what = "quorum: which rollouts end first" if quorum else what
             raise ValueError(f"{what} depends on timing, which deterministic mode excludes")
         if isinstance(by := self.training.keep_best, str) and by not in self.evaluation.sets:
             known = ", ".join(self.evaluation.sets) or "there are none"

@@ -29,7 +29,7 @@ from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
-FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
+FIXED = ("recipe", "failure", "seed", "batch_size", "order", "driver", "data", "trained", "agents")
 """Settings that cannot change at a resume: the rows and the order of steps depend on them."""
 
 
@@ -60,6 +60,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "batch_size": training.batch_size,
         "seed": training.seed,
         "async_steps": training.async_steps,
+        "order": training.order,
         "dynamic_sampling": training.dynamic_sampling,
         "curriculum": training.curriculum,
         "about": {
@@ -105,7 +106,8 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise :class:`RunError` if a setting that cannot change has changed since the run began."""
-    then = _present_names(then)
+    unrecorded = {"order": "dataset"}  # earlier versions knew no other
+    then, now = unrecorded | _present_names(then), unrecorded | dict(now)
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
         listed = "; ".join(

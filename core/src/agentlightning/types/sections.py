@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -183,6 +183,9 @@ class TrainingSection(Section):
     """When a step continues without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
     async_steps: int = Field(default=0, ge=0)
     """Number of later steps whose rollouts run while a step is trained (``docs/async.md``)."""
+    order: Literal["dataset", "finished"] = "dataset"
+    """Which groups a step trains: ``dataset``: those of its own batch of tasks; ``finished``: the first
+    ``batch_size`` that have ended, of ``batch_size * (1 + async_steps)`` in flight (``docs/async.md``)."""
     dynamic_sampling: int = Field(default=0, ge=0)
     """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
     curriculum: Choice | None = None

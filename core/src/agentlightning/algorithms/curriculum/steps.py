@@ -50,7 +50,9 @@ class CurriculumSteps:
     def __init__(self, name: str, curriculum: Curriculum, tasks: Sequence[Any], size: int) -> None:
         self.name, self.curriculum, self._tasks, self._size = name, curriculum, tasks, size
         self._drawn: dict[int, list[int]] = {}
-        """Step → positions of its tasks, of steps that are not credited yet."""
+        """Step → positions of its tasks, of steps that are not credited yet. With ``order: finished``: those
+        of each batch of tasks of which a group is in flight.
+        """
 
     def step(self, step: int) -> Chosen:
         """Return the tasks of a step."""
@@ -58,25 +60,25 @@ class CurriculumSteps:
             self._drawn[step] = self._choose(step, ())
         return self._numbered(self._drawn[step])
 
-    def extra(self, step: int) -> Iterator[Chosen]:
-        """Yield extra batches of a step (dynamic sampling), without end."""
-        taken = list(self._drawn[step])
+    def extra(self, step: int, own: TaskGroups) -> Iterator[Chosen]:
+        """Yield extra batches of a step (dynamic sampling), without end. ``own``: the groups that it has."""
+        taken = [self._position(group[0].group_id) for group in own]
         while True:
             more = self._choose(step, taken)
             taken += more
             yield self._numbered(more)
 
     def credited(
-        self, step: int, groups: TaskGroups, outcomes: Mapping[str, float | None]
+        self, step: int, groups: TaskGroups, outcomes: Mapping[str, float | None], needed: int
     ) -> dict[str, float]:
         """Tell what a step's groups earned and return metrics. ``outcomes``: rollout id → reward as it was
-        credited.
+        credited; ``needed``: the first step, or batch of tasks, that a run still needs.
         """
         earned = [
             (self._position(group[0].group_id), [outcomes.get(one.rollout_id) for one in group])
             for group in groups
         ]
-        self._drawn.pop(step, None)
+        self._drawn = {at: positions for at, positions in self._drawn.items() if at >= needed}
         self.curriculum.learn(step, earned)
         return self.curriculum.metrics()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from agentlightning.algorithms.rollouts.enqueue import UNFINISHED, cancel, enqueue
 from agentlightning.store.base import Store
@@ -47,6 +48,14 @@ class Prefetcher:
         self._open: dict[int, TaskGroups] = {}
         """Queued groups of each step until it is finished."""
         self._ended = False
+
+    def state(self) -> dict[str, Any]:
+        """Return its part of a checkpoint: nothing, since a step has the tasks of its own batch."""
+        return {}
+
+    def first_batch(self, first_step: int) -> int:
+        """Return the number of the first batch of tasks that a run needs from ``first_step`` on."""
+        return first_step
 
     async def take(self, step: int) -> TaskGroups:
         """Queue the groups of ``step`` and of the next ``async_steps`` steps; return those of ``step``."""
@@ -89,7 +98,7 @@ class Prefetcher:
         A driver's own task that still calls :meth:`take` gets :class:`RunEnded`.
         """
         self._ended = True
-        ids = [rollout.rollout_id for groups in self._open.values() for rollout in _flat(groups)]
+        ids = [rollout.rollout_id for rollout in _flat(self._under_way())]
         self._open.clear()
         if not ids:
             return 0
@@ -100,6 +109,10 @@ class Prefetcher:
         except Exception as error:
             log.warning("%d rollouts of a run that ends were not cancelled in its store: %r", len(ids), error)
             return 0
+
+    def _under_way(self) -> TaskGroups:
+        """Return the queued groups that are in no finished step."""
+        return [group for groups in self._open.values() for group in groups]
 
     async def _queue(self, groups: TaskGroups) -> None:
         await enqueue(self._store, _flat(groups))

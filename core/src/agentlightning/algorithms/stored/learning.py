@@ -32,6 +32,7 @@ from typing import Any, cast
 import msgspec
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.recipe_checks import SCHEDULE
 from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.algorithms.stored.examples import Example, at_least, best_of, examples, pairs
 from agentlightning.audit.locations import find_run, match_name
@@ -113,8 +114,8 @@ class StoredLearning(RL):
         *,
         method: str,
     ) -> None:
-        for name in ("quorum", "async_steps", "dynamic_sampling", "curriculum"):
-            if getattr(training, name):
+        for name in SCHEDULE:
+            if getattr(training, name) != TrainingSection.model_fields[name].default:
                 raise ConfigError(f"training.{name}: {method!r} makes no rollouts to train on; drop it")
         try:
             self.settings = msgspec.convert(training.settings, StoredSettings)
