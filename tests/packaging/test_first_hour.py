@@ -33,7 +33,7 @@ def test_the_page_goes_the_whole_way_and_each_block_has_its_answer(script: Modul
     order = ["doctor", "init", "doctor", "train", "eval", "runs", "rollouts", "explain", "export", "serve"]
     assert [word for word in typed if not word.startswith("-")] == order
     assert commands[0].startswith("make ") and any(line.startswith("pip install") for line in commands)
-    assert any(line.startswith("curl") for line in commands)
+    assert commands[-2].startswith("python ask.py http") and not any("curl" in line for line in commands)
     said = [block["said"] for block in script.BLOCK.finditer(PAGE.read_text())]
     assert all(said) and "/tmp/" not in PAGE.read_text() and "WARNING: Location" not in PAGE.read_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from agentlightning import UsageError
 from agentlightning.cli import app
+from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import load_agent, load_data
 from agentlightning.train.run_file import load_config
 
@@ -37,3 +39,14 @@ def test_it_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     found = CliRunner().invoke(app(["init"]), ["init", str(tmp_path)])
     assert isinstance(found.exception, UsageError) and "is not empty" in str(found.exception)
+
+
+def test_ask_waits_for_the_server_and_gives_the_agent_tasks(tmp_path: Path) -> None:
+    CliRunner().invoke(app(["init"]), ["init", str(tmp_path / "new")])
+    with ScriptedModelServer(lambda body: "### ANSWER: 1 ###", model="served") as server:
+        url = server.url
+        command = [sys.executable, str(tmp_path / "new" / "ask.py"), url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{url} serves served" and len(lines) == 7
+    assert all(line.startswith("  ### ANSWER: 1 ###  reward ") for line in lines[2::2])

@@ -41,6 +41,8 @@ ASK = '''\
 import asyncio
 import json
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import agentlightning as agl
@@ -49,9 +51,24 @@ from agent import solve
 TASKS = [json.loads(line) for line in Path(__file__).with_name("val.jsonl").read_text().splitlines()]
 
 
+def models(endpoint: str) -> list[str]:
+    """The names that the server gives its models. A server that has just been started is waited for."""
+    for left in reversed(range(1200)):
+        try:
+            with urllib.request.urlopen(f"{endpoint}/models", timeout=10) as answer:
+                return [model["id"] for model in json.load(answer)["data"]]
+        except OSError as error:
+            if not left:
+                raise SystemExit(f"nothing answers at {endpoint}: {error}") from error
+            time.sleep(0.5)
+    return []
+
+
 async def main(endpoint: str) -> None:
+    model, *_ = models(endpoint)
+    print(f"{endpoint} serves {model}", flush=True)
     for task in TASKS[:3]:
-        answer = await solve.answer(task, agl.LLM(endpoint=endpoint, model="policy"))
+        answer = await solve.answer(task, agl.LLM(endpoint=endpoint, model=model))
         print(f"{task['question'].splitlines()[0]}\\n  {answer}  reward {solve.score(task, answer):g}")
 
 
