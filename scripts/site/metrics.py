@@ -9,9 +9,13 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentlightning.webserver.prometheus import Exposed
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = Path(__file__).with_suffix(".toml")
@@ -41,6 +45,10 @@ phases `rollout` (that the driver waited), `credit`, `update` and `sync`. The ga
 [metrics of its own](../gateway.md#metrics), and [trackers](../trackers.md#what-a-service-gets) says what a
 service gets."""
 
+SERVERS = """\
+What `GET /metrics` of each server exposes ([monitoring](../monitoring.md)). The labels of a metric are names
+of policies, routes, reasons and the like, never of rollouts."""
+
 
 def sections() -> dict[str, dict[str, str]]:
     """Section → metric → what it means."""
@@ -54,7 +62,34 @@ def page() -> str:
         lines += [f"## {title}", "", "| metric | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {text} |" for name, text in metrics.items()]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join(lines + _of_servers())
+
+
+def servers() -> dict[str, Sequence[Exposed]]:
+    """Server → what its ``GET /metrics`` exposes: the tables that the servers themselves read."""
+    from agentlightning.gateway.metrics import EXPOSED as GATEWAY
+    from agentlightning.store.http.metrics import EXPOSED as STORE
+    from agentlightning.train.metrics_port import EXPOSED as TRAINER
+    from agl_local.http.metrics import EXPOSED as ENGINE
+
+    return {"store": STORE, "gateway": GATEWAY, "local engine": ENGINE, "trainer": TRAINER}
+
+
+def _of_servers() -> list[str]:
+    lines = ["## Prometheus", "", SERVERS, ""]
+    for server, table in servers().items():
+        lines += [
+            f"### {server.capitalize()}",
+            "",
+            "| sample | kind | labels | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{one.sample}` | {one.kind} | {' '.join(f'`{of}`' for of in one.labels)} | {one.text} |"
+            for one in table
+        ]
+        lines.append("")
+    return lines
 
 
 def undocumented() -> list[str]:

@@ -35,6 +35,7 @@ from agentlightning.keys import Keys
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.webserver import app_runner, gc_tuning, log_limit
+from agentlightning.webserver.access_log import access_log
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -87,6 +88,7 @@ class Gateway:
             spending=self.spending,
             keep_alive=keep_alive,
             body_limit=body_limit,
+            max_requests=settings.max_requests,
         )
         self.moved: Callable[[], Awaitable[None]] | None = None
         """Never called: its one address stays (:class:`~.base.RunGateway`)."""
@@ -167,7 +169,7 @@ class Gateway:
         its engine.
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
-        app = web.Application(middlewares=[no_pages])
+        app = web.Application(middlewares=[*access_log("gateway"), no_pages])
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
             for spelled in spellings(path):

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from agentlightning.types import Call
 from agentlightning.types.select import UNKNOWN
+from agentlightning.webserver.prometheus import Exposed, exposition, families
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +57,25 @@ ENGINE: Final = {
 }
 """Name in an endpoint's state → kind and help."""
 PREFIX: Final = "agl_gateway_"
+
+
+def _exposed() -> Iterable[Exposed]:
+    for name, (label, text) in LABELLED.items():
+        yield Exposed(PREFIX + name, "counter", text, (label,))
+    for name, text in PLAIN.items():
+        yield Exposed(PREFIX + name, "counter", text)
+    for name, (kind, text) in GATE.items():
+        yield Exposed(PREFIX + name, "gauge" if kind is GaugeMetricFamily else "counter", text)
+    yield Exposed(f"{PREFIX}policy_held", "gauge", "1 while the policy's calls wait.", ("policy",))
+    for name, (kind, text) in ENGINE.items():
+        labels = ("policy", "url")
+        yield Exposed(
+            f"{PREFIX}engine_{name}", "gauge" if kind is GaugeMetricFamily else "counter", text, labels
+        )
+
+
+EXPOSED: Final = tuple(_exposed())
+"""All of the page."""
 
 
 class Metrics:
@@ -134,43 +151,24 @@ class Metrics:
         return {**{n: dict(getattr(self, n)) for n in LABELLED}, **{n: getattr(self, n) for n in PLAIN}}
 
 
-class StateCollector(Collector):
-    """The gateway's state (its JSON) as Prometheus metrics."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-
-    def collect(self) -> Iterable[Metric]:
-        """One metric for each entry of the state."""
-        state = self._state
-        for name, (label, text) in LABELLED.items():
-            counter = CounterMetricFamily(PREFIX + name, text, labels=[label])
-            for value, n in state[name].items():
-                counter.add_metric([value], n)
-            yield counter
-        for name, text in PLAIN.items():
-            yield CounterMetricFamily(PREFIX + name, text, value=state[name])
-        for name, (kind, text) in GATE.items():
-            yield kind(PREFIX + name, text, value=float(state[name]))
-        held = GaugeMetricFamily(
-            f"{PREFIX}policy_held", "1 while the policy's calls wait.", labels=["policy"]
-        )
-        for policy in state["engines"]:
-            held.add_metric([policy], float(policy in state["policies_held"]))
-        yield held
-        for name, (kind, text) in ENGINE.items():
-            metric = kind(f"{PREFIX}engine_{name}", text, labels=["policy", "url"])
-            for policy, engines in state["engines"].items():
-                for engine in engines:
-                    metric.add_metric([policy, engine["url"]], float(engine[name]))
-            yield metric
+def state_families(state: Mapping[str, Any]) -> Iterable[Metric]:
+    """Return one metric for each entry of the gateway's state (its JSON)."""
+    engines = [(policy, engine) for policy, of in state["engines"].items() for engine in of]
+    held = state["policies_held"]
+    values: dict[str, float | dict[tuple[str, ...], float]] = {
+        **{PREFIX + name: {(value,): n for value, n in state[name].items()} for name in LABELLED},
+        **{PREFIX + name: float(state[name]) for name in (*PLAIN, *GATE)},
+        f"{PREFIX}policy_held": {(policy,): float(policy in held) for policy in state["engines"]},
+        **{
+            f"{PREFIX}engine_{name}": {(policy, one["url"]): float(one[name]) for policy, one in engines}
+            for name in ENGINE
+        },
+    }
+    return families(EXPOSED, values)
 
 
 def expose(state: Mapping[str, Any], accept: str) -> tuple[bytes, str]:
     """Body and content type of ``state``, in a format that the client accepts."""
     if "application/json" in accept:
         return msgspec.json.encode(state), "application/json"
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(StateCollector(state))
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return exposition(state_families(state), accept)

@@ -65,6 +65,9 @@ class Pipeline:
     spending: Spending
     keep_alive: float
     body_limit: int
+    max_requests: int
+    under_way: int = 0
+    """Requests that are being answered, those that wait for a hold to end included."""
 
     async def serve(self, http: web.Request, api: ApiFormat) -> web.StreamResponse:
         """Answer one request of an API."""
@@ -101,8 +104,12 @@ class Pipeline:
         """Admit a request and ``answer`` it; a refusal or a fault becomes an error in the API's shape."""
         caller: RequestIdentity | None = None
         http = reply.http
+        self.under_way += 1
         try:
             caller = identify(http.headers, self.keys)
+            if self.under_way > self.max_requests:
+                message = f"{self.max_requests} requests are under way here: ask again in a second"
+                raise RequestRefused(503, "busy", message, retry=True)
             body = await read_json(http, self.body_limit) if http.method == "POST" else {}
             attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
@@ -115,6 +122,8 @@ class Pipeline:
             log.exception("%s %s failed", http.method, http.path)
             message = "the gateway failed on this request; its log says why"
             refused = RequestRefused(500, "gateway-error", message, retry=True)
+        finally:
+            self.under_way -= 1
         await self.writer.count_refused(refused.of(caller.claims if caller else None))
         return await reply.refuse(refused)
 

@@ -53,6 +53,9 @@ class GatewaySection(RouteSection):
     """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""
     advertise: str | None = None
     """URL that agents get instead, e.g. ``http://10.0.0.5``; without a port, the bound port is added."""
+    max_requests: int = Field(default=16_384, ge=1)
+    """Requests that a gateway has under way, at most; a further one is answered 503 ``busy``, and
+    the SDK asks again a second later."""
     gateways: int = Field(default=0, ge=0, le=64)
     """Number of gateways that are processes of their own, on the port of ``listen`` and those after it; 0:
     one gateway in the run's process."""

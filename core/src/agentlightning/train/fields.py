@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from agentlightning.budget.sections import BudgetSection, LimitsSection
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
+from agentlightning.train.metrics_port import MetricsSection
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.run_config import PolicySection, RunConfig
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
@@ -59,12 +60,14 @@ class RunFields(TypedDict, total=False):
     options: Mapping[str, Any] | None
     listen: str | None
     advertise: str | None
+    max_requests: int
     gateways: int
     over_length: Literal["error", "drop", "truncate"]
     reserve: int
     max_len: int | None
     reasoning: Literal["keep", "split", "split-opened"]
     budget: Any
+    metrics: Any
     runner: str | Mapping[str, Any] | None
     output: str | Path
     run: str | None
@@ -94,6 +97,7 @@ NESTED: dict[str, type[Section]] = {
     "<reward>": RewardSection,
     "program": ProgramSection,
     "budget": BudgetSection,
+    "metrics": MetricsSection,
     "per_rollout": LimitsSection,
     "container": ContainerSection,
 }

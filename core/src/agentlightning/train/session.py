@@ -37,6 +37,7 @@ from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.gateways import open_gateway
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
+from agentlightning.train.metrics_port import RunMetrics
 from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
@@ -75,7 +76,10 @@ class TrainingSession:
                 resume=config.resume,
             )
             stack.callback(run.close)
-            plugins, trackers = self._plugins_with_listeners(run.folder, stack)
+            page = RunMetrics() if config.metrics is not None else None
+            plugins, trackers = self._plugins_with_listeners(run.folder, page, stack)
+            if page is not None and config.metrics is not None:
+                say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
             remote = self._remote_runner(store, gateway, run.run_id, agent)
@@ -120,7 +124,9 @@ class TrainingSession:
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise
 
-    def _plugins_with_listeners(self, folder: Path, stack: AsyncExitStack) -> tuple[Plugins, TrackerHooks]:
+    def _plugins_with_listeners(
+        self, folder: Path, page: RunMetrics | None, stack: AsyncExitStack
+    ) -> tuple[Plugins, TrackerHooks]:
         """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
         tracker_hooks = TrackerHooks(trackers)
@@ -130,6 +136,7 @@ class TrainingSession:
             logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
+        own += [page] if page is not None else []
         return self.plugins.with_listeners([*logs, *own, tracker_hooks, *trackers]), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:

@@ -25,6 +25,7 @@ from agentlightning.store.bounds import check_seconds
 from agentlightning.store.http import openapi, traces
 from agentlightning.store.http.access import StoreAccess, StoreCaller, check_attempt_open
 from agentlightning.store.http.load import RETRY_AFTER, Load
+from agentlightning.store.http.metrics import METRICS, METRICS_ROLE, RequestCounts, metrics_page
 from agentlightning.store.routes import (
     ATTEMPT_KEY,
     ATTEMPT_KEY_ROLE,
@@ -52,6 +53,7 @@ from agentlightning.store.sql import schema
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
+from agentlightning.webserver.access_log import access_log
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.probes import Probes
@@ -68,9 +70,9 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
     refused (:mod:`agentlightning.webserver.guard`).
     """
     access = access or StoreAccess()
-    load = Load()
-    middlewares = [] if access.guarded else [_refuse_foreign(store)]
-    app = web.Application(middlewares=middlewares)
+    load, counts = Load(), RequestCounts()
+    guards = [] if access.guarded else [_refuse_foreign(store)]
+    app = web.Application(middlewares=[*access_log("store"), counts.middleware, *guards])
     for route in TABLE:
         handler = _authenticated(_handler(store, route, load), access, route.name, route.least)
         app.router.add_route(route.verb, route.path, handler)
@@ -84,6 +86,8 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
         app.router.add_post(path, _authenticated(handle, access, name, least))
     app.router.add_get(f"{PREFIX}/health", _health)
     app.router.add_get(openapi.PATH, _openapi)
+    page = metrics_page(store, load, counts)
+    app.router.add_get(METRICS, _authenticated(page, access, "metrics", METRICS_ROLE))
     app[PROBES] = Probes(partial(_problems, store, load))
     app[PROBES].add_to(app)
     traces.add_route(app, store, access, load)

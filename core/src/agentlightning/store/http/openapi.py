@@ -17,6 +17,7 @@ import msgspec
 from agentlightning._version import __version__
 from agentlightning.roles import Role
 from agentlightning.store.calls import StoredRecord
+from agentlightning.store.http.metrics import METRICS, METRICS_ROLE
 from agentlightning.store.http.traces import PATH as TRACES
 from agentlightning.store.routes import (
     ATTEMPT_KEY,
@@ -40,7 +41,7 @@ from agentlightning.types.tokens import TokenIds
 from agentlightning.webserver.probes import HEALTH, READY
 
 PATH: Final = "/openapi.json"
-METRICS: Final = "/metrics"
+_TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 _REF: Final = "#/components/schemas/{name}"
 _ABOUT: Final = f"""The store of Agent Lightning: work, spans, calls, rewards and resources, durable before
 they are acknowledged. Bodies are JSON or MessagePack (`Content-Type`, `Accept: application/msgpack`). In a
@@ -188,6 +189,14 @@ def _beside(found: dict[str, Any]) -> dict[str, Any]:
                     str(status): {"description": text, "content": {JSON: {"schema": {"type": "object"}}}}
                     for status, text in _ERRORS.items()
                 },
+            }
+        },
+        METRICS: {
+            "get": {
+                "operationId": "metrics",
+                "summary": "Return counts and state in Prometheus' text format.",
+                "x-least-role": METRICS_ROLE.value,
+                "responses": _responses({}) | {"200": {"description": "The metrics.", "content": _TEXT}},
             }
         },
         **{path: {"get": _probe(*about)} for path, about in _PROBES.items()},

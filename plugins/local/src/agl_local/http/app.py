@@ -29,6 +29,7 @@ from agl_local.generation.orders import PauseMode, pause_mode
 from agl_local.generation.request import Completion, EngineError, PromptTooLong, Request
 from agl_local.http.answers import Answer
 from agl_local.http.fields import ApiError
+from agl_local.http.metrics import prometheus
 from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
 from agl_local.http.stream import Mailbox, stream_answer
 from agl_local.policy.folder import StateError
@@ -231,7 +232,12 @@ async def _health(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    return _json({"policies": {name: engine.status() for name, engine in request.app[_ENGINES].items()}})
+    states = {name: engine.status() for name, engine in request.app[_ENGINES].items()}
+    accept = request.headers.get("Accept", "")
+    if "text/plain" not in accept and "openmetrics" not in accept:  # what Prometheus asks for
+        return _json({"policies": states})
+    body, kind = prometheus(states, accept)
+    return web.Response(body=body, headers={"Content-Type": kind})
 
 
 async def _version(request: web.Request) -> web.Response:

@@ -1,0 +1,105 @@
+"""``GET /metrics`` of a run that trains, where ``metrics: {port: …}`` asks for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+from pydantic import Field
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.types import Attempt, Evaluation, Rollout, StepReport, UsageError
+from agentlightning.types.base import RequestRefused
+from agentlightning.types.sections import Section
+from agentlightning.webserver import app_runner, listen
+from agentlightning.webserver.guard import guard
+from agentlightning.webserver.prometheus import Exposed, Values, exposition, families
+
+EXPOSED: Final = (
+    Exposed("agl_train_step", "gauge", "Steps that are finished.", ("policy",)),
+    Exposed("agl_train_policy_version", "gauge", "Version of the policy after the last step.", ("policy",)),
+    Exposed("agl_train_metric", "gauge", "A metric of the last step, by its name.", ("policy", "name")),
+    Exposed("agl_train_seconds", "counter", "Seconds of the steps by phase.", ("policy", "phase")),
+    Exposed("agl_train_rollouts", "counter", "Attempts that have ended in this process.", ("mode", "status")),
+    Exposed("agl_train_reward", "gauge", "Reward of the last evaluation of a name.", ("evaluation",)),
+    Exposed("agl_train_checkpoints", "counter", "Checkpoints written."),
+)  # fmt: skip
+
+
+class MetricsSection(Section):
+    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics`` (``docs/monitoring.md``)."""
+
+    port: int = Field(ge=0, le=65_535)
+    """0: a free one, which the log names."""
+
+
+class RunMetrics:
+    """What a run's metrics page shows; the hooks of the run keep it."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, ...], float] = {}
+        self.versions: dict[tuple[str, ...], float] = {}
+        self.metrics: dict[tuple[str, ...], float] = {}
+        self.seconds: dict[tuple[str, ...], float] = {}
+        self.rollouts: Counter[tuple[str, ...]] = Counter()
+        self.rewards: dict[tuple[str, ...], float] = {}
+        self.checkpoints = 0
+
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
+        policy = report.policy
+        self.steps[policy,] = report.step + 1
+        self.versions[policy,] = report.policy_version
+        for name, value in report.metrics.items():
+            self.metrics[policy, name] = float(value)
+        for phase, seconds in report.seconds.items():
+            self.seconds[policy, phase] = self.seconds.get((policy, phase), 0.0) + seconds
+
+    @hookimpl
+    def agl_rollout_finished(self, rollout: Rollout, attempt: Attempt) -> None:
+        self.rollouts[rollout.mode, str(attempt.status.value)] += 1
+
+    @hookimpl
+    def agl_evaluated(self, evaluation: Evaluation) -> None:
+        self.rewards[evaluation.name,] = evaluation.reward
+
+    @hookimpl
+    def agl_checkpoint_saved(self) -> None:
+        self.checkpoints += 1
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Answer ``GET /metrics``."""
+        values: Values = {
+            "agl_train_step": self.steps,
+            "agl_train_policy_version": self.versions,
+            "agl_train_metric": self.metrics,
+            "agl_train_seconds": self.seconds,
+            "agl_train_rollouts": self.rollouts,
+            "agl_train_reward": self.rewards,
+            "agl_train_checkpoints": float(self.checkpoints),
+        }
+        body, kind = exposition(families(EXPOSED, values), request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    @asynccontextmanager
+    async def serve(self, settings: MetricsSection) -> AsyncIterator[str]:
+        """Answer at a port; return the URL of the page."""
+        app = web.Application(middlewares=[guard(_refused)])
+        app.router.add_get("/metrics", self.page)
+        runner = app_runner(app, shutdown_timeout=0.5)
+        try:
+            url = await listen(runner, port=settings.port)
+        except OSError as error:
+            await runner.cleanup()
+            raise UsageError(f"metrics.port: nothing can listen at port {settings.port}: {error}") from error
+        try:
+            yield f"{url}/metrics"
+        finally:
+            await runner.cleanup()
+
+
+async def _refused(request: web.Request, why: RequestRefused) -> web.StreamResponse:
+    return web.Response(status=why.status, text=why.message)
