@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ from agentlightning.recipes import PAPERS, RECIPES
 from agentlightning.specs import DriverSpec
 from agentlightning.types import Recipe, UsageError
 from agl_local.supported_fields import refuse as local_refuses
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+from algorithms.summary import table  # noqa: E402
 
 DRIVERS = (
     (agl_local.plugin.agl_drivers()[0], local_refuses),
@@ -48,10 +54,48 @@ def page() -> str:
             "",
             "![mean reward of each step's rollouts](images/algorithms.svg)",
             "",
+            *_measured(),
             *(line for name in RECIPES for line in _section(name)),
             *_stored(loops),
         ]
     )
+
+
+READING = """\
+**How to read it.** Intervals are of the evaluations of all seeds together (Wilson), as if these were
+independent. The held-out tasks are the same for every seed, and so is the start policy: recipes whose
+intervals overlap are not told apart. *Learned* says that the interval lies above that of the start policy.
+
+**What makes the difference on `calc_x`** is how much is trained of the same rollouts. `cispo` and `gspo`
+make four optimizer steps a batch, all others one. `reinforce++` compares tasks with each other, so every
+rollout is trained, where recipes by groups lose the groups whose rollouts all earn the same. `grpo`, `rloo`,
+`dr_grpo`, `dapo`, `gigpo` and `flow_grpo` differ in the weights of tokens and the scale of advantages; with
+short answers these give nearly the same gradient, and AdamW undoes most of the rest: they are one result.
+`sft`, `rejection` and `dpo` make as many steps of 16 items over what GRPO's run left.
+"""
+
+
+def _measured() -> list[str]:
+    """What `make bench-algorithms` found, from its recorded result."""
+    recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text())["result"]
+    budgets = [
+        f"`{task}`: {of['steps']} steps of {of['rollouts']} rollouts, groups of {of['group']}, "
+        f"{of['held_out']} held-out tasks, {'greedy' if of['greedy'] else 'sampled'}"
+        for task, of in sorted(recorded["budgets"].items())
+    ]
+    missing = recorded["wanted"] - recorded["finished"]
+    gone = f" {missing} of {recorded['wanted']} runs are missing; see the seeds." if missing else ""
+    return [
+        "## Measured",
+        "",
+        f"Every recipe has the same budget of rollouts: {'; '.join(budgets)}. It is small on purpose: with a",
+        f"larger one all recipes solve `calc_x`, and none differs.{gone}",
+        "",
+        *table(recorded["recipes"]).splitlines(),
+        "",
+        *READING.splitlines(),
+        "",
+    ]
 
 
 def _row(name: str) -> str:

@@ -174,8 +174,14 @@ def main() -> int:
     failed = {} if asked.kept else compare(wanted, kept, asked)
     found = [one for stage in wanted for run in stage if (one := kept.finished(run)) is not None]
     shown = [{k: v for k, v in one.items() if k not in ("folder", "settings")} for one in found]
-    result = {"recipes": summary(found), "wanted": sum(map(len, wanted)), "failed": failed,
-              "budgets": {task: settings(task) for task in asked.tasks}, "runs": shown}  # fmt: skip
+    result = {
+        "recipes": summary(found),
+        "wanted": sum(map(len, wanted)),
+        "finished": len(found),
+        "failed": failed,
+        "budgets": {task: settings(task) for task in asked.tasks},
+        "runs": shown,
+    }
     print(table(result["recipes"]), file=sys.stderr)
     (kept.folder / "algorithms.svg").write_text(plot(found))
     print(f"curves: {kept.folder / 'algorithms.svg'}", file=sys.stderr)
