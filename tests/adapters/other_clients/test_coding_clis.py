@@ -1,4 +1,4 @@
-"""Coding agents as they are, at the gateway: Claude Code over Messages, Codex over Responses.
+"""Coding agents as they are: Claude Code over Messages, Codex over Responses, OpenCode as a command.
 
 Runs where ``AGL_CLI_DIR`` names a folder with ``node_modules/.bin`` (``scripts/coding_clis`` makes one). The
 model is a script, no account is needed, and nothing but loopback is asked.
@@ -7,12 +7,14 @@ model is a script, no account is needed, and nothing but loopback is asked.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.through_gateway import leased_attempt
+from core.run_program.commands.running import bench
 
 from agentlightning.testing import ScriptedModelServer, tool_call
 
@@ -27,6 +29,17 @@ base_url = "{url}"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
 """
+
+
+OPENCODE = {
+    "provider": {
+        "agl": {
+            "npm": "@ai-sdk/openai-compatible",
+            "models": {"policy": {}},
+            "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+        }
+    }
+}
 
 
 def program(name: str) -> str:
@@ -105,3 +118,15 @@ async def test_claude_code(tmp_path: Path) -> None:
 
 async def test_codex(tmp_path: Path) -> None:
     await ran(tmp_path, "codex", "responses", "exec_command", {"cmd": "echo forty-two"})
+
+
+async def test_opencode(tmp_path: Path) -> None:
+    """It asks for a title of its session beside the answer."""
+    words = [program("opencode"), "run", "-m", "agl/policy", "{task.question}"]
+    env = {"HOME": str(tmp_path), "OPENCODE_CONFIG_CONTENT": json.dumps(OPENCODE)}
+    async with ScriptedModelServer(lambda body: "forty-two") as engine, bench(engine) as here:
+        ran = await here.run(words, {"question": "What is 6 * 7?"}, env=env, reward="exit-status")
+    assert ran.rollout.status == "succeeded", ran.attempt.reason
+    assert "forty-two" in ran.command["agl.command.stdout"]
+    assert len(ran.kinds) >= 2 and set(ran.kinds) == {"exact"}
+    assert {call.tags["agent"] for call in ran.record.calls} == {"opencode"}

@@ -134,6 +134,24 @@ open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
     assert outcome.summary.rewards == [0.25, 0.75, 0.5]
 
 
+async def test_an_sdk_that_is_imported_in_the_first_call_loses_none(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    source = """
+import importlib, threading
+def ask(text):
+    client = importlib.import_module("openai").OpenAI()
+    return client.chat.completions.create(model="any", messages=[{"role": "user", "content": text}])
+threads = [threading.Thread(target=ask, args=[str(n)]) for n in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ask("last")
+"""
+    outcome = await run(tmp_path, source, server)
+    assert outcome.kinds == ["exact"] * 4 and len(server.log) == 4
+    assert not outcome.summary.unsure and not outcome.summary.warnings
+
+
 async def test_a_program_without_capture_is_known_from_the_gateway(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

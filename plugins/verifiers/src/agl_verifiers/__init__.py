@@ -4,8 +4,12 @@
 asks the run's policy through the gateway, and its rubric gives the rewards.
 """
 
-from agl_verifiers.agent import EnvironmentFailed, play
-from agl_verifiers.environments import UnusableEnvironment
-from agl_verifiers.tasks import tasks
+from agl_verifiers.supported import check_version
+
+check_version()
+
+from agl_verifiers.agent import EnvironmentFailed, play  # noqa: E402 - these import verifiers
+from agl_verifiers.environments import UnusableEnvironment  # noqa: E402
+from agl_verifiers.tasks import tasks  # noqa: E402
 
 __all__ = ["EnvironmentFailed", "UnusableEnvironment", "play", "tasks"]

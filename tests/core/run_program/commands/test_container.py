@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.run_program.commands.running import bench, until
+from core.run_program.commands.running import ASK, bench, until
 
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.container import container_engine
 from agentlightning.run_program.commands.settings import ContainerSection
+from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 
 ENGINE = """#!PYTHON
@@ -23,6 +24,22 @@ with open("LOG", "a") as log:
 if "sleep" in sys.argv:
     time.sleep(60)
 """
+
+
+IN_PLACE = """#!PYTHON
+import os, sys
+words = sys.argv[sys.argv.index("run") + 1 :]
+image = words.index("an-image")
+options, command = words[:image], words[image + 1 :]
+names = {options[at + 1] for at, word in enumerate(options) if word == "--env"}
+mounts = [word.removeprefix("--volume=") for word in options if word.startswith("--volume=")]
+volumes = dict(mount.rsplit(":", 1) for mount in mounts)
+(folder,) = [place for place, inside in volumes.items() if inside == "/work"]
+os.chdir(folder)
+inside = {name: value for name, value in os.environ.items() if name in names}
+os.execve(sys.executable, [sys.executable, *command[1:]], inside)
+"""
+"""An engine without containers: it runs ``python …`` in the mounted folder, with the passed variables."""
 
 
 @pytest.fixture
@@ -56,6 +73,36 @@ async def test_the_program_runs_in_a_container(log: Path) -> None:
     assert not passed & {"PATH", "HOME", "PYTHONPATH"}
     assert seen["OPENAI_API_KEY"] not in " ".join(words)  # values are passed by name
     assert any(word.endswith(":/work") for word in words) and "--workdir=/work" in words
+
+
+async def test_what_a_program_asks_in_a_container_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "bin" / "podman"
+    engine.parent.mkdir()
+    engine.write_text(IN_PLACE.replace("PYTHON", sys.executable))
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MY_SECRET", "of this machine")
+    (tmp_path / "data.txt").write_text("Rome")
+    source = (
+        ASK + "assert 'MY_SECRET' not in os.environ and 'PATH' not in os.environ\n"
+        "ask(open('data.txt').read() + sys.stdin.read())\n"
+        "print(json.dumps({'reward': 0.5}))"
+    )
+    async with ScriptedModelServer() as server, bench(server) as here:
+        ran = await here.run(
+            ["python", "-c", source],
+            {"q": "?"},
+            container={"image": "an-image"},
+            files=["data.txt"],
+            folder=tmp_path,
+            stdin="{task.q}",
+            reward="json",
+        )
+        asked = [exchange.body["messages"][0]["content"] for exchange in server.answered()]
+    assert ran.rollout.status == "succeeded", ran.attempt.reason
+    assert asked == ["Rome?"] and ran.kinds == ["exact"] and [r.value for r in ran.rewards] == [0.5]
 
 
 async def test_a_container_whose_time_is_up_is_killed_by_name(log: Path) -> None:

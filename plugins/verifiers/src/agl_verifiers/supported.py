@@ -1,0 +1,30 @@
+"""The versions of verifiers whose environments can be run, checked before its first import.
+
+Version 0.3 removed the classes that this distribution builds on: without the check, the import would fail
+with the name of a class, and say nothing of versions.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+
+from agentlightning.types import UsageError
+
+SUPPORTED: Final = ">=0.2.1,<0.3"
+
+
+def check_version() -> None:
+    """Raise :class:`.UsageError` if verifiers is missing, or of a version that is not supported."""
+    install = f"pip install 'verifiers{SUPPORTED}'"
+    try:
+        found = version("verifiers")
+    except PackageNotFoundError:
+        raise UsageError(f"agl-verifiers: the library verifiers is not installed: {install}") from None
+    if found not in SpecifierSet(SUPPORTED):
+        raise UsageError(
+            f"agl-verifiers: verifiers {found} is installed, whose environments have another interface than "
+            f"those of {SUPPORTED}, which can be run here: {install}"
+        )
