@@ -112,7 +112,7 @@ test-command: .venv/demo ## programs that import nothing of ours, trained on CPU
 trained-programs: .venv/demo ## programs of frameworks, trained on CPU (some: PROGRAMS="smolagents"); the last line is JSON
 	@$(PY) bench/trained_programs.py $(PROGRAMS)
 
-programs: .venv/demo ## forty programs of other people under `agl run` (some: PROGRAMS="…"); the last line is JSON
+programs: .venv/demo ## programs of other people, and in the shape of theirs, under `agl run` (some: PROGRAMS="…"); the last line is JSON
 	@$(PY) bench/programs/run.py $(PROGRAMS)
 
 test-node: .venv/test ## programs in JavaScript as commands, under `agl run` and at the gateway; the last line is JSON

@@ -1,17 +1,20 @@
 """Programs of other people, run as they are by ``agl run``, before a scripted model server.
 
-    python bench/record.py programs -- make programs          (some: make programs PROGRAMS="hello_world …")
+    python bench/programs/run.py [PROGRAM …] [--write]        (or: make programs PROGRAMS="hello_world …")
 
 ``programs.toml`` says where each comes from: the examples folder of a framework's source package, fetched
-here, or a file of this repository that was written in the shape of a framework's own page. The last line
-is one JSON object: ``requests`` that the programs made, those recorded ``exact``, those whose agent is
-``named``, and those ``refused``, with the reason of each. Exit status 1 if an answered request is not exact,
-or a program did not end as the manifest says.
+here, or a file of this repository, written in the shape of a framework's own page; and the environment
+that it runs in. Those in JavaScript run as commands (``node.py``). The last line is one JSON object:
+``requests`` that the programs made, those recorded ``exact``, those whose agent is ``named``, and those
+``refused``, with the reason of each. ``--write`` keeps it in ``bench/results/programs.json``, beside what is
+there of the programs that were not run. Exit status 1 if an answered request is not exact, or a program did
+not end as the manifest says.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -19,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +29,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from figures import kept, totals
+from record import RESULTS
 from script import Script
 from sources import ROOT, source
 
@@ -42,10 +47,17 @@ QUIET = {
 }
 NOTHING: dict[str, Any] = {"refused": {}, "verdicts": {}, "agents": {}, "unsure": {}, "counts": {}}
 NOTHING |= {"calls": 0, "warnings": ["agl run gave no summary"]}
-KEPT = ("framework", "origin", "requests", "exact", "named", "refused", "why")
-"""What the last line tells of each program."""
+DISTRIBUTIONS = {
+    "agent-framework": "agent-framework-core",
+    "autogen": "autogen-agentchat",
+    "autogen-core": "autogen-core",
+    "pydantic-ai": "pydantic-ai-slim",
+}
+"""Framework → the distribution whose version is told, where it has another name."""
+NODE = "node"
+"""The environment of programs in JavaScript (``scripts/node_clients``)."""
 AT_ONCE = 4
-SECONDS = 180
+SECONDS = float(os.environ.get("AGL_PROGRAM_SECONDS", "180"))
 
 
 @dataclass(frozen=True)
@@ -57,13 +69,14 @@ class Program:
     path: str
     package: str = ""
     environment: str = "programs"
-    """Of ``scripts/environments.toml``."""
+    """Of ``scripts/environments.toml``, or ``node``."""
     shape: str = ""
     """What it is written in the shape of, where no package ships it."""
     calls: list[str] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     asked: Mapping[str, list[str]] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
     says: str = "Paris"
     types: str = ""
     """Standard input."""
@@ -87,11 +100,25 @@ def manifest() -> list[Program]:
 
 @cache
 def environment(name: str) -> Path:
-    """The interpreter of an environment, made if need be."""
+    """The interpreter of an environment, made if need be; of ``node``, the folder with the packages."""
+    if name == NODE:
+        script = [str(ROOT / "scripts" / "node_clients")]
+        return Path(subprocess.run(script, stdout=subprocess.PIPE, check=True).stdout.decode().strip())
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), name], stdout=subprocess.PIPE, check=True
     )
     return Path(made.stdout.decode().splitlines()[-1])
+
+
+@cache
+def version(framework: str, place: str) -> str:
+    """The version of a framework in an environment."""
+    if place == NODE:
+        package = environment(place) / "node_modules" / framework.partition(" ")[0] / "package.json"
+        return str(json.loads(package.read_text())["version"])
+    asked = f"import importlib.metadata as m; print(m.version({DISTRIBUTIONS.get(framework, framework)!r}))"
+    found = subprocess.run([str(environment(place)), "-c", asked], stdout=subprocess.PIPE, check=True)
+    return found.stdout.decode().strip()
 
 
 def command(program: Program, folder: Path, python: str) -> tuple[list[str], Path]:
@@ -109,7 +136,11 @@ def command(program: Program, folder: Path, python: str) -> tuple[list[str], Pat
 
 def run(program: Program) -> dict[str, Any]:
     """Run one program; what ``agl run`` recorded, and how it ended."""
-    script = Script(program.calls, program.arguments, program.says, program.values, program.asked)
+    if program.environment == NODE:
+        return run_node(program)
+    script = Script(
+        program.calls, program.arguments, program.says, program.values, program.asked, program.answers
+    )
     python = environment(program.environment)
     with tempfile.TemporaryDirectory() as folder, ScriptedModelServer(script.reply) as server:
         words, place = command(program, Path(folder), str(python))
@@ -129,6 +160,17 @@ def run(program: Program) -> dict[str, Any]:
     return {"status": done.returncode, "summary": summary, "said": lines[:-1][-12:]}
 
 
+def run_node(program: Program) -> dict[str, Any]:
+    """Run a program in JavaScript as an agent's command, where every call is read a second time."""
+    from node import as_command
+
+    node = shutil.which("node") or "node"
+    ran = asyncio.run(as_command(Path(program.path).stem, [node, str(ROOT / program.path)]))
+    summary = {**NOTHING, "calls": ran["requests"], "verdicts": ran["verdicts"], "agents": ran["agents"]}
+    ended = ran["status"] in ("0", "succeeded")
+    return {"status": 0 if ended else 1, "summary": {**summary, "warnings": []}, "said": []}
+
+
 def judged(program: Program, ran: dict[str, Any]) -> dict[str, Any]:
     """The figures of one program, and whether it did as the manifest says."""
     summary = ran["summary"]
@@ -140,6 +182,7 @@ def judged(program: Program, ran: dict[str, Any]) -> dict[str, Any]:
     ended = ran["status"] == 0 or bool(program.refused)
     return {
         "framework": program.framework,
+        "version": version(program.framework, program.environment),
         "origin": program.origin,
         "requests": answered + sum(refused.values()),
         "exact": exact,
@@ -162,6 +205,7 @@ def main() -> int:
     """Run the programs asked for (default: all) and print the figures."""
     parser = argparse.ArgumentParser(description="Run programs of other people.")
     parser.add_argument("programs", nargs="*", help="names in programs.toml; default: all")
+    parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
     given = parser.parse_args()
     known = {program.name: program for program in manifest()}
     if unknown := sorted(set(given.programs) - set(known)):
@@ -178,22 +222,12 @@ def main() -> int:
             print(json.dumps({program.name: one}), file=sys.stderr, flush=True)
             if not one["sound"]:
                 print(*ran["said"], ran["summary"]["warnings"], sep="\n  ", file=sys.stderr, flush=True)
-    reasons: Counter[str] = Counter()
-    for one in found.values():
-        reasons.update(one["refused"])
-    unsound = [name for name, one in found.items() if not one["sound"]]
-    told = {
-        "programs": len(found),
-        "requests": sum(one["requests"] for one in found.values()),
-        "exact": sum(one["exact"] for one in found.values()),
-        "named": sum(one["named"] for one in found.values()),
-        "refused": sum(reasons.values()),
-        "reasons": dict(reasons.most_common()),
-        "not_sound": unsound,
-        "of": {name: {key: one[key] for key in KEPT} for name, one in found.items()},
-    }
+    told = totals(found)
+    if given.write:
+        record = RESULTS / "programs.json"
+        record.write_text(json.dumps(kept(found, record, list(known)), indent=2) + "\n")
     print(json.dumps(told))
-    return 1 if unsound else 0
+    return 1 if told["not_sound"] else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The model behind the programs: it calls every tool that it is offered once, then answers as it is asked.
 
 ``calls`` names the tools to call instead, in order; ``asked`` the same for requests whose last question
-holds a text; ``arguments`` what to call a tool with; ``says`` the text of an answer. Everything else is made
-from the JSON schemas of the request.
+holds a text; ``arguments`` what to call a tool with; ``says`` the text of an answer, and ``answers`` that of
+requests whose last message holds a text. Everything else is made from the JSON schemas of the request.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Script:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values of fields by their name, in any object that is made from a schema."""
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
 
     def reply(self, body: Mapping[str, Any]) -> Any:
@@ -46,7 +47,9 @@ class Script:
         form = body.get("response_format") or {}
         if form.get("type") == "json_schema":
             return json.dumps(example(form["json_schema"]["schema"], self.values))
-        return "{}" if form.get("type") == "json_object" else self.says
+        last = str(body["messages"][-1].get("content"))
+        said = next((answer for text, answer in self.answers.items() if text in last), self.says)
+        return "{}" if form.get("type") == "json_object" else said
 
     def _wanted(self, body: Mapping[str, Any], tools: Mapping[str, Any]) -> str | None:
         """The tool to call now: the one that is asked for, else the first that was not called yet."""

@@ -45,9 +45,11 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 def _source(one: Mapping[str, Any]) -> str:
-    """The package that ships a program; those written here are together."""
+    """The package that ships a program, or the framework that it was written here for."""
     package, found, _ = str(one["origin"]).partition(":")
-    return package.replace("==", " ") if found else "written here"
+    if found:
+        return package.replace("==", " ")
+    return " ".join(filter(None, (one["framework"], one.get("version")))) + ", written here"
 
 
 def _line(source: str, programs: Sequence[Mapping[str, Any]]) -> str:

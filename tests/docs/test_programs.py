@@ -38,8 +38,9 @@ def test_a_refused_program_is_named_with_what_it_asks_for(table: ModuleType) -> 
         "origin": "a==1:b.py",
     }
     own = {"requests": 1, "exact": 1, "named": 0, "refused": {}, "why": "", "origin": "written here in …"}
+    own |= {"framework": "b", "version": "2"}
     lines = table.text({"of": {"one": ran, "two": own}}).splitlines()
-    assert lines[2:4] == ["| a 1 | 1 | 3 | 2 | 1 | 1 |", "| written here | 1 | 1 | 1 | 0 | 0 |"]
+    assert lines[2:4] == ["| a 1 | 1 | 3 | 2 | 1 | 1 |", "| b 2, written here | 1 | 1 | 1 | 0 | 0 |"]
     assert lines[4] == "| **all** | 2 | 4 | 3 | 1 | 1 |"
     assert lines[-1] == "| one | a moon | `no-such` |"
 

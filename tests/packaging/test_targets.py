@@ -86,6 +86,29 @@ def test_quickstarts_are_written_only_on_request(
     assert [file.name for file in tmp_path.iterdir()] == ["quickstarts.json"][:asked]
 
 
+def test_some_commands_are_kept_beside_those_that_were_not_run(bench: None, tmp_path: Path) -> None:
+    script = imported("trained_commands.py")
+    one = {"calls": 4, "exact": 4, "ci_before": [0.1, 0.2], "ci_after": [0.3, 0.4]}
+    record = tmp_path / "commands.json"
+    record.write_text(json.dumps({"result": {"programs": {"openai": one, "perl": one, "gone": one}}}))
+    kept = script.kept({"node": one, "perl": {**one, "exact": 3}}, record)["result"]
+    assert list(kept["programs"]) == ["perl", "openai", "node"]
+    assert kept["programs"]["perl"]["exact"] == 3 and kept["not_better_or_not_exact"] == ["perl"]
+
+
+def test_some_programs_are_kept_beside_those_that_were_not_run(bench: None, tmp_path: Path) -> None:
+    script = imported("programs/figures.py")
+    one = {"requests": 3, "exact": 2, "named": 1, "refused": {"unknown-route": 1}, "why": "w", "sound": True}
+    record = tmp_path / "programs.json"
+    record.write_text(json.dumps({"result": {"of": {"a": one, "b": one, "gone": one}}}))
+    wrong = {**one, "sound": False}
+    found = {"b": {**one, "exact": 3, "refused": {}}, "wrong": wrong}
+    kept = script.kept(found, record, ["b", "a", "new", "wrong"])
+    assert kept["ran"] == 2 and list(kept["result"]["of"]) == ["b", "a"]
+    assert kept["result"]["exact"] == 5 and kept["result"]["reasons"] == {"unknown-route": 1}
+    assert "sound" not in kept["result"]["of"]["b"] and kept["result"]["not_sound"] == []
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_seeds_are_written_only_on_request(
     asked: bool,
