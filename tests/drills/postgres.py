@@ -1,6 +1,6 @@
 """Kill -9 drill of PostgreSQL as a store: the server and processes that write it die at random, under load.
 
-`PYTHONPATH=tests .venv/bin/python tests/drills/postgres.py --kills 40`. Eight processes, each with a store
+`.venv/bin/python tests/drills/postgres.py --kills 40`. Eight processes, each with a store
 of its own on one database, put rollouts into the queue, lease them, send signs of life, calls, spans and
 counts, and end them. This script kills the server, or one of them, again and again, and starts it anew. A
 process notes in its journal what it is about to count, and what the store has acknowledged. Afterwards all of
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from contract.postgres_server import PostgresServer
 
 from agentlightning.store.base import AttemptEnded, Store

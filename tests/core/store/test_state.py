@@ -23,6 +23,7 @@ from marks import examples
 from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agentlightning.store.http.client import StoreClient
 from agentlightning.store.http.server import ServedStore, start
+from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
 
@@ -42,8 +43,11 @@ class Side:
         self.attempts: dict[Lease, str] = {}
         self.leases: dict[str, Lease] = {}
 
+    def make(self) -> SQLStore:
+        return SQLiteStore(self.path, clock=self.clock)
+
     async def open(self) -> None:
-        self.owner = SQLiteStore(self.path, clock=self.clock)
+        self.owner = self.make()
         self.store: Store = self.owner
         self.served: ServedStore | None = None
         if self.over_http:
@@ -58,6 +62,7 @@ class Side:
 
     async def crash(self) -> None:
         """End in the middle of a write, which is not acknowledged."""
+        assert isinstance(self.owner, SQLiteStore)
         lost = asyncio.ensure_future(self.owner.enqueue_rollout("lost", rollout_id="ro-lost"))
         await asyncio.sleep(0)
         assert self.owner.db.connection.in_transaction and not lost.done()
@@ -118,14 +123,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
-        paths = Path(self.folder.name)
-        self.sides = [Side(paths / f"{n}.sqlite", self.clock, over_http=n == 1) for n in range(2)]
+        self.sides = self.make_sides()
         self.model = Model(self.clock)
         self.numbers = itertools.count()
         self.past: list[tuple[Ask, str, Any]] = []
         self.leases: list[Lease] = []
         for side in self.sides:
             self.do(side.open())
+
+    def make_sides(self) -> list[Side]:
+        paths = Path(self.folder.name)
+        return [Side(paths / f"{n}.sqlite", self.clock, over_http=n == 1) for n in range(2)]
 
     def teardown(self) -> None:
         for side in self.sides:

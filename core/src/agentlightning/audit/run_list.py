@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL, opened
 from agentlightning.plugins.manager import Plugins
@@ -48,6 +50,11 @@ class RunSummary(Model):
     """Calls, tokens, money and seconds, of a run with a budget."""
     reason: str | None = None
     """Why it could not be read."""
+
+
+def to_show(line: RunSummary) -> RunSummary:
+    """Return the line without a password in its store's place."""
+    return msgspec.structs.replace(line, store=without_password(line.store))
 
 
 async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = None) -> list[RunSummary]:

@@ -123,6 +123,8 @@ class Listener:
                 _log.exception("the listener of the store failed; it goes on")
                 self._pause()
         if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):  # another process leads at once
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
         os.close(self._wake_end)
         os.close(self._told_end)

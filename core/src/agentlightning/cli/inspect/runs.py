@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +47,7 @@ def register(app: typer.Typer) -> None:
         lines = asyncio.run(_list(place))
         if as_json:
             for line in lines:
-                print_json(line)
+                print_json(msgspec.structs.replace(line, store=without_password(line.store)))
         else:
             _show(lines, place)
 
@@ -54,7 +55,9 @@ def register(app: typer.Typer) -> None:
 def _show(lines: list[RunSummary], place: str | None) -> None:
     console = wide_console(_WIDE)
     if not lines:
-        console.print(Text(f"no runs in {place or 'runs/'}"), highlight=False, soft_wrap=True)
+        console.print(
+            Text(f"no runs in {without_password(place or 'runs/')}"), highlight=False, soft_wrap=True
+        )
         return
     console.print(table(lines))
     readable = [line for line in lines if not line.reason]
@@ -73,7 +76,7 @@ async def _list(place: str | None) -> list[RunSummary]:
     lines = await list_runs(found)
     mine = [line for line in lines if run is None or line.run.startswith(run)]
     if not mine and run is not None:
-        raise NoSuchRun(f"{place}: its store holds no run {run!r}")
+        raise NoSuchRun(f"{without_password(place)}: its store holds no run {run!r}")
     return mine
 
 

@@ -18,6 +18,7 @@ from agentlightning.audit.run import OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import Store
+from agentlightning.store.places import without_password
 
 _OPEN = 16
 """Stores that stay open at a time."""
@@ -54,7 +55,7 @@ class Places:
 
     def _key(self, place: RunLocation) -> str:
         if place.store not in self._keys:
-            name = place.folder.name if place.folder else Path(place.store.rpartition("/")[2] or "store").stem
+            name = place.folder.name if place.folder else _store_name(place.store)
             key = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "store"
             if key in self._keys.values():
                 key = f"{key}-{hashlib.sha256(place.store.encode()).hexdigest()[:6]}"
@@ -115,6 +116,11 @@ class Places:
         while self._open:
             _, (store, _) = self._open.popitem()
             await store.close()
+
+
+def _store_name(store: str) -> str:
+    """Return the name of a store that lies in no run's folder."""
+    return Path(without_password(store).partition("?")[0].rpartition("/")[2] or "store").stem
 
 
 def _file_id(store: str) -> object:
