@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from agentlightning.audit.drawing import short
 from agentlightning.audit.locations import RunLocation, places_of
 from agentlightning.audit.run import opened
-from agentlightning.audit.run_list import RunSummary, list_runs
+from agentlightning.audit.run_list import RunSummary, list_runs, to_show
 from agentlightning.plugins.manager import Plugins
 from agentlightning.store import Store
 from agentlightning.trackers.curve import RewardHistory
@@ -132,6 +132,7 @@ class Watcher:
                     found.counts = await store.counts()
             except (UsageError, OSError, ValueError) as error:
                 found.problem = short(error, _SHORT)
+        found.runs = [to_show(line) for line in lines]
         return found
 
     async def _lines(self, place: RunLocation) -> list[RunSummary]:

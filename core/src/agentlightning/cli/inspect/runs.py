@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
-from agentlightning.audit.run_list import RunSummary, list_runs
+from agentlightning.audit.run_list import RunSummary, list_runs, to_show
 from agentlightning.cli.inspect import JsonLines
 from agentlightning.cli.view import TextTable, number, print_json, wide_console
 from agentlightning.store.places import without_password
@@ -47,7 +46,7 @@ def register(app: typer.Typer) -> None:
         lines = asyncio.run(_list(place))
         if as_json:
             for line in lines:
-                print_json(msgspec.structs.replace(line, store=without_password(line.store)))
+                print_json(to_show(line))
         else:
             _show(lines, place)
 
@@ -55,9 +54,8 @@ def register(app: typer.Typer) -> None:
 def _show(lines: list[RunSummary], place: str | None) -> None:
     console = wide_console(_WIDE)
     if not lines:
-        console.print(
-            Text(f"no runs in {without_password(place or 'runs/')}"), highlight=False, soft_wrap=True
-        )
+        where = without_password(place or "runs/")
+        console.print(Text(f"no runs in {where}"), highlight=False, soft_wrap=True)
         return
     console.print(table(lines))
     readable = [line for line in lines if not line.reason]
