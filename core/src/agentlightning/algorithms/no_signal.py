@@ -33,6 +33,14 @@ HOW_TO_GET_VARIANCE = (
 )
 
 
+def nothing_learned(steps: int, idle: float) -> str:
+    """Return what a run prints that trained no token in ``steps`` steps, ``idle`` tokens with advantage 0."""
+    flat = f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else ""
+    return (
+        f"This run learned nothing: not one token was trained in {steps} steps{flat}. {HOW_TO_GET_VARIANCE}."
+    )
+
+
 class NothingTrained(UsageError):
     """Rollouts are rewarded, but none of their calls can be trained: a wrong ``select``, or no calls."""
 

@@ -20,7 +20,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.curriculum.steps import open_curriculum
 from agentlightning.algorithms.evaluation_sets import NamedSets, scores
-from agentlightning.algorithms.no_signal import HOW_TO_GET_VARIANCE, NoSignalGuard
+from agentlightning.algorithms.no_signal import NoSignalGuard, nothing_learned
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
 from agentlightning.algorithms.rollouts.dynamic_sampling import (
@@ -309,12 +309,7 @@ class RLJob:
     def say_if_nothing_learned(self) -> None:
         """Print at the end that the run left the policy as it was."""
         if self.learned is False:
-            idle = self.totals.values["tokens_zero_advantage"]
-            self.context.say(
-                f"This run learned nothing: not one token was trained in {self.steps} steps"
-                + (f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else "")
-                + f". {HOW_TO_GET_VARIANCE}."
-            )
+            self.context.say(nothing_learned(self.steps, self.totals.values["tokens_zero_advantage"]))
 
     async def saved(self, folder: Path, step: int) -> None:
         """Add a checkpoint to the run's chain and notify hooks."""
