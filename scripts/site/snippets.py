@@ -65,7 +65,7 @@ ELSEWHERE = {
     "docs/write-an-adapter.md": "tests/examples/adapter_template: the blocks are its files",
 }
 """Page → what runs its Python and YAML blocks."""
-SECONDS, LONG = 120, 900
+SECONDS, LONG = 600, 1800
 
 
 class Block(NamedTuple):
