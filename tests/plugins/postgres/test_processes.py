@@ -12,7 +12,7 @@ from contract.postgres_server import PostgresServer
 from contract.storing import call, span
 
 pytest.importorskip("agl_postgres.store")
-from agentlightning.store.base import AttemptEnded, Conflict
+from agentlightning.store.base import AttemptEnded, Conflict, StoreError
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agl_postgres.store import PostgresStore
 
@@ -177,3 +177,38 @@ async def test_a_closed_store_and_a_lost_connection_are_told(url: str) -> None:
     await store.close()
     with pytest.raises(Exception, match="closed"):
         await store.enqueue_rollout(1)
+
+
+async def test_a_server_that_stays_away_is_told(
+    server_of_its_own: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_STORE_PATIENCE", "0.5")
+    store = PostgresStore(server_of_its_own.url())
+    await store.enqueue_rollout(1)
+    server_of_its_own.kill()
+    for ask in (store.enqueue_rollout(2), store.query_rollouts()):
+        with pytest.raises(StoreError, match=r"postgresql://agl:\*\*\*@"):
+            await ask
+    server_of_its_own.start()
+    assert [one.input for one in await store.query_rollouts()] == [1]
+    await store.close()
+
+
+async def test_a_commit_without_an_answer_is_in_doubt(
+    server_of_its_own: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server dies with the commit, and stays away: nobody says that nothing was stored."""
+    monkeypatch.setenv("AGL_STORE_PATIENCE", "0.5")
+    store = PostgresStore(server_of_its_own.url())
+    await store.enqueue_rollout(1)
+
+    def die(transaction: Any) -> None:
+        server_of_its_own.kill()
+
+    monkeypatch.setattr(store, "committing", die)
+    with pytest.raises(StoreError, match="whether the write was stored is not known"):
+        await store.enqueue_rollout(2)
+    monkeypatch.undo()
+    server_of_its_own.start()
+    assert [one.input for one in await store.query_rollouts()] == [1]
+    await store.close()

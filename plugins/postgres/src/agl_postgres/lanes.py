@@ -179,6 +179,8 @@ class _Lane:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes, self.db = lanes, lanes.db
         self._connection: Connection | None = None
+        self._in_doubt = False
+        """A commit was sent and not answered."""
 
     def run(self) -> None:
         """Work until the lanes are closed."""
@@ -221,7 +223,17 @@ class _Lane:
     def _commit(self, jobs: Sequence[Job]) -> None:
         """Run writes in one transaction and answer them. Raise :class:`_Broken` if it was rolled back."""
         mark = f"commit-{secrets.token_hex(12)}"
-        self._repeat(lambda: self._transact(jobs, mark))
+        self._in_doubt = False
+        try:
+            self._repeat(lambda: self._transact(jobs, mark))
+        except (psycopg.Error, StoreError) as error:
+            if not self._in_doubt:
+                raise
+            settings = self.lanes.settings
+            raise StoreError(
+                f"{settings.shown} went away while it committed and did not answer for {settings.patience:g} "
+                "s: whether the write was stored is not known. Send it again under the same request id"
+            ) from error
         for job in jobs:
             job.answer()
 
@@ -229,10 +241,12 @@ class _Lane:
         connection, lanes = self._open(), self.lanes
         if not lanes.mark(connection, mark):
             return  # it was committed before: every job has its result
+        self._in_doubt = False
         lanes.begun()
         with self.db.within(Transaction(connection)) as transaction:
             try:
                 self._run_all(jobs, transaction)
+                self._in_doubt = True
                 lanes.finish(connection, transaction)
             except BaseException as error:
                 self._undo(error)
