@@ -67,11 +67,12 @@ independent. The held-out tasks are the same for every seed, and so is the start
 intervals overlap are not told apart. *Learned* says that the interval lies above that of the start policy.
 
 **What makes the difference on `calc_x`** is how much is trained of the same rollouts. `cispo` and `gspo`
-make four optimizer steps a batch, all others one. `reinforce++` compares tasks with each other, so every
-rollout is trained, where recipes by groups lose the groups whose rollouts all earn the same. `grpo`, `rloo`,
-`dr_grpo`, `dapo`, `gigpo` and `flow_grpo` differ in the weights of tokens and the scale of advantages; with
-short answers these give nearly the same gradient, and AdamW undoes most of the rest: they are one result.
-`sft`, `rejection` and `dpo` make as many steps of 16 items over what GRPO's run left.
+make four optimizer steps a batch, all others one; `grpo-4`, GRPO with four, is their control. `reinforce++`
+compares tasks with each other, so every rollout is trained, where recipes by groups lose the groups whose
+rollouts all earn the same. `grpo`, `rloo`, `dr_grpo`, `dapo`, `gigpo` and `flow_grpo` differ in the weights
+of tokens and the scale of advantages; with short answers these give nearly the same gradient, and AdamW
+undoes most of the rest: they are one result. `sft`, `rejection` and `dpo` make as many steps of 16 items
+over what GRPO's run left.
 """
 
 

@@ -39,6 +39,10 @@ GROUP = 8
 """Rollouts of a group, for recipes that compare the rollouts of a task."""
 
 
+CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {"grpo-4": ("grpo", {"minibatches": 4})}
+"""Recipes with a field changed: GRPO with as many optimizer steps a batch as CISPO and GSPO."""
+
+
 @dataclass(frozen=True)
 class Task:
     """An agent with tasks and a start policy, and the budget that every recipe gets."""
@@ -82,8 +86,9 @@ def settings(name: str) -> dict[str, Any]:
 
 def recipe_of(name: str) -> Recipe:
     """The recipe by name, with the group size of this comparison."""
-    recipe = get(name)
-    return get(name, group_size=GROUP) if recipe.group_size > 1 else recipe
+    base, fields = CONTROLS.get(name, (name, {}))
+    recipe = get(base)
+    return get(base, group_size=GROUP, **fields) if recipe.group_size > 1 else recipe
 
 
 def sets_of(task: Task, recipe: Recipe, seed: int, output: Path) -> list[str]:

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from agentlightning.recipes import RECIPES
-from algorithms.one import STORED, TASKS, one, settings
+from algorithms.one import CONTROLS, STORED, TASKS, one, settings
 from algorithms.summary import START, plot, summary, table
 
 KEPT = Path(__file__).resolve().parents[2] / "runs" / "bench-algorithms"
@@ -154,7 +154,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which a run is given up")
     asked = parser.parse_args()
-    known = {"recipes": [*RL, *STORED], "tasks": list(TASKS), "seeds": [1, 2, 3]}
+    known = {"recipes": [*RL, *CONTROLS, *STORED], "tasks": list(TASKS), "seeds": [1, 2, 3]}
     for name, choices in known.items():
         given = getattr(asked, name).split() or choices
         try:
