@@ -2,6 +2,7 @@
 
     python bench/gateway.py                      # c = 1, 16, 64 for 8 s each, then streams of 200 chunks
     python bench/gateway.py --seconds 60         # sustained; watch rss_mib
+    python bench/gateway.py --processes 1 2 3    # only several gateways of one run (bench/gateways.py)
 
 Three processes: a cheap engine (one fixed answer with token ids, last prompt id counted up), the gateway on
 a SQLite store in a temporary folder (64 open attempts, training mode), and this one, which makes the load.
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import gateways
 import records
 
 PROMPT, TOKENS, ATTEMPTS = 300, 200, 64
@@ -296,8 +298,8 @@ async def load(
 class Child:
     """This file in another role."""
 
-    def __init__(self, *args: str) -> None:
-        command = [sys.executable, __file__, *args]
+    def __init__(self, *args: str, script: str = __file__) -> None:
+        command = [sys.executable, script, *args]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello = self.read()
 
@@ -343,6 +345,7 @@ def main() -> None:
     parser.add_argument("--role", choices=["engine", "gateway", "floor"], help=argparse.SUPPRESS)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--processes", type=int, nargs="+", help="numbers of gateway processes; only these")
     args = parser.parse_args()
     if args.uvloop:
         import uvloop
@@ -354,6 +357,9 @@ def main() -> None:
         asyncio.run(serve_gateway(args.engine, args.folder))
     elif args.role == "floor":
         asyncio.run(serve_floor(args.engine))
+    elif args.processes:
+        found = gateways.measure(args.processes, args.seconds)
+        print(json.dumps({"processes": found, "load_average": os.getloadavg()[0]}))
     else:
         report(args)
 
