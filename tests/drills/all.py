@@ -34,6 +34,8 @@ HERE = Path(__file__).resolve().parent
 WRONG = ("lost", "doubled", "foreign_access")
 ROLES = ("store", "gateway", "runner", "trainer", "postgresql")
 """What must have been killed."""
+NAMES = {"server": "postgresql", "client": "writer"}
+"""What `postgres.py` calls its roles: the database, and the processes that write it."""
 SHARES = {"core": 0.28, "light-sqlite": 0.36, "light-postgresql": 0.36}
 """Of the kills; `postgres.py` makes more."""
 MORE = 30
@@ -86,7 +88,8 @@ def together(found: Sequence[dict[str, Any]], kills: int) -> dict[str, Any]:
     """Return one account of all drills."""
     by: Counter[str] = Counter()
     for one in found:
-        by.update(one.get("by") or one.get("killed") or {})
+        killed = one.get("by") or one.get("killed") or {}
+        by.update({NAMES.get(role, role): count for role, count in killed.items()})
     missing = [role for role in ROLES if not by[role]]
     failed = [one["part"] for one in found if one["exit_status"]]
     enough = by.total() >= kills
