@@ -54,9 +54,9 @@ PLACES = 8
 """Of each runner."""
 READY = 60.0
 """Seconds that a process has to be at work."""
-END = 180.0
+END = 400.0
 """Seconds that the rest of the rollouts have when nothing is killed any more."""
-CONFIG = RolloutConfig(timeout_seconds=90, unresponsive_seconds=3, max_attempts=1000)
+CONFIG = RolloutConfig(timeout_seconds=300, unresponsive_seconds=3, max_attempts=1000)
 
 
 @dataclass
@@ -300,7 +300,8 @@ async def rollout_is_wrong(store: Store, rollout_id: str) -> str:
     good = [one for one in attempts if one.status == "succeeded"]
     status = str((await store.get_rollout_by_id(rollout_id)).status)
     if len(good) != 1 or status != "succeeded":
-        return f"{rollout_id}: {status}, {len(good) or 'no'} success of {len(attempts)} attempts"
+        why = "; ".join(f"{one.status}: {(one.reason or '')[-120:]}" for one in attempts)
+        return f"{rollout_id}: {status}, {len(good) or 'no'} success of {len(attempts)} attempts ({why})"
     calls = await store.query_calls(rollout_id, attempt_id=good[0].attempt_id)
     few = len({call.response_id for call in calls}) < CALLS
     return f"{rollout_id}: no success of all calls: {len(calls)} of {CALLS}" if few else ""

@@ -17,7 +17,7 @@ from agentlightning.capture.context import current_attempt
 
 JOURNAL = "AGL_DRILL_JOURNAL"
 CALLS = 4
-PATIENCE = 40.0
+PATIENCE = 240.0
 """Seconds for which a gateway may be away."""
 BETWEEN = 0.15
 """Seconds of work between two calls."""
