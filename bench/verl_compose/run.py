@@ -11,8 +11,9 @@ For each configuration of ``configurations.toml`` and each GPU profile of the ex
    types, shipped, unpacked, divided among the data-parallel ranks and into micro-batches by verl. Every row
    is in exactly one micro-batch, and none has more tokens than a rank can take.
 
-What comes after that (weights, NCCL, CUDA kernels, speed) needs GPUs and is not claimed. The last line is
-JSON; the exit status is 1 if a configuration is refused.
+What comes after that (weights, NCCL, CUDA kernels, speed) needs GPUs and is not claimed. Entries ``refused``
+are those that the documentation says are refused: each must be, for the reason that it names. The last line
+is JSON; the exit status is 1 if a configuration is refused, or one that should be is not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ from agentlightning.train.run_file import load_config
 from agentlightning.types import Recipe, Row, Segment
 from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import TokenIds
-from agl_verl.config.options import Options, data_parallel, overrides, read_options, tokens_a_pass
+from agl_verl.config.options import (
+    OptionError,
+    Options,
+    data_parallel,
+    overrides,
+    read_options,
+    tokens_a_pass,
+)
 from agl_verl.rows import pack, step, unpack
 
 HERE = Path(__file__).resolve().parent
@@ -70,6 +78,22 @@ def carry(path: Path, recipe: Recipe, given: dict[str, Any], folder: Path) -> st
     options = read_options(given)
     compose(overrides(str(path), recipe, 1, options, str(folder), steps=100), options)
     return divide(recipe, options)
+
+
+def declined() -> dict[str, str]:
+    """Return why each configuration of ``refused`` is refused. Raises ``AssertionError`` if one is not, or
+    for another reason.
+    """
+    found: dict[str, str] = {}
+    for one in tomllib.loads((HERE / "configurations.toml").read_text())["refused"]:
+        shown = f"{one['model']}: {one['options']}"
+        try:
+            read_options({**GPUS, **one["options"]})
+        except OptionError as error:
+            found[shown] = str(error)
+        if one["reason"] not in found.get(shown, ""):
+            raise AssertionError(f"{shown}: {found.get(shown, 'accepted')}, not {one['reason']!r}")
+    return found
 
 
 class Reached(Exception):
@@ -182,7 +206,8 @@ def main() -> int:
                 console.print(traceback.format_exc(limit=-3), style="dim", markup=False)
             table.add_row(name, shown, said)
     console.print(table)
-    print(json.dumps({"configs": accepted + len(refused), "accepted": accepted, "refused": refused}))
+    found = {"configs": accepted + len(refused), "accepted": accepted, "refused": refused}
+    print(json.dumps({**found, "declined": declined()}))
     return 1 if refused else 0
 
 

@@ -189,3 +189,28 @@ def test_what_verls_own_loss_cannot_say_brings_its_loss(given: dict[str, object]
 def test_a_reference_is_computed_for_kl_only() -> None:
     key = "actor_rollout_ref.actor.use_kl_loss"
     assert lines()[key] == "False" and lines(agl.GRPO(kl=0.1))[key] == "True"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("actor_rollout_ref.actor.router_replay.mode=R3", r"router replay .*rows do not hold them"),
+        ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", r"router replay"),
+        ("model_engine=megatron", r"the driver trains with FSDP 2: .*more ranks, or lora"),
+        ("actor_rollout_ref.actor.strategy=megatron", r"the driver trains with FSDP 2"),
+        ("actor_rollout_ref.ref.megatron.tensor_model_parallel_size=2", r"the driver trains with FSDP 2"),
+        ("critic.strategy=fsdp", r"the driver trains with FSDP 2"),
+    ],
+)
+def test_megatron_and_router_replay_are_refused_with_the_reason(line: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        read_options({"overrides": [line]})
+
+
+def test_lines_that_ask_for_nothing_else_than_the_driver_does_are_taken() -> None:
+    lines = [
+        "actor_rollout_ref.actor.strategy=fsdp2",
+        "actor_rollout_ref.rollout.enable_rollout_routing_replay=False",
+        "actor_rollout_ref.actor.router_replay.mode=disabled",
+    ]
+    assert read_options({"overrides": lines}).overrides == lines

@@ -11,7 +11,7 @@ import msgspec
 
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
-from agl_verl.config import attention, critic, engines, modes
+from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.attention import Attention
 from agl_verl.config.engines import MEMORY, Engine
 from agl_verl.config.lora import Lora, lines as lora_lines
@@ -156,6 +156,7 @@ def refused(line: str) -> str | None:
 
 REFUSED = {
     **attention.REFUSED,
+    **backends.REFUSED,
     **cluster.REFUSED,
     **engines.REFUSED,
     **modes.REFUSED,
@@ -203,6 +204,7 @@ REFUSED = {
 
 OFF = frozenset({"false", "null", "-1", "0"})
 NOTHING = {
+    **backends.NOTHING,
     "algorithm.filter_groups": OFF,
     "algorithm.use_kl_in_reward": OFF,
     "actor_rollout_ref.rollout.top": frozenset({"-1", "1", "1.0"}),
