@@ -73,6 +73,9 @@ rollouts all earn the same. `grpo`, `rloo`, `dr_grpo`, `dapo`, `gigpo` and `flow
 of tokens and the scale of advantages; with short answers these give nearly the same gradient, and AdamW
 undoes most of the rest: they are one result. `sft`, `rejection` and `dpo` make as many steps of 16 items
 over what GRPO's run left.
+
+**On `werewolf`** evaluations are sampled, so 96 games of one seed leave an interval of 0.19: with few seeds a
+recipe whose reward rises may still be *no* here.
 """
 
 
