@@ -47,6 +47,8 @@ SILENCE = 4.0
 """Seconds after which the rollouts of a dead process are leased again."""
 FEW = 5
 """Acknowledgements of a life before it may be ended: a drill of processes that start shows nothing."""
+SHARE = 0.3
+"""Of the kills, those of the server."""
 LONGEST = 1800.0
 """Seconds for all kills: then it says that they were not made."""
 RETRIED = ["failed", "timeout", "unresponsive"]
@@ -96,14 +98,13 @@ class Client:
 
     async def work(self, worker: str) -> None:
         """Put work into the queue and do work, whosever it is; in the end what is left."""
-        idle = 0
-        while not self.stopping or idle < 3:
+        leases: list[AttemptedRollout] = []
+        while not self.stopping or leases or await self.left():
             if not self.stopping:
                 await self.enqueue()
             leases = await self.store.dequeue_many_rollouts(
                 worker, limit=random.choice((1, 1, 2)), wait=0.5, request_id=new_id("rq")
             )
-            idle = 0 if leases else idle + 1
             for lease in leases:
                 try:
                     await self.do(lease)
@@ -111,6 +112,10 @@ class Client:
                     self.journal.note("fenced", rollout=lease.rollout.rollout_id)
                 finally:
                     self.held.discard(lease.attempt.attempt_id)
+
+    async def left(self) -> bool:
+        """Whether a rollout has not ended: those of dead processes come back into the queue."""
+        return bool({*(await self.store.statistics("drill"))["rollouts"]} - {"succeeded", "failed"})
 
     async def enqueue(self) -> None:
         config = RolloutConfig(unresponsive_seconds=SILENCE, max_attempts=50, retry_on=RETRIED)
@@ -189,7 +194,9 @@ class Scene:
 
     def strike(self, choose: random.Random) -> bool:
         """Kill one of those that have done something since they were started, and start it anew."""
-        if choose.random() < 0.3 and self.total() >= self.seen + FEW * CLIENTS:
+        if self.kills["server"] < SHARE * (self.kills.total() + 1):
+            if self.total() < self.seen + FEW * CLIENTS:
+                return False
             self.server.kill()
             time.sleep(choose.uniform(0, 0.5))
             self.server.start()
