@@ -80,7 +80,10 @@ class Listener:
     def start(self) -> None:
         """Listen, try to lead, and go on in a thread."""
         assert self._connection is not None
-        self._begin(self._connection)
+        try:
+            self._begin(self._connection)
+        except (psycopg.Error, StoreError):  # the thread connects again
+            self._lose()
         self._thread.start()
 
     def arm(self, delay: float) -> None:

@@ -19,7 +19,7 @@ from agentlightning.store.sql.cache import StoreCache
 from agentlightning.store.sql.clock import Clock
 from agentlightning.store.sql.stalls import LoopWatch
 from agentlightning.store.sql.store import SQLStore
-from agl_postgres.connection import Connection, connect_patiently
+from agl_postgres.connection import Connection, connect_patiently, is_lost
 from agl_postgres.database import PostgresDatabase, Transaction
 from agl_postgres.listener import LOOK_SECONDS, Listener
 from agl_postgres.settings import settings_of
@@ -110,35 +110,47 @@ class PostgresStore(SQLStore):
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.settings = settings_of(url)
-        connection = connect_patiently(self.settings, _OPENING_SECONDS, read_only)
-        try:
-            (require_current if read_only else prepare)(connection)
-            db = PostgresDatabase(self.settings.shown, schema_of(connection), read_only)
-            self._server_clock = ServerClock()
-            self._server_clock.read(connection)
-            now: Clock = clock or self._server_clock
-            writer = PostgresWriter(self.settings, db, self, now)
-            super().__init__(db, writer, now, ThreadCache(), PostgresWaiters(db))
-            self.watch = LeaderWatch(now, lambda: False)
-            self.listener = Listener(
-                *(self.settings, connection, self.waiters.channel, db.schema, self),
-                leads=not read_only,
-                look_seconds=look_seconds,
-            )
-            self.timer = _LeaderTimer(self.listener)
-            self._look_began: float | None = None
-            """Monotonic time of the leader's look that is under way."""
-            self._forget_at = 0.0
-            self.listener.start()
-        except psycopg.Error as error:
-            connection.close()
-            raise StoreError(f"{self.settings.shown} cannot be opened as a store: {error}") from None
-        except StoreError as error:
-            connection.close()
-            raise StoreError(f"{self.settings.shown}: {error}") from None
-        except BaseException:
-            connection.close()
-            raise
+        self._server_clock = ServerClock()
+        connection, schema_name = self._prepared(read_only)
+        db = PostgresDatabase(self.settings.shown, schema_name, read_only)
+        now: Clock = clock or self._server_clock
+        writer = PostgresWriter(self.settings, db, self, now)
+        super().__init__(db, writer, now, ThreadCache(), PostgresWaiters(db))
+        self.watch = LeaderWatch(now, lambda: False)
+        self.listener = Listener(
+            *(self.settings, connection, self.waiters.channel, db.schema, self),
+            leads=not read_only,
+            look_seconds=look_seconds,
+        )
+        self.timer = _LeaderTimer(self.listener)
+        self._look_began: float | None = None
+        """Monotonic time of the leader's look that is under way."""
+        self._forget_at = 0.0
+        self.listener.start()
+
+    def _prepared(self, read_only: bool) -> tuple[Connection, str]:
+        """Return a connection to a database with our tables, and the schema that has them. A server that goes
+        away meanwhile is waited for, as one that is not there yet.
+        """
+        until = time.monotonic() + _OPENING_SECONDS
+        while True:
+            left = max(0.0, until - time.monotonic())
+            connection = connect_patiently(self.settings, left, read_only)
+            try:
+                (require_current if read_only else prepare)(connection)
+                self._server_clock.read(connection)
+                return connection, schema_of(connection)
+            except psycopg.Error as error:
+                lost = is_lost(connection, error)
+                connection.close()
+                if not lost or not left:
+                    shown = self.settings.shown
+                    raise StoreError(f"{shown} cannot be opened as a store: {error}") from None
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, StoreError):
+                    raise StoreError(f"{self.settings.shown}: {error}") from None
+                raise
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.settings.shown!r})"
