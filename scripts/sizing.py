@@ -2,6 +2,8 @@
 
 python scripts/sizing.py            rewrite both
 python scripts/sizing.py --check    exit 1 if one of them is stale
+python scripts/sizing.py FILE       write only the costs, to FILE: for `agl plan --costs FILE` on a machine whose
+                                    benchmarks were recorded (bench/record.py gateway, store, records, step)
 
 The costs are those of bench/results/*.json; the date of a file is that of the commit that changed it last.
 """
@@ -153,13 +155,17 @@ def undated(costs: Costs) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite or check."""
+    """Rewrite, check, or write the costs to a file."""
     text = PAGE.read_text(encoding="utf-8")
     if arguments == ["--check"]:
         return int(undated(measured()) != undated(committed()) or page(committed(), text) != text)
     costs = measured()
     check(costs, "bench/results")
-    FILE.write_bytes(msgspec.json.format(msgspec.json.encode(costs), indent=1) + b"\n")
+    (Path(arguments[0]) if arguments else FILE).write_bytes(
+        msgspec.json.format(msgspec.json.encode(costs), indent=1) + b"\n"
+    )
+    if arguments:
+        return 0
     PAGE.write_text(page(costs, text), encoding="utf-8")
     return 0
 

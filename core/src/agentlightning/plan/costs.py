@@ -1,7 +1,7 @@
 """Measured costs of gateway, store and trainer, with the machine and the date of each.
 
 ``costs.json`` beside this module holds those of the committed benchmarks (``scripts/sizing.py`` writes it);
-``agl plan --measure`` takes those of one's own machine.
+a file of the same form holds those of another machine (``agl plan --costs FILE``).
 """
 
 from __future__ import annotations
@@ -91,18 +91,16 @@ def committed() -> Costs:
 
 
 def read_costs(file: Path) -> Costs:
-    """Read a file that ``agl plan --measure --costs FILE`` wrote. Raises :class:`ConfigError` with what is
-    wrong in it.
-    """
+    """Read a file of the form of ``costs.json``. Raises :class:`ConfigError` with what is wrong in it."""
     try:
         costs = msgspec.json.decode(file.read_bytes(), type=Costs)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"--costs {file}: no such file; `agl plan --measure --costs {file}` writes it"
+            f"--costs {file}: no such file; `python scripts/sizing.py {file}` writes one from your benchmarks"
         ) from error
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"--costs {file}: {error}; `agl plan --measure --costs {file}` writes it anew"
+            f"--costs {file}: {error}; `python scripts/sizing.py {file}` writes it anew"
         ) from error
     check(costs, f"--costs {file}")
     return costs
