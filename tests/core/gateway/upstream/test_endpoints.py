@@ -273,8 +273,9 @@ async def test_gauge_and_gate(world, fleet):
     posts = [asyncio.create_task(world.post(key=key)) for key in keys]
     for _ in keys:
         await arrived.acquire()
-    there = Counter(fleet.order(f"at-a{n}")[0].url for n in range(12))
-    assert {url: one["in_flight"] for url, one in (await fleet.states()).items()} == there
+    states = await fleet.states()
+    there = dict.fromkeys(states, 0) | Counter(fleet.order(f"at-a{n}")[0].url for n in range(12))
+    assert {url: one["in_flight"] for url, one in states.items()} == there
     await world.gateway.pause()
     late = asyncio.create_task(world.post())
     assert not await world.gateway.drain(timeout=0.01)
