@@ -2,8 +2,8 @@
 
 python scripts/sizing.py            rewrite both
 python scripts/sizing.py --check    exit 1 if one of them is stale
-python scripts/sizing.py FILE       write only the costs to FILE, for `agl plan --costs FILE` on a machine whose
-                                    benchmarks were recorded (bench/record.py gateway, store, records, step)
+python scripts/sizing.py FILE       write only the costs, to FILE, for `agl plan --costs FILE`; record the
+                                    benchmarks first (bench/record.py gateway, store, records, step)
 
 The costs are those of bench/results/*.json; the date of a file is that of the commit that changed it last.
 """
