@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -144,6 +144,15 @@ verl-compose: ## every documented GPU configuration of verl, as far as a CPU goe
 
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
 	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 tests/plugins/trackers
+
+test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manifests by the published schemas; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=tests:examples "$$python" bench/kubernetes.py
+
+test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=tests "$$python" bench/ray_runners.py
+
+test-storage: ## checkpoints and exports on S3, by a server that answers as S3 does; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment storage) && PYTHONPATH=tests "$$python" bench/storage.py
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py

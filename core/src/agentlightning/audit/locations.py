@@ -6,11 +6,11 @@ Runs are searched in ``runs/`` of the working directory, each in a folder of its
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
 
 RUNS_FOLDER = Path("runs")
@@ -56,7 +56,7 @@ def stores(where: str | None = None) -> list[RunLocation]:
     ``None``: the stores of ``runs/`` and that of ``AGL_STORAGE``.
     """
     if where is None:
-        kept = os.environ.get("AGL_STORAGE")
+        kept = store_place()
         return [*stores_in(RUNS_FOLDER), *([_store(kept)] if kept else [])]
     if found := _locate(where):
         return [found]
@@ -110,7 +110,7 @@ def match_name(names: Iterable[str], what: str | None, where: str) -> str:
 
 def _by_name(what: str) -> RunLocation:
     places = {place.run: place for place in stores_in(RUNS_FOLDER) if place.run}
-    kept = os.environ.get("AGL_STORAGE")
+    kept = store_place()
     if kept and not any(name.startswith(what) for name in places):
         return _store(kept)._replace(run=what)
     try:

@@ -16,6 +16,7 @@ import typer
 
 from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.cli.options import add_command
+from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class RunnerOptions:
     )
     worker_id: Annotated[
         str | None, typer.Option(help="Name of this runner in the store; default: a new one.")
+    ] = None
+    health: Annotated[
+        str | None, typer.Option(help="host:port at which /healthz and /readyz are answered.")
     ] = None
     adapters: Annotated[
         list[str] | None, typer.Option("--adapter", help="Framework adapter to activate.")
@@ -114,10 +118,10 @@ async def _run(options: RunnerOptions) -> int:
     from agentlightning.store.places import without_password
 
     if options.workers > 1:
-        if options.rollout or options.worker_id:
-            raise UsageError("--rollout and --worker-id are for one runner: leave --workers out")
+        if options.rollout or options.worker_id or options.health:
+            raise UsageError("--rollout, --worker-id and --health are for one runner: leave --workers out")
         _require_server(options)
-    place = options.store or options.config or os.environ.get("AGL_STORAGE") or "the default store"
+    place = options.store or options.config or store_place() or "the default store"
     with StatusLine(without_password(place), options.workers) as line:
         if options.workers == 1:
             return await _serve(options, line.show)
@@ -147,6 +151,7 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
     from agentlightning.capture.instrument.sessions import capturing
     from agentlightning.plugins.manager import load
     from agentlightning.runner.agent.adapters import instrumentors
+    from agentlightning.runner.health import serving_health
     from agentlightning.runner.service import serve
 
     plugins = load()
@@ -155,7 +160,8 @@ async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) 
         settings = runner.settings
         active = [] if settings.isolation == "process" else instrumentors(plugins, settings.adapters)
         with capturing(active):
-            return await serve(runner, report, options.rollout)
+            async with serving_health(runner, options.health):
+                return await serve(runner, report, options.rollout)
     finally:
         await store.close()
 
@@ -204,7 +210,7 @@ def _require_server(options: RunnerOptions) -> None:
     """Raise :class:`UsageError` if the store is a file: only one process may write it."""
     from agentlightning.store.sqlite.store import store_file
 
-    place = options.store or options.run_config().store_location() or os.environ.get("AGL_STORAGE") or None
+    place = options.store or options.run_config().store_location() or store_place()
     if place is None or "://" not in place or place.startswith("sqlite:"):
         file = store_file(place)
         raise UsageError(

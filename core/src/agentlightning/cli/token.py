@@ -75,9 +75,10 @@ def _revoke(key_id: str, store: str | None) -> None:
 
 
 def _revoked_file(store: str | None) -> Path | None:
+    from agentlightning.store.places import store_place
     from agentlightning.store.sqlite.store import store_file
 
-    place = store or os.environ.get("AGL_STORAGE") or None
+    place = store or store_place()
     if place is not None and "://" in place and not place.startswith("sqlite:"):
         if not os.environ.get(REVOKED_VARIABLE):
             raise UsageError(

@@ -40,6 +40,7 @@ class RolloutsTimedOut(UsageError):
 def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
     """Return a copy of the trainer that writes only to ``scratch`` and has no trackers."""
     probe = copy.copy(trainer)
+    probe._keeps_artifacts = False
     probe.config = from_fields(
         {
             "output": scratch,
@@ -47,6 +48,7 @@ def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
             "trackers": [],
             "run": None,
             "resume": False,
+            "runner": None,
             "concurrency": trainer.config.agent.concurrency or CONCURRENCY,
         },
         trainer.config,

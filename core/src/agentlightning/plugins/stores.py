@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from agentlightning.plugins import manager
 from agentlightning.plugins.suite import install_line
 from agentlightning.store.base import Store, StoreError
+from agentlightning.store.places import is_artifact_place, store_place
 
 
 def open_store(
@@ -25,7 +25,7 @@ def open_store(
 
     Raises :class:`StoreError` for a scheme that no plugin registers.
     """
-    text = str(place if place is not None else os.environ.get("AGL_STORAGE") or "")
+    text = str(place if place is not None else store_place() or "")
     scheme, is_url, _ = text.partition("://")
     if not is_url or (read_only and scheme == "sqlite"):
         from agentlightning.store.sqlite.store import SQLiteStore
@@ -33,6 +33,10 @@ def open_store(
         return SQLiteStore(text or None, read_only=read_only)
     stores = (plugins or manager.load()).stores
     if scheme not in stores:
+        if is_artifact_place(text):
+            raise StoreError(
+                f"{text} keeps files and is no store: give it as AGL_STORAGE, and a file or URL as the store"
+            )
         known = ", ".join(f"{name}://" for name in sorted(stores))
         line = install_line("store", scheme)
         how = f"; to install it, in a checkout: {line}" if line else ""

@@ -105,6 +105,11 @@ class AttemptRunner:
             await self._heartbeat.stop()
         return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
 
+    @property
+    def store_is_silent(self) -> bool:
+        """Whether the store did not answer the last heartbeat."""
+        return self._heartbeat.silent
+
     def stop(self, attempt_id: str) -> None:
         """Stop the agent of an attempt, if it runs."""
         if attempt_id in self._agents:

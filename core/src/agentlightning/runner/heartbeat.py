@@ -41,6 +41,8 @@ class Heartbeat:
         self.on_lost, self.counts = on_lost, counts
         self._intervals: dict[str, float] = {}
         """Attempt → seconds between two heartbeats that it needs. Only the runner's loop changes it."""
+        self.silent = False
+        """Whether the store did not answer the last heartbeat. Any thread may ask."""
         self._users = 0
         self._beats: _BeatThread | None = None
 
@@ -153,7 +155,9 @@ class _BeatThread:
         heart = self._heart
         try:
             lost = await store.heartbeat(heart.worker_id, heart.attempts)
+            heart.silent = False
         except Exception:
+            heart.silent = True
             self._tell(heart.failed)
             log.exception("runner %s: heartbeat failed; again in %g s", heart.worker_id, heart.interval)
             return

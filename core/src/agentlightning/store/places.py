@@ -1,11 +1,39 @@
-"""Places of stores as text that may be shown and kept."""
+"""What ``AGL_STORAGE`` names: a store, or where the files of runs are kept.
+
+A folder, a file, and a URL of a store's scheme (``sqlite``, ``http``, ``postgresql``, …) name a store. A URL
+of object storage (``s3``, …) is where checkpoints, policies, logs and snapshots of runs' stores are kept;
+rows then stay in SQLite. A place may be shown and kept by :func:`without_password`.
+"""
 
 from __future__ import annotations
 
+import os
+from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+VARIABLE: Final = "AGL_STORAGE"
+ARTIFACT_SCHEMES: Final = ("s3", "gs", "gcs", "az", "abfs", "file")
+"""Schemes of places for files, as fsspec names them."""
 _SECRETS = ("password", "sslpassword", "token")
 _SHOWN = "***"
+
+
+def store_place() -> str | None:
+    """Return the place of the default store; ``None``: the variable names none."""
+    given = os.environ.get(VARIABLE)
+    return given if given and not is_artifact_place(given) else None
+
+
+def artifact_place() -> str | None:
+    """Return the URL at which the files of runs are kept; ``None``: only in the runs' folders."""
+    given = os.environ.get(VARIABLE)
+    return given if given and is_artifact_place(given) else None
+
+
+def is_artifact_place(place: str) -> bool:
+    """Return whether a place is one for files, and not a store."""
+    scheme, is_url, _ = place.partition("://")
+    return bool(is_url) and scheme in ARTIFACT_SCHEMES
 
 
 def without_password(place: object) -> str:

@@ -7,6 +7,7 @@ engine → runner.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,13 +34,15 @@ from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
+from agentlightning.train.artifacts.fetching import fetch_run
+from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.gateways import open_gateway
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
 from agentlightning.train.metrics_port import RunMetrics
 from agentlightning.train.run_config import RunConfig
-from agentlightning.train.run_folder import open_run_folder, say
+from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.serving import serve, serve_scripted
 from agentlightning.types import Recipe, Resource, UsageError
@@ -58,6 +61,8 @@ class TrainingSession:
     adapter: Any = None
     initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
     hooks: Sequence[Any] = ()
+    artifacts: str | None = None
+    """URL of object storage at which the run's files are kept."""
 
     @asynccontextmanager
     async def open(
@@ -68,6 +73,7 @@ class TrainingSession:
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         sets = read_sets(config.evaluation.sets, self.plugins)
         async with AsyncExitStack() as stack:
+            await self._fetch_run()
             run = open_run_folder(
                 Path(config.output),
                 config.agent.name,
@@ -76,8 +82,10 @@ class TrainingSession:
                 resume=config.resume,
             )
             stack.callback(run.close)
+            keeper = await self._keeper(run, stack)
             page = RunMetrics() if config.metrics is not None else None
-            plugins, trackers = self._plugins_with_listeners(run.folder, page, stack)
+            own = [*keeper, *([page] if page is not None else [])]
+            plugins, trackers = self._plugins_with_listeners(run.folder, own, stack)
             if page is not None and config.metrics is not None:
                 say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
             store = self._store(run.folder, stack)
@@ -124,8 +132,24 @@ class TrainingSession:
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise
 
+    async def _fetch_run(self) -> None:
+        """Bring the run that is resumed from where its files are kept, if it is not here."""
+        if self.artifacts is not None and self.config.resume and self.config.run is not None:
+            output = Path(self.config.output)
+            await asyncio.to_thread(fetch_run, self.artifacts, output, self.config.run, say)
+
+    async def _keeper(self, run: RunFolder, stack: AsyncExitStack) -> list[ArtifactKeeper]:
+        """Return what keeps the run's files elsewhere, if they are to be kept. It closes after all that
+        writes to the folder.
+        """
+        if self.artifacts is None:
+            return []
+        keeper = await asyncio.to_thread(ArtifactKeeper, self.artifacts, run.folder, say)
+        stack.push_async_callback(lambda: asyncio.to_thread(keeper.close, started=run.started))
+        return [keeper]
+
     def _plugins_with_listeners(
-        self, folder: Path, page: RunMetrics | None, stack: AsyncExitStack
+        self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
         """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
@@ -136,8 +160,8 @@ class TrainingSession:
             logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        own += [page] if page is not None else []
-        return self.plugins.with_listeners([*logs, *own, tracker_hooks, *trackers]), tracker_hooks
+        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
         """Return the given store, opened if it is a place; without one, a file in the run's folder."""

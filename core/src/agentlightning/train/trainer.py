@@ -18,6 +18,7 @@ from agentlightning.compat.v0.trainer_arguments import take_former
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.store.places import artifact_place
 from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.fields import RunFields, field_of, fields_of, from_fields, is_field
 from agentlightning.train.policies import POLICY, Policies, fetch_pretrained
@@ -82,6 +83,7 @@ class Trainer:
         self.hooks = tuple(hooks)
         self.llm_proxy = llm_proxy
         self._dev = dev
+        self._keeps_artifacts = True
 
     @classmethod
     def from_config(cls, config: RunConfig) -> Trainer:
@@ -170,6 +172,7 @@ class Trainer:
             self.adapter,
             self.initial_resources,
             self.hooks,
+            artifact_place() if self._keeps_artifacts else None,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 

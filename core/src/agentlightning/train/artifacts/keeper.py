@@ -1,0 +1,206 @@
+"""Keeps a run's files in object storage: a snapshot after each checkpoint, and one at the end.
+
+The upload has a thread of its own. Invariants: it never ends a run and never holds one up, but at the end; a
+checkpoint that is deleted meanwhile is still uploaded whole (its files are linked first); what fails is tried
+again, then counted and told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.train.artifacts.remote import (
+    FORMAT,
+    KeptFile,
+    RemoteRun,
+    Snapshot,
+    describe,
+    sha256_of,
+    written,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+TRIES = 5
+"""Uploads of one file."""
+FIRST_PAUSE = 1.0
+"""Seconds before the second try; doubled each time."""
+ACCOUNTS = "storage.json"
+STORE = "store.sqlite"
+_DRAFTS = ".kept"
+_CHECKPOINTS = "checkpoints"
+_LEFT_OUT = (".lock", "-wal", "-shm", "-journal")
+
+
+class _Wanted(NamedTuple):
+    """A snapshot to make. ``links``: hard links of its checkpoint; ``at``: where that lies in the run."""
+
+    step: int | None
+    links: Path | None = None
+    at: str = ""
+
+
+class ArtifactKeeper:
+    """Listens to a run and keeps its folder at ``place``. ``say`` prints a line for the person.
+
+    ``counts``: ``snapshots``, ``files`` and ``bytes`` (uploaded), ``retried``, ``failed`` (snapshots),
+    ``skipped`` (checkpoints that a newer one overtook), ``pruned`` (objects), ``prune-failed``.
+    """
+
+    def __init__(self, place: str, folder: Path, say: Callable[[str], None] = print) -> None:
+        self.counts: Counter[str] = Counter(snapshots=0, skipped=0, failed=0, retried=0)
+        self._remote = RemoteRun(place, folder.name)
+        self._remote.check()
+        self._folder, self._say = folder, say
+        self._wanted: queue.Queue[_Wanted | None] = queue.Queue()
+        self._known: dict[str, KeptFile] = {}
+        """File → what the last complete snapshot says of it."""
+        self._thread = threading.Thread(target=self._work, name="artifacts", daemon=True)
+        self._thread.start()
+
+    @hookimpl
+    def agl_checkpoint_saved(self, folder: Path, step: int) -> None:
+        """Have the checkpoint uploaded; its files are linked now, because it may be deleted later."""
+        draft = self._folder / _DRAFTS / f"{time.monotonic_ns()}"
+        at = os.path.relpath(folder, self._folder)
+        if at.startswith(".."):
+            self.counts["failed"] += 1
+            log.warning("checkpoint %s lies outside the run and is not kept", folder)
+            return
+        shutil.copytree(folder, draft, copy_function=_link)
+        self._wanted.put(_Wanted(step, draft, at))
+
+    def close(self, *, started: bool = True) -> None:
+        """Make the last snapshot, of all that the run has written, and wait for it. A run that never started
+        has none.
+        """
+        if started:
+            self._wanted.put(_Wanted(None))
+        self._wanted.put(None)
+        self._thread.join()
+        shutil.rmtree(self._folder / _DRAFTS, ignore_errors=True)
+        if not started:
+            return
+        text = written(self.counts, self._remote.place)
+        (self._folder / ACCOUNTS).write_text(text, encoding="utf-8")
+        if self.counts["snapshots"]:
+            self._say(f"Kept at {self._remote.place}/{self._folder.name}")
+        if self.counts["failed"]:
+            self._say(f"{self.counts['failed']} snapshots were not kept at {self._remote.place}: see the log")
+
+    # ---------------------------------------------------------------------------------------- in the thread
+    def _work(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            try:
+                if wanted.step is not None and not self._wanted.empty():
+                    self.counts["skipped"] += 1  # a newer one waits
+                    continue
+                self._keep(wanted)
+                self.counts["snapshots"] += 1
+            except Exception as error:
+                self.counts["failed"] += 1
+                log.warning("a snapshot of %s failed: %s", self._folder.name, describe(error))
+            else:
+                self._prune()
+            finally:
+                if wanted.links is not None:
+                    shutil.rmtree(wanted.links, ignore_errors=True)
+
+    def _prune(self) -> None:
+        """Delete what no snapshot needs; what cannot be deleted lies there until the next time."""
+        try:
+            self.counts["pruned"] += self._tried(self._remote.prune)
+        except Exception as error:
+            self.counts["prune-failed"] += 1
+            log.warning("old snapshots of %s were not deleted: %s", self._folder.name, describe(error))
+
+    def _keep(self, wanted: _Wanted) -> None:
+        """Upload a snapshot, its manifest last."""
+        name = self._tried(lambda: self._remote.next_name(wanted.step))
+        files: dict[str, KeptFile] = {}
+        with tempfile.TemporaryDirectory() as drafts:
+            for relative, file in self._files(wanted, Path(drafts)):
+                known = self._known.get(relative)
+                if (
+                    known is not None
+                    and known.size == file.stat().st_size
+                    and known.sha256 == sha256_of(file)
+                ):
+                    files[relative] = known
+                    continue
+                files[relative] = self._tried(partial(self._remote.put, name, relative, file))
+                self.counts["files"] += 1
+                self.counts["bytes"] += files[relative].size
+        snapshot = Snapshot(FORMAT, self._folder.name, name, wanted.step, files)
+        self._tried(lambda: self._remote.commit(snapshot))
+        self._known = files
+
+    def _files(self, wanted: _Wanted, drafts: Path) -> Iterator[tuple[str, Path]]:
+        """Yield the files of a snapshot by their names in the run. Files that may grow are copied first."""
+        if wanted.links is not None:
+            for file in _below(wanted.links):
+                yield f"{wanted.at}/{file.relative_to(wanted.links)}", file
+        for number, file in enumerate(_below(self._folder)):
+            relative = file.relative_to(self._folder)
+            top = relative.parts[0]
+            if top == _DRAFTS or file.name.endswith(_LEFT_OUT):
+                continue
+            if wanted.links is not None and (
+                top == _CHECKPOINTS or str(relative).startswith(wanted.at + "/")
+            ):
+                continue
+            copy = drafts / str(number)
+            if file.name == STORE:
+                _copy_store(file, copy)
+            else:
+                shutil.copyfile(file, copy)
+            yield str(relative), copy
+            copy.unlink()
+
+    def _tried(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns; tried again after an error."""
+        pause = FIRST_PAUSE
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return work()
+            except Exception as error:
+                if not left:
+                    raise
+                self.counts["retried"] += 1
+                log.info("%s: %s; trying again in %g s", self._remote.place, describe(error), pause)
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError("there is no such end of the loop")
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _copy_store(file: Path, target: Path) -> None:
+    """Copy a SQLite file as it is at one moment, while another connection writes it."""
+    source = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    with closing(source), closing(sqlite3.connect(target)) as copy:
+        source.backup(copy, pages=1024)

@@ -1,0 +1,1 @@
+"""Runners of Agent Lightning as actors of a Ray cluster."""
