@@ -49,6 +49,7 @@ def test_what_has_no_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"option local.new_option", "option verl.new_option", "variable AGL_WATCH"} <= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_blocks_of_readme_and_pages_hold() -> None:
     found = snippets.check()

@@ -154,13 +154,6 @@ async def test_agl_storage_names_a_server(monkeypatch: pytest.MonkeyPatch) -> No
     assert type(store) is agl.LightningStoreClient and isinstance(store, agl.LightningStore)
 
 
-@pytest.mark.xfail(strict=True, raises=agl.UsageError, reason="no plugin keeps artifacts in S3")
-@pytest.mark.parametrize("place", ["s3://bucket/prefix"])
-def test_agl_storage_names_a_service(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGL_STORAGE", place)
-    agl.LightningStore()
-
-
 @pytest.mark.parametrize("prompt", ["Say {x}", agl.PromptTemplate(template="Say {x}", engine="f-string")])
 async def test_resources_are_prompts_or_plain_strings(prompt: Any, store: Any) -> None:
     update = await store.add_resources(resources={"prompt_template": prompt})

@@ -80,6 +80,7 @@ def test_what_fails_is_told_and_what_follows_is_still_tried(folder: Path) -> Non
     assert "ruby" in fourth
 
 
+@pytest.mark.slow
 def test_a_block_that_installs_gets_an_empty_environment(folder: Path) -> None:
     said = outcomes(
         folder,

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http import server
-from agentlightning.webserver.access_log import VARIABLE, access_log
+from agentlightning.webserver.access_log import VARIABLE, log_requests
 
 SECRET = "a-token-that-nobody-may-read"
 
 
 def test_there_is_none_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert access_log("store") == []
+    app = web.Application()
+    log_requests(app, "store")
+    assert not app.middlewares
 
 
 async def test_store_and_gateway_write_a_line_a_request_without_secrets(

@@ -32,6 +32,7 @@ async def test_agl_storage_names_a_database(url: str, monkeypatch: pytest.Monkey
     await reader.close()
 
 
+@pytest.mark.slow
 async def test_a_store_says_no_password(url: str, server: PostgresServer) -> None:
     store = PostgresStore(url)
     assert PASSWORD in url and PASSWORD not in f"{store!r} {store.settings!r} {store.db.shown}"

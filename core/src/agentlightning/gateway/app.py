@@ -35,7 +35,7 @@ from agentlightning.keys import Keys
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.webserver import app_runner, gc_tuning, log_limit
-from agentlightning.webserver.access_log import access_log
+from agentlightning.webserver.access_log import log_requests
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -169,7 +169,8 @@ class Gateway:
         its engine.
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
-        app = web.Application(middlewares=[*access_log("gateway"), no_pages])
+        app = web.Application(middlewares=[no_pages])
+        log_requests(app, "gateway")
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
             for spelled in spellings(path):

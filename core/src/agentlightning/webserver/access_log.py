@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import msgspec
 from aiohttp import web
@@ -33,6 +33,12 @@ class AccessLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8", buffering=1)
 
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None and file is not sys.stderr:
+            file.close()
+
     def write(self, request: web.Request, status: int, size: int | None, seconds: float) -> None:
         """Write the line of a request."""
         if self._file is None:
@@ -51,14 +57,19 @@ class AccessLog:
             self._file.write(msgspec.json.encode(line).decode() + "\n")
         except OSError as error:
             _log.error("the access log ends: it cannot be written: %s", error)
-            self._file = None
+            self.close()
 
 
-def access_log(server: str) -> list[Any]:
-    """Return the middleware that logs the requests of ``server``, in a list; an empty one without a log."""
+def log_requests(app: web.Application, server: str) -> None:
+    """Log the requests of ``app``, which is ``server``, until it is cleaned up, if ``AGL_ACCESS_LOG`` asks
+    for it.
+    """
     if not (place := os.environ.get(VARIABLE)):
-        return []
+        return
     log = AccessLog(server, place)
+
+    async def close(_: web.Application) -> None:
+        log.close()
 
     @web.middleware
     async def logged(
@@ -75,4 +86,5 @@ def access_log(server: str) -> list[Any]:
         finally:
             log.write(request, status, size, time.perf_counter() - began)
 
-    return [logged]
+    app.middlewares.insert(0, logged)
+    app.on_cleanup.append(close)

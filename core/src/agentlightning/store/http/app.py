@@ -53,7 +53,7 @@ from agentlightning.store.sql import schema
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver.access_log import access_log
+from agentlightning.webserver.access_log import log_requests
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.probes import Probes
@@ -72,7 +72,8 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
     access = access or StoreAccess()
     load, counts = Load(), RequestCounts()
     guards = [] if access.guarded else [_refuse_foreign(store)]
-    app = web.Application(middlewares=[*access_log("store"), counts.middleware, *guards])
+    app = web.Application(middlewares=[counts.middleware, *guards])
+    log_requests(app, "store")
     for route in TABLE:
         handler = _authenticated(_handler(store, route, load), access, route.name, route.least)
         app.router.add_route(route.verb, route.path, handler)
