@@ -67,7 +67,7 @@ async def test_two_holders_of_one_fence_are_seen(store: SQLiteStore, tmp_path: P
     assert await found(store, tmp_path) == (0, 0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_few_kills() -> None:
     pytest.importorskip("agl_postgres.store")
     if binaries() is None:

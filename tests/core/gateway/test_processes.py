@@ -62,7 +62,7 @@ async def several(
         pool=pool,
         store=store,
         version=0,
-        session=aiohttp.ClientSession(connector=fresh, timeout=aiohttp.ClientTimeout(20)),
+        session=aiohttp.ClientSession(connector=fresh, timeout=aiohttp.ClientTimeout(60)),
     )
     pool.add_route(Upstream(url=engine.url, model="tiny", version=lambda: world.version))
     await pool.start()
@@ -100,7 +100,7 @@ async def several(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not true():
             await asyncio.sleep(0.01)
 
