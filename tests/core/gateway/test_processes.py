@@ -65,7 +65,6 @@ async def several(
         session=aiohttp.ClientSession(connector=fresh, timeout=aiohttp.ClientTimeout(60)),
     )
     pool.add_route(Upstream(url=engine.url, model="tiny", version=lambda: world.version))
-    await pool.start()
 
     async def attempt() -> SimpleNamespace:
         lease = await store.start_rollout({})
@@ -91,6 +90,7 @@ async def several(
 
     world.attempt, world.post, world.one_each = attempt, post, one_each
     try:
+        await pool.start()
         yield world
     finally:
         await world.session.close()
