@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from counted_tests import Outcomes
 from plugins.kubernetes.api_server import VERSIONS, api_server, validated
 
 import agentlightning as agl
@@ -28,19 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SECRET = "a secret for this run, made by no one else"
 OPTIONS = {"threads": 1, "engine": "thread", "max_len": 512}
 JOB_LIMITS = {"timeout_seconds": 600.0, "unresponsive_seconds": 600.0}
-
-
-class Outcomes:
-    """A plugin of pytest that counts tests."""
-
-    def __init__(self) -> None:
-        self.tests = self.passed = 0
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test that ran, and one whose set-up failed."""
-        if report.when == "call" or report.failed:
-            self.tests += 1
-            self.passed += report.passed
 
 
 async def trained(folder: Path) -> dict[str, Any]:
