@@ -291,6 +291,22 @@ async def test_version_of_answer_else_of_route(world, engine):
     assert [c.policy_version for c in world.store.calls] == [4, 5]
 
 
+async def test_each_token_keeps_the_version_that_sampled_it(world, engine):
+    world.gateway.add_route(Upstream(url=engine.url, model="tiny", version=lambda: 4))
+    for versions in ([4, 4, 5], [4, 5, 6]):
+
+        async def answer(request, body, versions=versions):
+            made = whole(body, policy_version=4)
+            made["choices"][0]["policy_versions"] = versions
+            return web.json_response(made)
+
+        engine.answer = answer
+        await world.post()
+    first, second = world.store.calls
+    assert (first.policy_version, first.policy_versions) == (4, [4, 4, 5])
+    assert second.error == "bad-answer: the engine's answer is of policy version 6; version 4 is served"
+
+
 async def test_hook_is_told_after_the_commit_and_cannot_break_a_call(world, caplog):
     told = []
 

@@ -98,6 +98,12 @@ UNREADABLE = {
     "a negative count": b'{"choices": [{"message": {}}], "usage": {"completion_tokens": -1}}',
     "an index of 63 bits": b'{"choices": [{"message": {}, "index": 9223372036854775808}]}',
     "a version of 64 bits": b'{"choices": [{"message": {}}], "policy_version": 18446744073709551616}',
+    "versions for other tokens": (
+        b'{"choices": [{"message": {}, "token_ids": [1, 2], "policy_versions": [0]}], "policy_version": 0}'
+    ),
+    "a negative version of a token": (
+        b'{"choices": [{"message": {}, "token_ids": [1], "policy_versions": [-1]}], "policy_version": 0}'
+    ),
     "a time of 63 bits": b'{"choices": [{"message": {}}], "created": 9223372036854775808}',
     "an id of 31 bits": b'{"choices": [{"message": {}, "token_ids": [2147483648]}]}',
     "63 bits in a message": b'{"choices": [{"message": {"x": [{"y": 9223372036854775808}]}}]}',

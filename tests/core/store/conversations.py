@@ -90,6 +90,7 @@ def _call(
         prompt_ids=ids if known else None,
         response_ids=response if known else None,
         logprobs=[-0.5 * i for i in range(len(response))] if known else None,
+        policy_versions=[3 + i for i in range(len(response))] if known and random.random() < 0.3 else None,
         sampling={"temperature": random.choice([1.0, 1.0, 0.5])},
         tags={"agent": "a"},
     )

@@ -174,9 +174,10 @@ def _ages(row: Row) -> Counter[int]:
 
 
 def _versions(row: Row) -> Counter[int]:
-    """Known version → trained tokens of that version. A call has one version, which its segment repeats."""
+    """Known version → trained tokens of that version."""
     found: Counter[int] = Counter()
     for segment in row.segments:
-        if segment.trained and (version := row.versions[segment.start]) >= 0:
-            found[version] += segment.end - segment.start
+        if segment.trained:
+            found.update(row.versions[segment.start : segment.end])
+    del found[-1]
     return found

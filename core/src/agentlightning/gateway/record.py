@@ -31,6 +31,7 @@ def check_answer(request: ModelRequest, answer: AnswerT) -> AnswerT:
     for choice in answer.choices:
         if choice.index >= (asked := request.choices):
             raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {asked} were asked for")
+        _check_versions(choice)
     try:
         for part in (answer.sampling, *(p for c in answer.choices for p in (c.message, c.delta))):
             if part is not None:
@@ -38,12 +39,20 @@ def check_answer(request: ModelRequest, answer: AnswerT) -> AnswerT:
     except ValueError as error:
         raise BadAnswer(f"the engine's answer cannot be kept: {error}") from None
     served = request.route.served_version()
+    newest = max([v for c in answer.choices for v in c.policy_versions or ()], default=answer.policy_version)
     # While weights are updated, an engine may be one version ahead of what the driver says.
-    if served is not None and answer.policy_version is not None and answer.policy_version > served + 1:
-        raise BadAnswer(
-            f"the engine's answer is of policy version {answer.policy_version}; version {served} is served"
-        )
+    if served is not None and newest is not None and newest > served + 1:
+        raise BadAnswer(f"the engine's answer is of policy version {newest}; version {served} is served")
     return answer
+
+
+def _check_versions(choice: EngineChoice) -> None:
+    versions, ids = choice.policy_versions, choice.token_ids
+    if versions is not None and ids is not None and len(versions) != len(ids):
+        raise BadAnswer(
+            f"choice {choice.index} of the engine's answer has {len(versions)} policy versions and "
+            f"{len(ids)} token ids"
+        )
 
 
 def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> list[Call]:
@@ -81,6 +90,7 @@ def _choice_call(
         prompt_ids=prompt_ids,
         response_ids=choice.token_ids,
         logprobs=choice.logprobs.values() if choice.logprobs else None,
+        policy_versions=None if choice.token_ids is None else choice.policy_versions,
         finish_reason=choice.finish_reason,
         prompt_tokens=count[0],
         completion_tokens=count[1],

@@ -153,12 +153,13 @@ class CallBody(msgspec.Struct, array_like=True):
     """Key of the request → a call with the same value in its request."""
     grammar: Grammar | None = None
     logprobs_mode: LogprobsMode | None = None
+    policy_versions: bytes | None = None
 
 
+_PACKED = ("prompt_ids", "response_ids", "logprobs", "policy_versions")
 _AS_THEY_ARE = tuple(
-    name for name in CallBody.__struct_fields__ if name in Call.__struct_fields__
-    and name not in ("prompt_ids", "response_ids", "logprobs")
-)  # fmt: skip
+    name for name in CallBody.__struct_fields__ if name in Call.__struct_fields__ and name not in _PACKED
+)
 
 
 def call_body(call: Call) -> CallBody:
@@ -167,6 +168,7 @@ def call_body(call: Call) -> CallBody:
         prompt_ids=pack_ids(call.prompt_ids),
         response_ids=pack_ids(call.response_ids),
         logprobs=pack_floats(call.logprobs),
+        policy_versions=pack_ids(call.policy_versions),
         **{name: getattr(call, name) for name in _AS_THEY_ARE},
     )
 
@@ -178,6 +180,7 @@ def call_from_body(body: CallBody, **columns: Any) -> Call:
         ("prompt_ids", unpack_ids),
         ("response_ids", unpack_ids),
         ("logprobs", unpack_floats),
+        ("policy_versions", unpack_ids),
     ):
         values[name] = unpacked(getattr(body, name))
     return Call(**{**values, **columns})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agentlightning.types.arrays import Floats, make_arrays
+from agentlightning.types.arrays import Floats, Ints, make_arrays
 from agentlightning.types.base import LogprobsMode, Model, Tags
 from agentlightning.types.tokens import TokenIds
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
@@ -75,6 +75,9 @@ class Call(Model):
     model: str = ""
     """The model name the agent asked for."""
     policy_version: int | None = None
+    """The version that sampled the response; its oldest, where there were several."""
+    policy_versions: Ints | None = None
+    """The version that sampled each response token. ``None``: ``policy_version`` sampled them all."""
     tags: Tags = {}
     selected: bool = True
     """Whether ``select`` chose this call for training (sampling was set to the run's values)."""
@@ -124,12 +127,16 @@ class Call(Model):
     end_time: float = 0.0
 
     def __post_init__(self) -> None:
-        make_arrays(self, prompt_ids=TokenIds, response_ids=TokenIds, logprobs=Floats)
+        make_arrays(self, prompt_ids=TokenIds, response_ids=TokenIds, logprobs=Floats, policy_versions=Ints)
 
     @property
     def has_ids(self) -> bool:
         """Whether the engine gave token ids for prompt and response."""
         return self.prompt_ids is not None and self.response_ids is not None
+
+    def version_of_token(self, index: int) -> int | None:
+        """The version that sampled a response token."""
+        return self.policy_version if self.policy_versions is None else self.policy_versions[index]
 
 
 class Reward(Model):

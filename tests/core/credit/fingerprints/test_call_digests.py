@@ -36,6 +36,7 @@ CHANGES: dict[str, Callable[[Call], Call]] = {
         c, request={**(c.request or {}), "messages": [*(c.request or {})["messages"][:-1], {"role": "user"}]}
     ),
     "logprobs": lambda c: msgspec.structs.replace(c, logprobs=[-1.0, *(c.logprobs or ())[1:]]),
+    "policy version": lambda c: msgspec.structs.replace(c, policy_versions=[7] * len(c.response_ids or ())),
 }
 
 

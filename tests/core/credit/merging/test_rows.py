@@ -51,6 +51,17 @@ def test_a_row_in_full():
     assert branch.metadata["staleness"] == 0
 
 
+def test_tokens_of_a_call_that_weights_changed_under_keep_their_versions():
+    call = one_call(n=3, policy_version=4, policy_versions=[4, 5, 5])
+    batch = assign([make_record(calls=[call], reward=1.0)], Recipe(name="t", max_staleness=1), version=5)
+    (row,) = batch.rows
+    assert row.versions == [-1, -1, 4, 5, 5] and row.metadata["staleness"] == 1
+    assert batch.metrics["staleness_max"] == 1
+    assert batch.metrics["staleness_mean"] == pytest.approx(1 / 3, rel=1e-12)
+    strict = assign([make_record(calls=[call], reward=1.0)], Recipe(name="t"), version=5)
+    assert not strict.rows and strict.metrics["left_out/stale"] == 1, "its oldest token decides"
+
+
 def test_guided_choice_stands_at_the_start_of_its_segment():
     calls = [
         make_call("a", [1], [2], 0, allowed=[[2], [3]]),

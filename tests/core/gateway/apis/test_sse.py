@@ -127,6 +127,31 @@ def test_the_version_of_a_stream_of_several_choices_is_the_oldest():
     assert assembler.answer().policy_version == 3
 
 
+def test_each_token_of_a_stream_keeps_its_version():
+    assembler = AnswerAssembler("completions", expected=2)
+    for index, ids, version, versions in (
+        (0, [1, 2], 3, None),
+        (1, [7], 4, None),
+        (0, [3, 4], 3, [3, 4]),
+        (0, [], 3, None),
+        (1, [8], 4, None),
+    ):
+        piece = {"index": index, "text": "a", "token_ids": ids, "policy_versions": versions}
+        assembler.add(parse_chunk(json.dumps({"choices": [piece], "policy_version": version}).encode()))
+    first, second = assembler.answer().choices
+    assert first.policy_versions == [3, 3, 3, 4]
+    assert second.policy_versions == [4, 4], "the answer's version is another choice's"
+
+
+def test_one_version_of_all_tokens_of_a_stream_is_said_once():
+    assembler = AnswerAssembler("completions")
+    piece = {"text": "a", "token_ids": [1]}
+    for _ in range(2):
+        assembler.add(parse_chunk(json.dumps({"choices": [piece], "policy_version": 3}).encode()))
+    (choice,) = assembler.answer().choices
+    assert choice.policy_versions is None and assembler.answer().policy_version == 3
+
+
 @pytest.mark.parametrize("tool", ["x", {"index": "0"}, 3])
 def test_a_broken_tool_call_is_a_bad_answer(tool):
     with pytest.raises(BadAnswer):

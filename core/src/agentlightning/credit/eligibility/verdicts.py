@@ -129,6 +129,8 @@ def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:
         return f"{prompt} prompt ids, but usage says {call.prompt_tokens}", ""
     if call.logprobs is not None and len(call.logprobs) != response:
         return f"{response} response ids, but {len(call.logprobs)} logprobs", ""
+    if call.policy_versions is not None and len(call.policy_versions) != response:
+        return f"{response} response ids, but {len(call.policy_versions)} policy versions", ""
     if total is not None and call.completion_tokens not in (None, response, total):
         return f"{total} response ids, but usage says {call.completion_tokens}", ""
     if call.prompt_tokens is None or call.completion_tokens is None:

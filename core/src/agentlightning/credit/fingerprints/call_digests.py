@@ -25,7 +25,7 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "token ids": ("prompt_ids", "response_ids"),
         "logprobs": ("logprobs",),
-        "policy version": ("policy", "policy_version"),
+        "policy version": ("policy", "policy_version", "policy_versions"),
         "tags": ("tags",),
         "sampling": ("sampling", "allowed", "grammar", "logprobs_mode"),
         "request": ("request", "asked", "model"),
@@ -38,7 +38,9 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 OTHER_PART = "identity or fate"
 _NAMED = frozenset(name for names in CALL_PARTS.values() for name in names)
 _FIELDS = {**CALL_PARTS, OTHER_PART: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
-_LATER = frozenset({"grammar", "logprobs_mode"})
+_LATER = ("grammar", "logprobs_mode", "policy_versions")
+"""Fields that are hashed only where they have a value: calls without them keep the digests of releases that
+did not know them."""
 _ARRAYS = frozenset({"token ids", "logprobs"})
 
 
@@ -65,7 +67,7 @@ class CallDigests:
             call.span_id, call.trace_id, call.sampling, call.allowed, call.tags,
             call.prompt_tokens, call.completion_tokens,
             call.api, call.response_id, call.edited.get("over_length"),
-            *_later_fields(call),
+            *_later_fields(call, _LATER),
         ]  # fmt: skip
         yield text_bytes(json.dumps(rest, sort_keys=True))
 
@@ -73,8 +75,7 @@ class CallDigests:
         if part == "token ids" and self._layout > 1:
             return self._ids(call)
         values = [getattr(call, name) for name in _FIELDS[part] if name not in _LATER]
-        if _LATER.issubset(_FIELDS[part]):
-            values += _later_fields(call)
+        values += _later_fields(call, _FIELDS[part])
         if part in _ARRAYS:
             return map(_array, values)
         if part == "request" and self._layout > 1 and call.request is not None:
@@ -104,12 +105,10 @@ class CallDigests:
             yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
 
 
-def _later_fields(call: Call) -> list[Any]:
-    """The grammar and the mode of the logprobs, if there are any: calls without them keep the digests of
-    versions that did not know them.
-    """
-    found: list[Any] = [] if call.grammar is None else [plain(call.grammar)]
-    return found if call.logprobs_mode is None else [*found, call.logprobs_mode]
+def _later_fields(call: Call, names: Sequence[str]) -> list[Any]:
+    """The values of ``_LATER`` fields among ``names``, as far as there are any."""
+    found = (getattr(call, name) for name in _LATER if name in names)
+    return [plain(value) for value in found if value is not None]
 
 
 def _array(values: Sequence[float] | None) -> bytes:

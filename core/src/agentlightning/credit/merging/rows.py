@@ -67,7 +67,8 @@ def _train(row: Row, call: Call, advantage: float, off_policy: bool) -> None:
     row.mask[start:stop] = Flags([1]) * n
     row.advantages[start:stop] = Floats([advantage]) * n
     row.logprobs[start:stop] = call.logprobs or ()
-    row.versions[start:stop] = Ints([-1 if call.policy_version is None else call.policy_version]) * n
+    version = -1 if call.policy_version is None else call.policy_version
+    row.versions[start:stop] = call.policy_versions or Ints([version]) * n
     row.segments.append(
         Segment(call_id=call.call_id, start=start, end=stop, advantage=advantage, off_policy=off_policy)
     )

@@ -63,7 +63,7 @@ def replay(raw: bytes, api: str, wants_usage: bool) -> Iterator[bytes]:
 def _chunk_choices(choice: dict[str, Any], api: str) -> Iterator[dict[str, Any]]:
     """The choices of the chunks. The first with content has ids and logprobs, else the closing one."""
     index = choice.get("index", 0)
-    ride = _present(choice, "token_ids", "prompt_token_ids", "logprobs")
+    ride = _present(choice, "token_ids", "prompt_token_ids", "logprobs", "policy_versions")
     if api == "chat":
         message = choice["message"]
         opening = {"role": message.get("role", "assistant"), "content": ""}

@@ -58,6 +58,8 @@ class EngineChoice(msgspec.Struct):
     token_ids: list[TokenId] | None = None
     prompt_token_ids: list[TokenId] | None = None
     logprobs: Logprobs | None = None
+    policy_versions: list[Count] | None = None
+    """Version that sampled each token, if not ``policy_version`` for all. Only our engines say it."""
 
 
 class EngineUsage(msgspec.Struct):
@@ -77,7 +79,7 @@ class EngineAnswer(msgspec.Struct):
     usage: EngineUsage | None = None
     prompt_token_ids: list[TokenId] | None = None
     policy_version: Count | None = None
-    """Version of the policy that sampled the answer; only our engines report it."""
+    """Version of the policy that sampled the answer, or its oldest token; only our engines report it."""
     sampling: dict[str, Any] | None = None
     """The sampling values of the engine; only our engines report them."""
     guided_choice_ids: list[list[TokenId]] | None = None

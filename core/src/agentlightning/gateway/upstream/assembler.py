@@ -27,8 +27,14 @@ class _PartialChoice:
     message: dict[str, Any] = field(default_factory=dict)
     tools: dict[int, dict[str, Any]] = field(default_factory=dict)
     finish: str | None = None
+    versions: list[int] = field(default_factory=list)
+    """Version of each id, as far as the engine has said it."""
 
-    def add(self, piece: EngineChoice) -> None:
+    def add(self, piece: EngineChoice, version: int | None = None) -> None:
+        """``version``: of the ids of a piece that does not give one for each."""
+        if (sampled_by := piece.policy_versions) is None and version is not None:
+            sampled_by = [version] * len(piece.token_ids or ())
+        self.versions += sampled_by or ()
         self.ids = _extended(self.ids, piece.token_ids)
         self.prompt = piece.prompt_token_ids if self.prompt is None else self.prompt
         if piece.logprobs is not None:
@@ -61,12 +67,14 @@ class _PartialChoice:
             for name in ("name", "arguments"):
                 tool["function"][name] += function.get(name) or ""
 
-    def choice(self, index: int, api: str) -> EngineChoice:
-        """Build a whole choice."""
+    def choice(self, index: int, api: str, oldest: int | None) -> EngineChoice:
+        """Build a whole choice. ``oldest``: the version of the answer, which says it for all tokens."""
         text = "".join(self.text)
         whole = EngineChoice(index, finish_reason=self.finish, token_ids=self.ids)
         whole.prompt_token_ids = self.prompt
         whole.logprobs = None if self.logprobs is None else Logprobs(token_logprobs=self.logprobs)
+        if any(version != oldest for version in self.versions):
+            whole.policy_versions = self.versions
         if api != "chat":
             whole.text = text
             return whole
@@ -130,10 +138,13 @@ class AnswerAssembler:
             if (partial := self._choices.get(piece.index)) is None:
                 partial = self._choices[piece.index] = _PartialChoice()
             finished = partial.finish is not None
-            partial.add(piece)
+            partial.add(piece, chunk.policy_version)
             self._finished += not finished and partial.finish is not None
 
     def answer(self) -> EngineAnswer:
         """Build a whole answer from the part that has arrived."""
-        self._head.choices = [self._choices[i].choice(i, self._api) for i in sorted(self._choices)]
-        return self._head
+        head = self._head
+        head.choices = [
+            self._choices[i].choice(i, self._api, head.policy_version) for i in sorted(self._choices)
+        ]
+        return head

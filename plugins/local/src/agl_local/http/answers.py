@@ -2,8 +2,9 @@
 
 ``return_token_ids`` adds ``prompt_token_ids`` (chat: at the top; completions: in each choice) and
 ``token_ids`` to each choice (and ``guided_choice_ids`` or ``grammar`` at the top of a constrained answer);
-``policy_version`` is the oldest version that any token was sampled with (``policy_versions`` per choice when
-they differ). Invariant: the chunks of a stream add up to the unstreamed answer of the same seed.
+``policy_version`` is the oldest version that any token was sampled with (where tokens of a choice are of
+another, its ``policy_versions`` has one for each). Invariant: the chunks of a stream add up to the unstreamed
+answer of the same seed.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Answer:
 
     def whole(self, results: list[list[Completion]]) -> dict[str, Any]:
         """The unstreamed body: all samples of all prompts."""
+        versions = [v for completions in results for c in completions for v in c.versions]
         choices = [
-            self._choice(prompt, completion)
+            self._choice(prompt, completion, min(versions))
             for prompt, completions in zip(self.call.prompts, results, strict=True)
             for completion in completions
         ]
         for index, choice in enumerate(choices):
             choice["index"] = index
-        versions = [v for completions in results for c in completions for v in c.versions]
         tokens = sum(len(c.token_ids) for completions in results for c in completions)
         reused = sum(completions[0].reused for completions in results)
         body = {
@@ -91,7 +92,7 @@ class Answer:
 
         return make
 
-    def _choice(self, prompt: list[int], done: Completion) -> dict[str, Any]:
+    def _choice(self, prompt: list[int], done: Completion, oldest: int) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": done.finish_reason,
@@ -117,7 +118,7 @@ class Answer:
             choice["token_ids"] = done.token_ids
             if not self.call.chat:
                 choice["prompt_token_ids"] = prompt
-        if len(set(done.versions)) > 1:
+        if any(version != oldest for version in done.versions):
             choice["policy_versions"] = done.versions
         return choice
 
@@ -205,10 +206,10 @@ class ChoiceStream:
             if self._tools is not None and self._tools.malformed:
                 choice["tool_call_errors"] = self._tools.malformed
         versions = [event.version for event in events]
-        if len(set(versions)) > 1:
+        self._version = min(versions if self._version is None else [self._version, *versions])
+        if max(versions) > self._version:
             choice["policy_versions"] = versions
         chunk = self._chunk(choice)
-        self._version = min(versions if self._version is None else [self._version, *versions])
         chunk["policy_version"] = self._version
         return chunk
 
