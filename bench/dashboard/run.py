@@ -25,6 +25,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import elsewhere
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -98,7 +99,7 @@ def chromium() -> str:
 
 
 @contextmanager
-def serving(place: Path, *words: str, **env: str) -> Iterator[str]:
+def serving(place: Path | str, *words: str, **env: str) -> Iterator[str]:
     """Serve a place; yields the address that opens the pages once."""
     command = [str(AGL), "dashboard", str(place), "--port", "0", *words]
     served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}, cwd=ROOT)
@@ -353,7 +354,32 @@ def seen_by(
         page = tab.open("/s/empty/runs/none/rollouts")
         checks.check("an empty store", "No rollout yet" in page.locator("main").inner_text())
         tab.close()
+    checks.part("a store behind a URL", lambda: remote(browser, stores, checks))
+    checks.part("views of the examples", lambda: views(browser, stores.parent / "examples", checks))
     checks.part("10,000 and 100,000 rollouts", lambda: large(browser, stores, checks))
+
+
+def remote(browser: Browser, stores: Path, checks: Checks) -> None:
+    """A store behind a URL, with its token and with another one."""
+    with elsewhere.store_server(stores / "long" / "store.sqlite") as url:
+        with serving(url, AGL_TOKEN=elsewhere.TOKEN) as address:
+            tab = Tab(browser, address, checks)
+            elsewhere.open_remote(tab, checks)
+            tab.close()
+        with serving(url, AGL_TOKEN="another") as address:
+            tab = Tab(browser, address, checks)
+            said = tab.page.locator("main").inner_text()
+            checks.check("another token shows nothing, and why", "token" in said and "long" not in said, said)
+            tab.close()
+
+
+def views(browser: Browser, folder: Path, checks: Checks) -> None:
+    """The journey of spider and the replay of werewolf, over runs of one step."""
+    elsewhere.train_examples(folder)
+    with serving(folder, *elsewhere.VIEWS, **elsewhere.EXAMPLES) as address:
+        tab = Tab(browser, address, checks)
+        elsewhere.open_views(tab, folder, checks)
+        tab.close()
 
 
 def train(stores: Path) -> tuple[str, subprocess.Popen[str]]:

@@ -6,10 +6,11 @@ Rollouts of the calc_x agent are collected once, with the local engine, and cred
 rows go through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the
 gradient before it clips and the advantages that its loss got. Recipes of two epochs are compared at both
 optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``ppo``, which
-the local driver does not run, is compared with its formulas (``critic.py``); of the rows of ``stale`` a half
-is a version behind (``stale.py``). ``--curves``
-also trains both for 20 steps with seeds 1, 2 and 3. The last line is one JSON object; comparisons are kept
-in ``bench/results/verl_parity.json``.
+the local driver does not run, is compared with its formulas (``critic.py``). The calls of :data:`ALTERED` are
+changed, so that importance weights act (``altered.py``): half of them a version behind, or sampled at another
+temperature, or all by an engine whose probabilities differ from the trainer's. ``--curves`` also trains both
+for 20 steps with seeds 1, 2 and 3. The last line is one JSON object; comparisons are kept in
+``bench/results/verl_parity.json``.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import altered
 import critic
 import msgspec
-import stale
 import torch
 from safetensors.torch import load_file
 
@@ -38,7 +39,7 @@ from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
 from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
-from agentlightning.types import Batch, Evaluation, Progress, Recipe, Record, StepReport
+from agentlightning.types import Batch, Correction, Evaluation, Progress, Recipe, Record, StepReport
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
 from agl_local.driver import LocalDriver
@@ -57,6 +58,8 @@ SEEDS = (1, 2, 3)
 CURVE_STEPS = 20
 NO_CLIP = 1e9
 """A bound that no gradient's norm reaches."""
+WEIGHED = ("correction/", "off_policy/")
+"""Metrics about importance weights that are reported."""
 Tensors = dict[str, torch.Tensor]
 MORE: dict[str, Any] = {}
 """Further options of verl's driver: the cluster that it joins, LoRA."""
@@ -76,9 +79,21 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "reinforce": lambda: GRPO(name="reinforce", loss="reinforce"),
     "minibatches": lambda: GRPO(name="minibatches", minibatches=2),
     "stale": lambda: GRPO(name="stale", max_staleness=1, importance_cap=1.2, epochs=2),
+    "correction": lambda: GRPO(name="correction", correction=Correction(threshold=0.0, cap=1.2), epochs=2),
+    "masked": lambda: GRPO(
+        name="masked", correction=Correction(kind="mask", level="sequence", threshold=0.0, cap=1.5), epochs=2
+    ),
+    "shaped": lambda: GRPO(name="shaped", off_policy_cap=1.2, epochs=2),
     "ppo": lambda: PPO(gamma=0.99, lam=0.9, epochs=2),
 }  # fmt: skip
 """What is compared, by name; the settings are there to make each part of a loss act."""
+ALTERED: Mapping[str, Callable[[Sequence[Record]], list[Record]]] = {
+    "stale": altered.aged,
+    "correction": altered.mismatched,
+    "masked": altered.mismatched,
+    "shaped": altered.shaped,
+}
+"""How the calls are changed before they are credited."""
 
 
 class Recorded(Job):
@@ -166,7 +181,7 @@ async def through_verl(
     job = Recorded(recipe, batch, folder)
     try:
         await driver.start()
-        driver._version = recipe.max_staleness  # what `stale.py` has rows of that age for
+        driver._version = recipe.max_staleness  # `altered.aged` makes rows of that age
         await driver.run(job)
     finally:
         await driver.close()
@@ -216,9 +231,8 @@ def added(steps: list[Tensors]) -> Tensors:
 def compare(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
     """One recipe through both: the advantages (weights included), and the gradient of each step."""
     recipe = RECIPES[name]()
-    batch = assign(
-        stale.aged(records) if recipe.max_staleness else records, recipe, version=recipe.max_staleness
-    )
+    changed = ALTERED.get(name, list)(records)
+    batch = assign(changed, recipe, version=recipe.max_staleness)
     written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     theirs = [{n[5:]: g for n, g in step.items() if n.startswith("grad/")} for step in written]
     if recipe.minibatches > 1:  # which rows share a step is drawn; together they are the whole batch
@@ -248,6 +262,7 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
         "tokens_stale": report.metrics["tokens_stale"],
         "kl_reference": report.metrics.get("kl_reference"),
         "logprob_gap_max": report.metrics["logprob_gap_max"],
+        **{key: value for key, value in report.metrics.items() if key.startswith(WEIGHED)},
     }
     print(json.dumps(told), file=sys.stderr)
     return told

@@ -15,6 +15,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import CommandSpec, Driver, DriverSpec, Inspector, PolicySpec, Server, lazily
 from agentlightning.types import Recipe
 from agentlightning.types.policy import PolicyFolder
+from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
@@ -62,12 +63,6 @@ def finetune(
     return run(
         policy, load_chats(chats, "data"), output, SftSettings(**settings), val=val, threads=auto_threads()
     )
-
-
-def tiny_policy() -> Path:
-    """Return the folder of the policy that comes with this package; in a checkout, the quickstarts' one."""
-    here = Path(__file__).parent / "tiny_policy"
-    return here if here.is_dir() else Path(__file__).parents[4] / "examples" / "quickstart" / "policy"
 
 
 def fetch_policy(name: str) -> Path:
@@ -118,7 +113,7 @@ def agl_commands() -> list[CommandSpec]:
 def agl_policies() -> list[PolicySpec]:
     """The policy that comes with the package, and the models of the catalogue."""
     return [
-        PolicySpec("tiny", tiny_policy, "half a million parameters, taught the task set math"),
+        PolicySpec(TINY, tiny_policy, "half a million parameters, taught the task set math"),
         *(
             PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
             for model in CATALOGUE.values()

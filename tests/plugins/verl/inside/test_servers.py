@@ -25,7 +25,7 @@ from agl_verl.config.engines import key_of
 from agl_verl.inside import sources
 from agl_verl.inside.serving import servers
 from agl_verl.inside.serving.replica import ENGINES
-from agl_verl.inside.serving.servers import KEY, STILL, Announced, Server
+from agl_verl.inside.serving.servers import KEY, STILL, Announced, Keeping, Server
 from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 
 
@@ -173,6 +173,46 @@ async def test_calls_are_held_before_a_replica_stops_and_let_go_after_the_last_r
     await one.sleep()
     await one.wake_up()
     assert told[1:] == ["pause", "sleep 0", "wake 0", "resume"]
+
+
+class VllmStandIn:
+    """What verl's class of vLLM servers does at an update; as its own engine it notes how it is paused."""
+
+    def __init__(self, node_rank: int = 0) -> None:
+        self.node_rank, self.engine, self.log = node_rank, self, list[Any]()
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+        self.log.append(dict(engine_kwargs))
+
+    async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Any:
+        self.log.append(("abort", reset_prefix_cache, reject_request))
+        return {"aborted_count": 2}
+
+    async def pause_generation(self, **how: Any) -> None:
+        self.log.append(how)
+
+
+class KeepingServer(Keeping, VllmStandIn):
+    """As ``inside/vllm.py`` does it."""
+
+
+async def test_vllm_keeps_its_calls_at_an_update_if_it_is_told_to() -> None:
+    server = KeepingServer()
+    server._preprocess_engine_kwargs({"in_flight": "keep", "max_num_seqs": 4})
+    assert await server.abort_all_requests() == {"aborted_count": 0, "request_ids": []}
+    assert server.log == [{"max_num_seqs": 4}, {"mode": "keep", "clear_cache": True}]
+    assert await server.abort_all_requests(reject_request=True) == {"aborted_count": 2}
+    other = KeepingServer(node_rank=1)
+    other._preprocess_engine_kwargs({"in_flight": "keep"})
+    await other.abort_all_requests()
+    assert other.log == [{}], "only the first node has the engine"
+
+
+async def test_vllm_aborts_its_calls_otherwise() -> None:
+    server = KeepingServer()
+    server._preprocess_engine_kwargs({})
+    assert await server.abort_all_requests(False, reject_request=False) == {"aborted_count": 2}
+    assert server.log == [{}, ("abort", False, False)]
 
 
 @pytest.mark.parametrize("other", [{"is_reward_model": True}, {"is_teacher_model": True}])

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from agentlightning.types import UsageError
 from agl_local.network.config import read_json
+from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.cache import CachedPolicy, ModelOrigin, add_policy, folder_of, locked, read_cached
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.convert import FORMAT, convert_gguf
@@ -42,17 +43,18 @@ class FetchError(UsageError):
 def fetch(given: str | Path) -> CachedPolicy:
     """Return the policy ``given`` as a folder in Hugging Face layout, downloaded and converted if need be.
 
-    ``given``: a model folder (returned as it is), a ``.gguf`` file, a name of the catalogue, or
+    ``given``: a model folder (returned as it is), a ``.gguf`` file, ``tiny``, a name of the catalogue, or
     ``owner/name`` of the Hugging Face hub. Progress goes to stderr. Raise a :class:`UsageError` if it cannot
     be fetched.
     """
     path, name = Path(given).expanduser(), str(given)
     try:
         if path.is_dir():
-            read_json(path / "config.json")  # raises for a folder that holds no model
-            return CachedPolicy(path.absolute(), ModelOrigin(path.name, "see the folder", f"folder {path}"))
+            return _of_folder(path)
         if path.suffix == ".gguf":
             return _from_file(path)
+        if name == TINY:
+            return _of_folder(tiny_policy())
         if name in CATALOGUE:
             return _from_catalogue(CATALOGUE[name])
         if _HUB.fullmatch(name):
@@ -63,12 +65,18 @@ def fetch(given: str | Path) -> CachedPolicy:
         raise FetchError(
             f"{given}: {error}; the environment variable AGL_CACHE names another place for fetched models"
         ) from error
-    near = difflib.get_close_matches(name, CATALOGUE, n=1)
+    near = difflib.get_close_matches(name, [TINY, *CATALOGUE], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    known = ", ".join([TINY, *CATALOGUE])
     raise FetchError(
-        f"no model is called {name!r}.{hint} Known: {', '.join(CATALOGUE)}; or give a model folder, a .gguf "
-        "file, or owner/name of the Hugging Face hub"
+        f"no model is called {name!r}.{hint} Known: {known}; or give a model folder, a .gguf file, or "
+        "owner/name of the Hugging Face hub"
     )
+
+
+def _of_folder(path: Path) -> CachedPolicy:
+    read_json(path / "config.json")  # raises for a folder that holds no model
+    return CachedPolicy(path.absolute(), ModelOrigin(path.name, "see the folder", f"folder {path}"))
 
 
 # ----------------------------------------------------------------------------------------------- GGUF files

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agl_verl.config.options import Options
 
 Engine = Literal["embedded", "vllm", "sglang"]
+InFlight = Literal["abort", "keep"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}
 """What each calls the parser of the ``<tool_call>`` that Qwen's models write."""
 LOGPROBS_MODES: dict[Engine, LogprobsMode | None] = {
@@ -43,6 +44,11 @@ def check(o: Options) -> None:
         raise EngineError(
             "backend.options: engines and tensor_parallel must be 1 or more, engine_memory above 0 and below "
             "1"
+        )
+    if o.in_flight == "keep" and (o.engine, o.mode) != ("vllm", "separate_async"):
+        raise EngineError(
+            "backend.options.in_flight: keep is for engine: vllm in mode separate_async. The embedded engine "
+            "always keeps its calls, SGLang never, and in the other modes vLLM sleeps while verl trains"
         )
     if o.engine == "embedded":
         given = {
@@ -95,6 +101,8 @@ def lines(o: Options, name: str) -> list[str]:
             f"{own}.engines={o.engines}",
         ]
         return made if o.engine_threads is None else [*made, f"{own}.threads={o.engine_threads}"]
+    if o.in_flight == "keep":
+        made.append(f"{own}.in_flight=keep")
     return [
         *made,
         f"{ROLLOUT}.free_cache_engine=True",

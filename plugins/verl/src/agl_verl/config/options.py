@@ -13,7 +13,7 @@ from agentlightning.types import Recipe, UsageError
 from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
 from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.attention import Attention
-from agl_verl.config.engines import MEMORY, Engine
+from agl_verl.config.engines import MEMORY, Engine, InFlight
 from agl_verl.config.lora import Lora, lines as lora_lines
 from agl_verl.config.modes import ROLLOUT, Mode
 from agl_verl.config.quote import quote
@@ -78,6 +78,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Share of a GPU's memory that a vLLM or SGLang server takes."""
     tool_parser: str | None = None
     """vLLM's or SGLang's name for the way the model writes tool calls; ``None``: as Qwen does."""
+    in_flight: InFlight = "abort"
+    """What vLLM does with its calls when it gets new weights, in mode ``separate_async``: ``abort`` (the
+    gateway sends them again, from the start) or ``keep`` (they stand still, and go on with the new weights).
+    """
     engine_threads: int | None = None
     """Of an embedded engine; ``None``: torch's own choice."""
     max_num_seqs: int = 64

@@ -44,6 +44,29 @@ class Server:
             raise RuntimeError("the server has ended")
 
 
+class Keeping:
+    """Goes before verl's class of vLLM servers: with ``engine_kwargs.vllm.in_flight=keep`` calls stand still
+    while weights change, as far as they are, and go on afterwards. vLLM computes their keys and values again,
+    by the new weights.
+    """
+
+    node_rank: int
+    engine: Any
+    keeps = False
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+        self.keeps = engine_kwargs.pop("in_flight", "abort") == "keep"  # vLLM has no such argument
+        super()._preprocess_engine_kwargs(engine_kwargs)  # type: ignore[misc]
+
+    async def abort_all_requests(self, reset_prefix_cache: bool = True, reject_request: bool = False) -> Any:
+        """As verl does, or pause. ``reject_request``: nothing will resume this server soon."""
+        if not self.keeps or reject_request:
+            return await super().abort_all_requests(reset_prefix_cache, reject_request)  # type: ignore[misc]
+        if self.node_rank == 0:
+            await self.engine.pause_generation(mode="keep", clear_cache=reset_prefix_cache)
+        return {"aborted_count": 0, "request_ids": []}
+
+
 class Keyed:
     """An actor class whose actors get the key with their arguments; the rest is Ray's. Among the variables of
     a runtime environment it would be in Ray's logs.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from agl_verl.inside.serving.servers import Announced, Server
+from agl_verl.inside.serving.servers import Announced, Keeping, Server
 
 
-class VllmServer(Server, vLLMHttpServer):  # type: ignore[misc]
+class VllmServer(Keeping, Server, vLLMHttpServer):  # type: ignore[misc]
     """See ``servers``; it asks for the key in ``VLLM_API_KEY``."""
 
 
