@@ -12,6 +12,7 @@ class Subject:
     def __init__(self, folder: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.model.generation_config.eos_token_id = None  # what a request leaves open is taken from here
         self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
 
     @torch.inference_mode()
