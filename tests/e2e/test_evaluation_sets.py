@@ -86,7 +86,22 @@ async def test_the_best_policy_is_chosen_by_a_named_set(tmp_path: Path) -> None:
     assert summary["best"]["reward"] == pytest.approx(0.6) and summary["best"]["tasks"] == 2
 
 
+@pytest.mark.plugins
+async def test_training_ends_when_the_reward_on_a_named_set_no_longer_rises(tmp_path: Path) -> None:
+    rewards = {
+        **{"before": 0.1, "step-1": 0.2, "step-2": 0.3, "step-3": 0.4},
+        **{"before/hard": 0.1, "step-1/hard": 0.6, "step-2/hard": 0.5, "step-3/hard": 0.5},
+    }
+    early = {"patience": 1, "on": "hard"}
+    run = made(tmp_path, Watch(), early_stopping=early, sets={"hard": HELD_OUT[:2]})
+    summary = await run.afit(Scripted(rewards), TRAIN, HELD_OUT)
+    assert summary["steps"] == 2
+    assert summary["ended"] == "the reward on hard was best after step 1 (0.600), 1 evaluation ago"
+
+
 def test_what_is_no_set_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"early_stopping\.on: no evaluation set is called 'hard'"):
+        Trainer(early_stopping={"patience": 1, "on": "hard"}, evaluate_every=1, sets={"easy": [1]})
     with pytest.raises(ConfigError, match="keep_best: no evaluation set is called 'hard'; known: easy"):
         Trainer(keep_best="hard", sets={"easy": [1]})
     with pytest.raises(ConfigError, match="'a/b' is no name"):

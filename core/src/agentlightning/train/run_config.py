@@ -192,9 +192,11 @@ class RunConfig(Section):
             what = "order = 'finished': which groups a step trains" if order == "finished" else what
             what = "quorum: which rollouts end first" if quorum else what
             raise ValueError(f"{what} depends on timing, which deterministic mode excludes")
-        if isinstance(by := self.training.keep_best, str) and by not in self.evaluation.sets:
-            known = ", ".join(self.evaluation.sets) or "there are none"
-            raise ValueError(f"training.keep_best: no evaluation set is called {by!r}; known: {known}")
+        early = self.training.early_stopping
+        for key, name in (("keep_best", self.training.keep_best), ("early_stopping.on", early and early.on)):
+            if isinstance(name, str) and name not in self.evaluation.sets:
+                known = ", ".join(self.evaluation.sets) or "there are none"
+                raise ValueError(f"training.{key}: no evaluation set is called {name!r}; known: {known}")
         return self
 
     @property

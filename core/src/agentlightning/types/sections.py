@@ -145,12 +145,14 @@ class Quorum(Section):
 
 
 class EarlyStopping(Section):
-    """When training ends before its last step: the held-out reward no longer rises."""
+    """When training ends before its last step: the reward no longer rises."""
 
     patience: int = Field(ge=1, strict=True)
     """Evaluations in a row without a better reward after which training ends."""
     min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """How much better a reward must be to count as better."""
+    on: str | None = None
+    """The evaluation set whose reward counts; none: the held-out tasks."""
 
 
 class TrainingSection(Section):
