@@ -66,6 +66,45 @@ def test_a_call_that_was_read_can_be_stored_and_built_on(random: Random) -> None
     same(whole_calls([*first, *through_a_file(calls[cut:], again)]), calls)
 
 
+@PATIENT
+@given(RANDOM)
+def test_an_index_that_forgets_changes_no_call(random: Random) -> None:
+    calls = conversation(random)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentlightning.store.calls._MOST", 3)
+        same(whole_calls(through_a_file(calls)), calls)
+
+
+def test_a_long_conversation_goes_on_as_deltas_where_the_index_forgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentlightning.store.calls._MOST", 6)
+    calls = talk(40, tools=[{"name": "look", "description": "looks around " * 9}])
+    index = CallIndex()
+    stored = through_a_file(calls, index)
+    same(whole_calls(stored), calls)
+    assert [s.body.ids_parent for s in stored] == [None, *(f"a-{n}.0" for n in range(39))]
+    assert [s.body.messages_parent for s in stored] == [None, *(f"a-{n}.0" for n in range(39))]
+    assert len(index._ids._known) <= 6 and len(index._ids._lengths) <= 6
+
+
+async def test_a_very_long_attempt_is_not_read_again_for_its_index(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentlightning.store.sql.trace.calls._MOST_ARRIVALS", 3)
+    owner = await opened(sqlite)
+    calls = owned(talk(8), owner)
+    await sqlite.add_calls(calls[:5])
+    sqlite.cache.clear()
+    await sqlite.add_calls(calls[5:])
+    same(await sqlite.query_calls(owner[0]), calls)
+    rows = sqlite.db.connection.execute("SELECT data FROM calls ORDER BY seq")
+    parents = [codec.unpack(blob, CallBody).ids_parent for (blob,) in rows]
+    assert parents[5:] == [None, "a-5.0", "a-6.0"], (
+        "one call is stored whole, and those behind it build on it"
+    )
+
+
 def paths(calls: list[Call]) -> list[tuple[list[str], list[str]]]:
     found = build_forest(calls).paths
     return [([c.call_id for c in path.shared], [c.call_id for c in path.own]) for path in found]

@@ -35,6 +35,10 @@ _TAIL = 32
 """Bytes at the end of a known prefix that must match before anything is hashed."""
 _TRIES = 8
 """How many known prefixes are hashed, the longest first, before a call is stored whole."""
+_MOST = 4096
+"""Known prefixes, or values of requests, of an attempt: beyond, all but the last are forgotten."""
+_ENTRY_BYTES = 512
+"""Memory of a known prefix, about."""
 _OWN_IDS = ""
 """In place of a call id: the value is the list of the prompt's token ids."""
 _LARGE = 64
@@ -116,6 +120,9 @@ class _Prefixes:
         """Make the first ``length`` bytes known. Of equal prefixes the first one stays."""
         if not length:
             return
+        if len(self._known) >= _MOST:
+            self._known.clear()
+            self._lengths.clear()
         place, digest = (length, data.tail(length, _TAIL)), data.digest(length)
         at = bisect_right(self._lengths, length)
         if not at or self._lengths[at - 1] != length:
@@ -123,25 +130,31 @@ class _Prefixes:
         if place not in self._known or self._known[place][0] != digest:
             self._known[place] = digest, found
 
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return _ENTRY_BYTES * len(self._known) + len(self.recent.data)
+
 
 class CallIndex:
-    """Digests of the stored calls of one attempt, about 2 kB a call, and the last call itself."""
+    """Digests of the stored calls of one attempt, about 2 kB a call, and the last call itself. Of an attempt
+    with thousands of calls it knows the later ones: a call that goes on from a forgotten one is stored whole.
+    """
 
-    __slots__ = ("_chats", "_ids", "_texts", "_values", "calls")
+    __slots__ = ("_chats", "_ids", "_texts", "_values")
 
     def __init__(self) -> None:
-        self.calls = 0
         self._ids, self._chats, self._texts = _Prefixes(), _Prefixes(), _Prefixes()
         self._values: dict[tuple[str, bytes], str] = {}
 
     @property
     def size(self) -> int:
         """Bytes, about."""
-        return 2048 * self.calls + sum(len(p.recent.data) for p in (self._ids, self._chats, self._texts))
+        known = self._ids.size + self._chats.size + self._texts.size
+        return known + _ENTRY_BYTES * len(self._values)
 
     def delta(self, call: Call) -> CallBody:
         """Return the new parts of a call, and add the call to the index."""
-        self.calls += 1
         body = codec.call_body(msgspec.structs.replace(call, prompt_ids=None))
         if call.prompt_ids is not None:
             self._add_ids(call, call.prompt_ids, body)
@@ -186,6 +199,8 @@ class CallIndex:
             elif (packed := _packed(value)) is None or len(packed) < _LARGE:
                 continue
             else:
+                if len(self._values) >= _MOST:
+                    self._values.clear()
                 digest = blake2b(packed, digest_size=16).digest()
                 held = self._values.setdefault((name, digest), call.call_id)
             if held != call.call_id:

@@ -8,9 +8,10 @@ import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import AttemptEnded
+from agentlightning.store.calls import CallIndex
 from agentlightning.store.sql.cache import CachedAttempt, StoreCache
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.types import AttemptStatus, RolloutConfig
+from agentlightning.types import AttemptStatus, Call, RolloutConfig
 
 
 async def test_numbers_have_no_gap_after_a_write_that_was_undone(sqlite: SQLiteStore) -> None:
@@ -84,3 +85,43 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(10):
         cache.put(f"ro-{i}", CachedAttempt("at", 1, 1, 0, False))
     assert len(cache.attempts) <= 3 and "ro-9" in cache.attempts
+
+
+def index_of(size: int) -> CallIndex:
+    index = CallIndex()
+    call = Call(call_id="c", rollout_id="r", attempt_id="a", prompt_ids=[1] * (size // 4), response_ids=[])
+    index.delta(call)
+    return index
+
+
+def test_the_indexes_of_calls_are_bounded_and_the_last_one_used_goes_first() -> None:
+    cache = StoreCache()
+    cache.max_index_bytes = 4 << 20
+    made: list[str] = []
+
+    def use(name: str) -> None:
+        def make() -> CallIndex:
+            made.append(name)
+            return index_of(1 << 20)
+
+        cache.call_index(name, make)
+
+    for name in ("a", "b", "c", "d", "e"):
+        use(name)
+    assert made == ["a", "b", "c", "d", "e"]
+    for name in ("a", "b", "c"):  # in turn, as rollouts under way are
+        use(name)
+    assert made[5:] == [], "one after the other they would all be made again if the oldest went first"
+    cache.drop_call_index("a")
+    use("d")
+    use("b")
+    assert made[5:] == ["d"]
+
+
+async def test_the_index_of_an_ended_attempt_is_dropped(sqlite: SQLiteStore) -> None:
+    lease = await sqlite.start_rollout(1)
+    await sqlite.add_calls([call(lease)])
+    attempt = lease.attempt.attempt_id
+    assert attempt in sqlite.cache._indexes
+    await sqlite.update_attempt(lease.rollout.rollout_id, attempt, AttemptStatus.SUCCEEDED)
+    assert attempt not in sqlite.cache._indexes and sqlite.cache._index_bytes == 0

@@ -6,6 +6,7 @@ and a rollback drops all entries: :meth:`StoreCache.clear` costs only the next q
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,10 +14,17 @@ from agentlightning.store.calls import CallIndex
 
 _MAX_ATTEMPTS = 10_000
 """Cached attempts."""
-_MAX_INDEX_BYTES = 128 << 20
-"""Bytes of the call indexes of all attempts. A dropped index is made again from the table."""
-_TRIM_EVERY = 64
-"""Writes of calls between two checks of that limit."""
+_LEAST_INDEX_BYTES = 128 << 20
+_SHARE = 32
+"""The call indexes of all attempts take at most this part of the machine's memory."""
+
+
+def _max_index_bytes() -> int:
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        memory = 0
+    return max(_LEAST_INDEX_BYTES, memory // _SHARE)
 
 
 @dataclass(slots=True)
@@ -37,9 +45,11 @@ class StoreCache:
 
     def __init__(self) -> None:
         self.attempts: dict[str, CachedAttempt] = {}
-        self.call_indexes: dict[str, CallIndex] = {}
-        """By attempt id, the least recently used first."""
-        self._writes = 0
+        self.max_index_bytes = _max_index_bytes()
+        """A dropped index is made again from the table."""
+        self._indexes: dict[str, tuple[CallIndex, int]] = {}
+        """Attempt id → index, and its bytes when it was last used; the least recently used first."""
+        self._index_bytes = 0
         self.next_due: float | None = None
         """No attempt is overdue before this time; ``inf``: none ever will be; ``None``: unknown."""
 
@@ -51,21 +61,26 @@ class StoreCache:
         return live
 
     def call_index(self, attempt_id: str, make: Callable[[], CallIndex]) -> CallIndex:
-        """Return the index of an attempt's calls; ``make`` it if it is not cached.
-
-        Once in a while, drop the least recently used indexes beyond the limit.
+        """Return the index of an attempt's calls; ``make`` it if it is not cached. Drop others beyond the
+        limit, the last one used first: attempts take turns, so it is the one that is needed last.
         """
-        found = self.call_indexes.pop(attempt_id, None)
-        index = self.call_indexes[attempt_id] = make() if found is None else found
-        self._writes += 1
-        if self._writes % _TRIM_EVERY == 0:
-            size = sum(index.size for index in self.call_indexes.values())
-            while size > _MAX_INDEX_BYTES:
-                size -= self.call_indexes.pop(next(iter(self.call_indexes))).size
+        index = self.drop_call_index(attempt_id) or make()
+        size = index.size
+        while self._indexes and self._index_bytes + size > self.max_index_bytes:
+            self._index_bytes -= self._indexes.popitem()[1][1]
+        self._indexes[attempt_id] = index, size
+        self._index_bytes += size
+        return index
+
+    def drop_call_index(self, attempt_id: str) -> CallIndex | None:
+        """Drop and return the index of an attempt's calls, if it is cached."""
+        index, size = self._indexes.pop(attempt_id, (None, 0))
+        self._index_bytes -= size
         return index
 
     def clear(self) -> None:
         """Drop everything."""
         self.attempts.clear()
-        self.call_indexes.clear()
+        self._indexes.clear()
+        self._index_bytes = 0
         self.next_due = None

@@ -240,6 +240,7 @@ class AttemptStore(RolloutStore, WorkerStore):
         cached.arrivals, cached.running = total, True
 
     def _end_attempt(self, attempt: Attempt, status: AttemptStatus, now: float, reason: str | None) -> None:
+        self.cache.drop_call_index(attempt.attempt_id)
         attempt.status, attempt.end_time = status, now
         attempt.reason = reason if reason is not None else attempt.reason
         self._save(attempt)

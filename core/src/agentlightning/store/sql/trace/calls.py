@@ -57,6 +57,10 @@ def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterabl
     return [calls[row[0]] for row in rows]
 
 
+_MOST_ARRIVALS = 2000
+"""Spans and calls of an attempt whose index is made again from the table."""
+
+
 class CallStore(LeaseStore):
     """Model calls."""
 
@@ -97,15 +101,18 @@ class CallStore(LeaseStore):
                 rows.append({**columns, "arrival": arrival, "data": blob, **numbers})
             self.db.insert(schema.calls, *rows)
         except BaseException:
-            self.cache.call_indexes.pop(attempt_id, None)  # it holds calls that are not in the table
+            self.cache.drop_call_index(attempt_id)  # it holds calls that are not in the table
             raise
 
     def _make_index(self, rollout_id: str, attempt_id: str, arrivals: int) -> CallIndex:
-        """Make the index of an attempt from the table."""
+        """Make the index of an attempt from the table. That of a long attempt begins anew: reading all of it
+        would take longer than the next call's bytes are worth.
+        """
         index = CallIndex()
-        rows = self.db.all(_OF_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id) if arrivals else []
-        for call in self._calls(rows):
-            index.delta(call)
+        if 0 < arrivals <= _MOST_ARRIVALS:
+            rows = self.db.all(_OF_ATTEMPT, rollout_id=rollout_id, attempt_id=attempt_id)
+            for call in self._calls(rows):
+                index.delta(call)
         return index
 
     def _calls(self, rows: Sequence[Row]) -> list[Call]:
