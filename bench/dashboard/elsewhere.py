@@ -16,11 +16,13 @@ from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
 AGL = ROOT / ".venv" / "bin" / "agl"
-TOKEN = "the token of a store"
+TOKEN = "the-token-of-a-store"
 EXAMPLES = {"PYTHONPATH": str(ROOT / "examples")}
 VIEWS = ("--plugin", "spider.views", "--plugin", "werewolf.views")
 GAME = "trained: wolves, record: true, preset: mini7, sides: {wolves: policy, town: scripted}"
 GAMES = f"environment.train={{target: werewolf.tasks:games, args: {{n: 2, {GAME}}}}}"
+NOTHING_LEARNED = 3
+"""Exit status of `agl train` where all rewards of each group were equal."""
 RUNS = {
     "spider": ["environment.train.args.limit=2", "environment.val.args.limit=2", "environment.headroom={}"],
     "werewolf": ["environment.val.args.n=2", GAMES],
@@ -29,12 +31,14 @@ RUNS = {
 
 
 def train_examples(folder: Path) -> None:
-    """Make a run of one step of each example that has a view, or raise ``CalledProcessError``."""
+    """Make a run of one step of each example that has a view, or raise ``RuntimeError``."""
     for name, settings in RUNS.items():
         small = ["training.steps=1", "training.batch_size=2", "training.recipe.group_size=2", *settings]
         command = [str(AGL), "train", "--config", f"examples/{name}/cpu.yaml", "--set", f"output={folder}"]
         command += [word for one in small for word in ("--set", one)]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+        if done.returncode not in (0, NOTHING_LEARNED):
+            raise RuntimeError(f"{name}: agl train ended with {done.returncode}: {done.stderr[-800:]}")
 
 
 def open_views(tab: Any, folder: Path, checks: Any) -> None:
