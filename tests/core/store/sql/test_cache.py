@@ -96,7 +96,7 @@ def index_of(size: int) -> CallIndex:
 
 def test_the_indexes_of_calls_are_bounded_and_the_last_one_used_goes_first() -> None:
     cache = StoreCache()
-    cache.max_index_bytes = 4 << 20
+    cache.max_index_bytes = 4_300_000  # four of them
     made: list[str] = []
 
     def use(name: str) -> None:

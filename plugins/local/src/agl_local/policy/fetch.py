@@ -53,10 +53,10 @@ def fetch(given: str | Path) -> CachedPolicy:
             return _of_folder(path)
         if path.suffix == ".gguf":
             return _from_file(path)
-        if name == TINY:
-            return _of_folder(tiny_policy())
         if name in CATALOGUE:
             return _from_catalogue(CATALOGUE[name])
+        if name == TINY:
+            return _of_folder(tiny_policy())
         if _HUB.fullmatch(name):
             return _from_hub(name)
     except OSError as error:
