@@ -61,6 +61,7 @@ def main() -> int:
     wanted = sorted({*former.values(), *(test for one in given.values() for test in one["tests"])})
     files = {test for test in wanted if "::" not in test}
     chosen = [test for test in wanted if test in files or test.partition("::")[0] not in files]
+    sys.path.insert(0, str(ROOT))  # as `python -m pytest` does: workers of a test import it by its name
     pytest.main(["-q", "-p", "no:randomly", "-m", "", f"--rootdir={ROOT}", *chosen], plugins=[outcomes])
     kept = 0
     for key, one in given.items():
