@@ -39,6 +39,7 @@ class Child:
 
     def __init__(self, name: str, module: str, python: Path, folder: Path, threads: int) -> None:
         self.name = name
+        self._peak_mb = 0
         settings = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         self._process = subprocess.Popen(
             [str(python), str(HERE / "child.py"), module, str(folder), str(threads)],
@@ -65,13 +66,12 @@ class Child:
             raise SubjectError(f"its process has ended with status {self._process.wait()}") from None
         return self._answer()
 
-    def peak_mb(self) -> float:
-        """Return the peak of the resident memory of the process and its children, in MB.
+    def peak_mb(self) -> int:
+        """Return the peak of the resident memory of the process and its children at its last answer, in MB.
 
-        Where the system does not keep it (Linux does), this is what is resident now.
+        Where the system does not keep it (Linux does), this is what was resident then.
         """
-        process = psutil.Process(self._process.pid)
-        return round(sum(_peak(one) for one in (process, *process.children(recursive=True))) / 1e6)
+        return self._peak_mb
 
     def close(self) -> None:
         """End the process, by force if it does not end by itself. Idempotent."""
@@ -95,6 +95,8 @@ class Child:
         if not line:
             status = self._process.wait()
             raise SubjectError(f"its process ended with status {status} (its last words are above)")
+        process = psutil.Process(self._process.pid)
+        self._peak_mb = round(sum(map(_peak, (process, *process.children(recursive=True)))) / 1e6)
         found = json.loads(line)
         if "error" in found:
             raise SubjectError(found["error"])

@@ -7,7 +7,7 @@
 Generation: tokens per second of prefill and decode at 1, 8, 32 and 64 conversations at a time. Updates:
 seconds for 64 sequences of 250 tokens (8 prompts of 200, 8 sampled answers of 50 each), and for the same with
 1,000 tokens in front that all share. agl-local computes equal beginnings once and trains on all 64;
-transformers and TRL compute every sequence from its beginning, in forward passes of 4, and are timed on the
+transformers and TRL compute every sequence from its beginning, in equal forward passes, and are timed on the
 first ``rows`` of the 64, of which each costs the same; ``seconds_a_row`` compares. What is timed: agl-local
 ``Updater.update``; transformers: forward, PPO's loss, backward, clipping, fused AdamW; TRL:
 ``GRPOTrainer.compute_loss`` on prepared inputs (nothing is generated), backward, clipping, its optimizer's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from batch import BETAS, CLIP, EPS, FORWARD_ROWS, LR, MAX_NORM, Sampled
+from batch import BETAS, CLIP, EPS, LR, MAX_NORM, Sampled, passes
 
 
 class Subject:
@@ -21,8 +21,8 @@ class Subject:
     def update(self, sequences: list[Sampled]) -> dict[str, float]:
         """Train one step on the sequences; return the gradient's norm."""
         trained = sum(len(one["answer"]) for one in sequences)
-        for first in range(0, len(sequences), FORWARD_ROWS):
-            (self._loss(sequences[first : first + FORWARD_ROWS]) / trained).backward()
+        for part in passes(sequences):
+            (self._loss(part) / trained).backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 import transformers
 import trl
-from batch import BETAS, CLIP, EPS, FORWARD_ROWS, LR, MAX_NORM, Sampled
+from batch import BETAS, CLIP, EPS, LR, MAX_NORM, Sampled, passes
 from datasets import Dataset
+
+
+ROWS = 4
+"""What the trainer is told, and does not use: its inputs are given."""
 
 
 class Subject:
@@ -37,15 +41,15 @@ class Subject:
             epsilon=CLIP,
             beta=0.0,
             loss_type="bnpo",
-            per_device_train_batch_size=FORWARD_ROWS,
-            num_generations=FORWARD_ROWS,
+            per_device_train_batch_size=ROWS,
+            num_generations=ROWS,
             report_to=[],
         )
         self.trainer = trl.GRPOTrainer(
             model=folder,
             reward_funcs=_unused,
             args=settings,
-            train_dataset=Dataset.from_list([{"prompt": "unused"}] * FORWARD_ROWS),
+            train_dataset=Dataset.from_list([{"prompt": "unused"}] * ROWS),
         )
         self.trainer.create_optimizer()
         self.trainer.model.train()
@@ -56,11 +60,10 @@ class Subject:
     def update(self, sequences: list[Sampled]) -> dict[str, float]:
         """Train one step on the sequences; return the gradient's norm."""
         trainer = self.trainer
-        starts = range(0, len(sequences), FORWARD_ROWS)
-        trainer.current_gradient_accumulation_steps = len(starts)
-        for first in starts:
-            inputs = _inputs(sequences[first : first + FORWARD_ROWS])
-            trainer.compute_loss(trainer.model, inputs).backward()
+        parts = passes(sequences)
+        trainer.current_gradient_accumulation_steps = len(parts)
+        for part in parts:
+            trainer.compute_loss(trainer.model, _inputs(part)).backward()
         norm = float(torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), MAX_NORM))
         trainer.optimizer.step()
         trainer.optimizer.zero_grad(set_to_none=True)
