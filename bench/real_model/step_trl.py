@@ -11,7 +11,6 @@ import trl
 from batch import BETAS, CLIP, EPS, LR, MAX_NORM, Sampled, passes
 from datasets import Dataset
 
-
 ROWS = 4
 """What the trainer is told, and does not use: its inputs are given."""
 
