@@ -99,9 +99,11 @@ ALTERED: Mapping[str, Callable[[Sequence[Record]], list[Record]]] = {
 class Recorded(Job):
     """A job of one step, whose rows are there already."""
 
+    steps = 1
+
     def __init__(self, recipe: Recipe, batch: Batch, folder: Path) -> None:
         self.run_id, self.recipe, self.policy = "parity", recipe, "policy"
-        self.steps, self.first_step, self.seed, self.folder = 1, 0, 1, folder
+        self.first_step, self.seed, self.folder = 0, 1, folder
         self.batch = batch
         self.reports: list[StepReport] = []
 

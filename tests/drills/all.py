@@ -98,7 +98,7 @@ def together(found: Sequence[dict[str, Any]], kills: int) -> dict[str, Any]:
         **{name: sum(one.get(name, 0) for one in found) for name in WRONG},
         "by": dict(by),
         "hash_mismatches": sum(one.get("hash_mismatches", 0) for one in found),
-        "refused": sum(one.get("refused", 0) for one in found),
+        "refused": sum(map(refusals, found)),
         "cuts": sum(one.get("cuts", 0) for one in found),
         "never_killed": missing,
         "failed": failed,
@@ -108,6 +108,12 @@ def together(found: Sequence[dict[str, Any]], kills: int) -> dict[str, Any]:
         and not any(one.get(name, 0) for one in found for name in WRONG),
         "parts": [{name: one[name] for name in ("part", "part_seconds", "exit_status")} for one in found],
     }
+
+
+def refusals(found: dict[str, Any]) -> int:
+    """Return how many writes or requests a drill saw refused; `postgres.py` has them by kind."""
+    told = found.get("refused", 0)
+    return sum(told.values()) if isinstance(told, dict) else told
 
 
 def main() -> int:

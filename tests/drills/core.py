@@ -42,6 +42,8 @@ from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RUN = "drill"
+SECRET = "of-this-drill-and-no-other"
+"""``AGL_SECRET`` of all processes of a drill, and of its witness."""
 ROLES = ("store", "runner", "trainer")
 CHECKPOINTED = 2
 """Reported steps after which there is a checkpoint: that of a step is written before the next one begins."""
@@ -95,7 +97,7 @@ class Scene:
     def start(self, role: str) -> None:
         """Start a process; what it prints goes to a file."""
         log = (self.folder / f"{role}.log").open("ab")
-        environment = {**os.environ, "AGL_SECRET": "of-this-drill-and-no-other", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.processes[role] = subprocess.Popen(
             self.command(role), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
         )
@@ -379,6 +381,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the runs' files, and say where")
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="agl-drill-"))
+    os.environ["AGL_SECRET"] = SECRET
     try:
         result = asyncio.run(drill(base, arguments.kills, arguments.steps, arguments.seed))
         print(json.dumps(result), flush=True)

@@ -98,6 +98,8 @@ def test_all_drills_make_one_account() -> None:
     by = dict.fromkeys(ROLES, 50)
     core = {**GOOD, "part": "core", "killed": {"trainer": 50}, "hash_mismatches": 0}
     light = {**GOOD, "part": "light", "by": {**by, "trainer": 0}, "foreign_access": 0, "refused": 9}
+    postgres = {**GOOD, "part": "postgres", "killed": {"server": 0}, "refused": {"calls-fenced": 2}}
+    assert together([core, light, postgres], 200)["refused"] == 11
     found = together([core, light], 200)
     assert (found["kills"], found["by"], found["good"]) == (250, by, True)
     assert not together([core, {**light, "foreign_access": 1}], 200)["good"]

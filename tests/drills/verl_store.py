@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import sqlite3
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drills.core import HERE, ROOT, RUN, Scene, Witness, console, free_port, last_step
+from drills.core import HERE, ROOT, RUN, SECRET, Scene, Witness, console, free_port, last_step
 from drills.unruly import WAYS, way_of
 
 from agentlightning.audit.locations import RunLocation
@@ -183,6 +184,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="keep the run's files here")
     asked = parser.parse_args()
+    os.environ["AGL_SECRET"] = SECRET
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "verl"], stdout=subprocess.PIPE, check=True
     )

@@ -239,8 +239,9 @@ def test_calls_stand_still_while_verl_updates_and_go_on_with_the_new_weights(ser
     asking.join(60)
     (answer,) = told
     assert {len(choice["token_ids"]) for choice in answer["choices"]} == {200}, "nothing was given up"
-    both = [c["policy_versions"] for c in answer["choices"] if "policy_versions" in c]
-    assert len(both) == 4 and all(v == sorted(v) and set(v) == {0, 4} for v in both)
+    versions = [choice.get("policy_versions", [0] * 200) for choice in answer["choices"]]
+    assert all(v == sorted(v) and set(v) <= {0, 4} for v in versions)
+    assert sum(len(set(v)) == 2 for v in versions) == 4, "those that were under way"
     assert answer["policy_version"] == 0, "the oldest, for the answer as a whole"
     assert served._engine.metrics()["failed"] == 0
 
