@@ -39,8 +39,12 @@ GROUP = 8
 """Rollouts of a group, for recipes that compare the rollouts of a task."""
 
 
-CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {"grpo-4": ("grpo", {"minibatches": 4})}
-"""Recipes with a field changed: GRPO with as many optimizer steps a batch as CISPO and GSPO."""
+CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo-4": ("grpo", {"minibatches": 4}),
+    "gspo-wide": ("gspo", {"clip_low": 0.2, "clip_high": 0.2}),
+}
+"""Recipes with a field changed: GRPO with as many optimizer steps a batch as CISPO and GSPO; GSPO with GRPO's
+clip range, for answers of a few tokens."""
 
 
 @dataclass(frozen=True)
