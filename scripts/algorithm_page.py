@@ -76,8 +76,8 @@ over what GRPO's run left.
 
 **On `werewolf`** evaluations are sampled, 288 games for each recipe. All learn but `gspo`, and the reason is
 its clip range: the paper's 0.0003 is for a mean over hundreds of tokens, and an answer has one or two here,
-so 13 to 42 % of the tokens are clipped in a step. `gspo-wide`, the same with GRPO's range of 0.2, clips almost
-none and learns. On `calc_x`, too, it ends higher: widen the range where answers are short.
+so 13 to 42 % of the tokens are clipped in a step. `gspo-wide`, the same with GRPO's range of 0.2, clips
+almost none and learns. On `calc_x`, too, it ends higher: widen the range where answers are short.
 """
 
 
