@@ -89,7 +89,10 @@ def test_equal_hashes_of_nothing_are_worth_nothing(tmp_path: Path):
 
     scene = Scene("s", tmp_path, concurrency=1, steps=2, port=1)
     assert idle(scene, [report(0, "a"), report(1, "b")], 8, 8) == []
-    assert idle(scene, [report(0, "a"), report(1, "b", 0.0)], 8, 8) == ["s: step 1 had no row to train"]
+    assert idle(scene, [report(0, "a"), report(1, "b", 0.0)], 8, 8) == ["s: steps [1] had no row to train"]
+    long = Scene("s", tmp_path, concurrency=1, steps=4, port=1)
+    one_still = [report(0, "a"), report(1, "b", 0.0), report(2, "c"), report(3, "d")]
+    assert idle(long, one_still, 8, 8) == []
     assert idle(scene, [report(0, "a"), report(1, "a")], 8, 8) == ["s: the parameters never changed"]
     assert idle(scene, [report(0, "a"), report(1, "b")], 7, 8) == [
         "s: 7 of 8 fingerprinted rollouts were verified"
