@@ -43,7 +43,7 @@ def train_examples(folder: Path) -> None:
 
 def open_views(tab: Any, folder: Path, checks: Any) -> None:
     """Open the view of a trained rollout of each run, from the rollout's page; it draws in its frame."""
-    for name, title, wanted in (("spider", "Journey", "SELECT"), ("werewolf", "Replay", "wolf")):
+    for name, title, wanted in (("spider", "Journey", "SELECT"), ("werewolf", "Replay", "狼人")):
         (run,) = (path.parent.name for path in folder.glob(f"*-{name}-*/store.sqlite"))
         page = tab.open(f"/s/{run}/runs/{run}/rollouts?batch=train/0")
         page.locator("main:not([data-again])").wait_for(timeout=60_000)
