@@ -4,7 +4,8 @@
 
 Each script runs as it stands, in the environment that holds its framework (``scripts/environment``). The last
 line is one JSON object: per framework its version, held-out reward before and after (greedy), mean training
-reward of the first and last three steps, calls made and captured exactly, and the seconds that it took at
+reward of the first and last three steps, calls made, captured exactly, and refused because the prompt is over
+the model's context length, and the seconds that it took at
 which load of the machine. ``--write`` keeps the figures of the frameworks that were run in
 ``bench/results/quickstarts.json``, if none failed. Exit status 1 if a script fails, a call is not exact, or
 an agent did not get better on the held-out problems.
@@ -87,6 +88,7 @@ def figures(folder: Path, python: Path, package: str) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
+    totals, too_long = summary["totals"], summary["accounts"].get("over-length", {}).get("refused", 0)
     return {
         "version": version.stdout.decode().strip(),
         "steps": summary["steps"],
@@ -94,8 +96,9 @@ def figures(folder: Path, python: Path, package: str) -> dict[str, Any]:
         "after": summary["reward_after"],
         "reward_first": round(sum(rewards[:EDGE]) / EDGE, 4),
         "reward_last": round(sum(rewards[-EDGE:]) / EDGE, 4),
-        "calls": int(summary["totals"]["calls"]),
-        "calls_exact": int(summary["totals"]["calls_exact"]),
+        "calls": int(totals["calls"]),
+        "calls_exact": int(totals["calls_exact"]),
+        "calls_refused": min(int(totals.get("calls_no_ids", 0)), too_long),
     }
 
 
@@ -113,8 +116,9 @@ def kept(results: dict[str, dict[str, Any]], record: Path) -> dict[str, Any]:
 
 
 def worse(one: dict[str, Any]) -> bool:
-    """Whether an agent did not get better on held-out problems, or a call was not exact."""
-    return bool(one["calls_exact"] != one["calls"] or one["after"] <= one["before"])
+    """Whether an agent did not get better on held-out problems, or an answered call was not exact."""
+    answered = one["calls"] - one.get("calls_refused", 0)
+    return bool(one["calls_exact"] != answered or one["after"] <= one["before"])
 
 
 def shown(results: dict[str, dict[str, Any]]) -> Table:

@@ -121,7 +121,8 @@ async def test_calls_of_version_4_are_read_fingerprinted_and_built_on(tmp_path: 
     connection.close()
     store = SQLiteStore(path)
     records = await store.records(["ro-0", "ro-1"])
-    then = [[call | {"grammar": None, "logprobs_mode": None} for call in calls] for calls in THEN["calls"]]
+    later = {"grammar": None, "logprobs_mode": None, "policy_versions": None}
+    then = [[call | later for call in calls] for calls in THEN["calls"]]
     assert [[call.model_dump() for call in record.calls] for record in records] == then
     batch = assign(records, GRPO(group_size=2), version=3)
     assert rows_digest(canonical_order(batch.rows)) == THEN["rows_digest"]
