@@ -451,9 +451,9 @@ class Engine:
         if all(tensors[n].dtype == p.dtype and tensors[n].device == p.device for n, p in own.items()):
             for name, parameter in self._model.weights.named_parameters():
                 parameter.data = tensors[name]
-            self._model.pack()
         else:
             load_state(self._model, tensors)
+        self._model.pack()
 
     def _abandon(self, reason: str) -> None:
         with self._wake:

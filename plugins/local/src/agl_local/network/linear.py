@@ -2,8 +2,8 @@
 
 A backward pass has two products for each of the forward pass, and nothing is read from it but gradients. Its
 operands may be rounded to bfloat16, whose products take half the time on processors with instructions for
-them. Invariant: the forward pass is ``nn.Linear``'s, bit for bit, and gradients are summed in float32 over
-micro-batches.
+them. Invariant: the forward pass is ``nn.Linear``'s, to rounding (``product`` says which library computes
+it), and the same bits whatever ``backward_dtype`` is; gradients are summed in float32 over micro-batches.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from agl_local.network.product import Matrix, faster, product
+
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
@@ -24,12 +26,29 @@ class Linear(nn.Linear):
     """
 
     backward_dtype: torch.dtype | None = None
+    packed: Matrix | None = None
+
+    def pack(self) -> None:
+        """Prepare for products without gradients, as the weight is now."""
+        self.packed = Matrix(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.backward_dtype is None or not torch.is_grad_enabled():
-            return super().forward(x)
-        out: Tensor = _Product.apply(x, self.weight, self.bias, self.backward_dtype)  # type: ignore[no-untyped-call]
-        return out
+        # Parameters that got other memory since (a deep copy, another type) are no longer what was packed.
+        if self.packed is not None and not torch.is_grad_enabled() and self.packed.of(self.weight):
+            return self.packed(x)
+        return linear(x, self.weight, self.bias, self.backward_dtype)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, backward_dtype: torch.dtype | None = None
+) -> Tensor:
+    """A differentiable ``product``."""
+    if not torch.is_grad_enabled():
+        return product(x, weight, bias)
+    if backward_dtype is None and not faster(x, weight):
+        return F.linear(x, weight, bias)
+    out: Tensor = _Product.apply(x, weight, bias, backward_dtype or x.dtype)  # type: ignore[no-untyped-call]
+    return out
 
 
 def set_backward_dtype(model: nn.Module, dtype: torch.dtype | None) -> int:
@@ -65,7 +84,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.dtype = dtype
-        return F.linear(x, weight, bias)
+        return product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -74,10 +93,10 @@ class _Product(torch.autograd.Function):
         low = grad.to(ctx.dtype)
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_x = (low @ weight.to(ctx.dtype)).to(x.dtype)
+            of_x = product(low, weight.to(ctx.dtype).t()).to(x.dtype)
         if ctx.needs_input_grad[1]:
             rows = x.reshape(-1, x.shape[-1]).to(ctx.dtype)
-            of_weight = (low.reshape(-1, low.shape[-1]).t() @ rows).to(weight.dtype)
+            of_weight = product(low.reshape(-1, low.shape[-1]).t(), rows.t()).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             of_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
         return of_x, of_weight, of_bias, None

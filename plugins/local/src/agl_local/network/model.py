@@ -25,7 +25,8 @@ from agl_local.network.config import ForeignConfig, ModelConfig
 from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
-from agl_local.network.linear import Linear
+from agl_local.network.linear import Linear, linear
+from agl_local.network.product import Matrix, product
 
 
 class SlotCache(Protocol):
@@ -85,7 +86,7 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def pack(self) -> None:
-        """Prepare for ``step`` (optional, a matter of speed); holds until parameters get other memory."""
+        """Prepare for ``step`` (optional, a matter of speed); to be called again when parameters change."""
 
     @property
     def weights(self) -> nn.Module:
@@ -175,22 +176,14 @@ class Attention(nn.Module):
         self.o_proj = Linear(self.heads * dim, hidden, bias=False)
         self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
-        self.packed: tuple[Tensor, Tensor | None] | None = None
+        self.packed: Matrix | None = None
 
     def pack(self) -> None:
         """Put the weights of q, k and v one below the other; the parameters are views of that."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         bias = None if parts[0].bias is None else join([p.bias for p in parts])
-        self.packed = (join([p.weight for p in parts]), bias)
-
-    def joint_weight(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of q, k and v, one below the other: a copy unless packed."""
-        # Parameters that got other memory since (a deep copy, another type) are no views any more.
-        if self.packed is not None and self.packed[0].data_ptr() == self.q_proj.weight.data_ptr():
-            return self.packed
-        parts = (self.q_proj, self.k_proj, self.v_proj)
-        bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
-        return torch.cat([p.weight for p in parts]), bias
+        self.packed = Matrix(join([p.weight for p in parts]), bias)
+        self.o_proj.pack()
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and rotated."""
@@ -219,9 +212,7 @@ class Attention(nn.Module):
 
     def joint(self, x: Tensor, rope: Rope, first: int = 0, stop: int | None = None) -> Tensor:
         """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
-        weight, bias = self.joint_weight()
-        at = slice(first * self.head_dim, stop and stop * self.head_dim)
-        joint = F.linear(x, weight[at], None if bias is None else bias[at])
+        joint = self._joint(x, slice(first * self.head_dim, stop and stop * self.head_dim))
         joint = joint.view(x.shape[0], -1, self.head_dim)
         turning = joint if stop else joint[:, : -self.kv_heads]
         if self.q_norm is not None and self.k_norm is not None:
@@ -230,6 +221,14 @@ class Attention(nn.Module):
             keys.copy_(self.k_norm(keys))
         rotate_(turning, rope)
         return joint
+
+    def _joint(self, x: Tensor, at: slice) -> Tensor:
+        """The products of ``x`` [N, H] with rows ``at`` of the weights of q, k and v."""
+        if self.packed is not None and self.packed.of(self.q_proj.weight):
+            return self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])[at]
+        return product(x, torch.cat([p.weight for p in parts])[at], bias)
 
     def _output(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x)
@@ -244,15 +243,16 @@ class MLP(nn.Module):
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.packed: Tensor | None = None
+        self.packed: Matrix | None = None
 
     def pack(self) -> None:
         """Put the weights of gate and up one below the other; the parameters are views of that."""
-        self.packed = join((self.gate_proj.weight, self.up_proj.weight))
+        self.packed = Matrix(join((self.gate_proj.weight, self.up_proj.weight)))
+        self.down_proj.pack()
 
     def forward(self, x: Tensor, packed: bool = False) -> Tensor:
-        if packed and self.packed is not None and self.packed.data_ptr() == self.gate_proj.weight.data_ptr():
-            gate, up = F.linear(x, self.packed).chunk(2, dim=-1)
+        if packed and self.packed is not None and self.packed.of(self.gate_proj.weight):
+            gate, up = self.packed(x).chunk(2, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
         out: Tensor = self.down_proj(swiglu(gate, up))
@@ -331,7 +331,7 @@ class CausalLM(LanguageModel):
 
     def logits(self, hidden: Tensor, only: Tensor | None = None) -> Tensor:
         if only is not None:
-            return F.linear(hidden, self.lm_head.weight.index_select(0, only))
+            return linear(hidden, self.lm_head.weight.index_select(0, only))
         out: Tensor = self.lm_head(hidden)
         return out
 
@@ -365,9 +365,10 @@ class CausalLM(LanguageModel):
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Lay q, k and v of each layer side by side in memory, and gate and up: ``step`` then reads each as
-        one matrix. The parameters stay the same objects, so what changes them in place is seen.
+        """Lay q, k and v of each layer side by side in memory, and gate and up, and take a copy of large
+        matrices in the layout that their products are fastest with (``product.Matrix``).
         """
+        self.lm_head.pack()
         for layer in self.model.layers:
             assert isinstance(layer, Layer)
             layer.self_attn.pack()

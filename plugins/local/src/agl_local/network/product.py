@@ -1,0 +1,83 @@
+"""Products with a weight matrix, on CPUs by the faster one of the two libraries that torch ships.
+
+torch multiplies float32 matrices by MKL, whose widest instructions on processors of other makers than Intel
+are AVX2; oneDNN, which torch takes for bfloat16 and in compiled graphs, uses AVX-512 wherever it is. On a
+recent EPYC it is two to three times as fast. Below some size its calls cost more than they save, and MKL
+stays. Invariant: a product is ``F.linear``'s to rounding, and its library depends on the machine and on
+shapes alone.
+
+The operators are those that torch's compiler emits for linear layers: torch/_inductor/mkldnn_lowerings.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_LARGE = 2**18
+"""Elements of a matrix from which oneDNN is faster whatever the number of rows."""
+_WORTH = 2**21
+"""Multiplications from which it is with a smaller matrix."""
+_ROWS = 64
+"""Rows for which a blocked matrix is laid out; the layout serves fewer and more as well."""
+
+
+@functools.cache
+def available() -> bool:
+    """Whether this build of torch has oneDNN and its operators, and the processor is of the x86 family."""
+    mkldnn = torch.ops.mkldnn
+    known = hasattr(mkldnn, "_linear_pointwise") and hasattr(mkldnn, "_reorder_linear_weight")
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return known and x86 and torch.backends.mkldnn.is_available()
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x`` [..., K] times the transpose of ``weight`` [N, K], plus ``bias`` [N]. Not differentiable where
+    gradients are enabled: ``linear.Linear`` is.
+    """
+    return _onednn(x, weight, bias) if faster(x, weight) else F.linear(x, weight, bias)
+
+
+def faster(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies these."""
+    worth = weight.numel() >= _LARGE or x.numel() * weight.shape[0] >= _WORTH
+    return worth and x.numel() > 0 and x.dtype == weight.dtype and _serves(weight)
+
+
+class Matrix:
+    """``weight`` [N, K] and ``bias`` [N] as serving reads them again and again: large ones in blocks as
+    oneDNN multiplies them, which is a copy; others as they are. It knows nothing of later changes.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+        self._blocked: Tensor | None = None
+        if weight.numel() >= _LARGE and _serves(weight):
+            self._blocked = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+
+    def of(self, first: Tensor) -> bool:
+        """Whether this is the matrix that begins with the rows of ``first``, at the same place in memory."""
+        return self.weight.data_ptr() == first.data_ptr()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``product`` of ``x`` [..., K]."""
+        if self._blocked is None or not x.numel():
+            return product(x, self.weight, self.bias)
+        return _onednn(x, self._blocked, self.bias)
+
+    def part(self, x: Tensor, at: slice) -> Tensor:
+        """``product`` of ``x`` with rows ``at`` alone."""
+        return product(x, self.weight[at], None if self.bias is None else self.bias[at])
+
+
+def _serves(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and weight.device.type == "cpu" and available()
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
