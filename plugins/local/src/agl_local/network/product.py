@@ -48,6 +48,13 @@ def faster(x: Tensor, weight: Tensor) -> bool:
     return worth and x.numel() > 0 and x.dtype == weight.dtype and _serves(weight)
 
 
+def products(x: Tensor, y: Tensor) -> Tensor:
+    """``x`` [B, M, K] times the transposes of ``y`` [B, N, K]: [B, M, N]. Not differentiable."""
+    if not len(x) or not faster(x[0], y[0]):
+        return torch.bmm(x, y.transpose(1, 2))
+    return torch.stack([_onednn(one, other, None) for one, other in zip(x, y, strict=True)])
+
+
 class Matrix:
     """``weight`` [N, K] and ``bias`` [N] as serving reads them again and again: large ones in blocks as
     oneDNN multiplies them, which is a copy; others as they are. It knows nothing of later changes.
@@ -79,5 +86,15 @@ def _serves(weight: Tensor) -> bool:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    weight = weight if weight.is_mkldnn else _dense(weight)
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(x), weight, bias, "none", [], "")
     return out
+
+
+def _dense(x: Tensor) -> Tensor:
+    """``x`` without gaps between its rows, or between its columns: what else there is, oneDNN multiplies by a
+    reference implementation that is a thousand times slower.
+    """
+    if x.is_contiguous() or (x.dim() == 2 and x.t().is_contiguous()):
+        return x
+    return x.contiguous()

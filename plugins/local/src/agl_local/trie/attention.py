@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from agl_local.network.product import products
 from agl_local.trie.nodes import Block
 
 
@@ -32,7 +33,7 @@ class _Attention(torch.autograd.Function):
         heads = k.shape[1]
         for block in blocks:
             weights = _weights(_stack(q, block, heads), _gather(k, block), block)
-            _unstack(torch.bmm(weights, _gather(v, block)), out, block)
+            _unstack(products(weights, _gather(v, block).transpose(1, 2)), out, block)
         return out.flatten(1)
 
     @staticmethod
@@ -47,16 +48,16 @@ class _Attention(torch.autograd.Function):
             given = _stack(grad, block, heads)
             weights = _weights(queries, keys, block)
             _scatter(torch.bmm(weights.transpose(1, 2), given), dv, block)
-            scores = torch.bmm(given, values.transpose(1, 2))
+            scores = products(given, values)
             scores.sub_((scores * weights).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
-            _unstack(torch.bmm(scores, keys), dq, block)
+            _unstack(products(scores, keys.transpose(1, 2)), dq, block)
             _scatter(torch.bmm(scores.transpose(1, 2), queries), dk, block)
         return dq, dk, dv, None
 
 
 def _weights(queries: Tensor, keys: Tensor, block: Block) -> Tensor:
     """Probabilities [kv_heads, queries * groups, K]."""
-    scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(queries.shape[-1] ** -0.5)
+    scores = products(queries, keys).mul_(queries.shape[-1] ** -0.5)
     shaped = scores.view(len(keys), len(block.bias), -1, keys.shape[1])
     shaped[..., block.open :].add_(block.bias[:, None])
     return torch.softmax(scores, dim=-1)
@@ -80,7 +81,7 @@ def _unstack(stacked: Tensor, out: Tensor, block: Block) -> None:
 def _gather(x: Tensor, block: Block) -> Tensor:
     """The rows of ``x`` [N, heads, D] that the block reads, as [heads, K, D]."""
     parts = [x[slice(*run)] for run in block.keys]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(0, 1)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(0, 1).contiguous()
 
 
 def _scatter(gathered: Tensor, out: Tensor, block: Block) -> None:
