@@ -8,6 +8,9 @@ scratch: padding (position -1) is written there.
 
 from __future__ import annotations
 
+import math
+import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +52,21 @@ class StepPlan:
         return self.shape[0] if self.gather else self.hi - self.lo
 
 
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """As ``torch.zeros``; on a CPU the system gives memory page by page, when it is first written to."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or not size or not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # else a few columns of a head would take 2 MB
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))
+
+
 class KVCache:
-    """Preallocated keys and values for ``slots`` conversations of at most ``max_len`` tokens."""
+    """Keys and values for ``slots`` conversations of at most ``max_len`` tokens; on a CPU they take as much
+    memory as was ever written at a time.
+    """
 
     def __init__(self, config: ModelConfig, slots: int, max_len: int, rope: tuple[Tensor, Tensor]) -> None:
         """``rope``: cos and sin of every position, [max_len, 1, head_dim]; device and type are theirs."""
@@ -61,7 +77,7 @@ class KVCache:
         self.kv_heads = config.num_kv_heads
         shape = (config.num_layers, 2, slots, config.num_kv_heads, max_len + 1, config.head_dim)
         # Zeros, not empty: a masked column has weight 0, and 0 x NaN would still be NaN.
-        self.data = torch.zeros(shape, device=device, dtype=dtype)
+        self.data = zeros(shape, dtype, device)
         # Where key and value of each head begin in a slot 0 of ``data[layer]``, in columns.
         heads = torch.arange(config.num_kv_heads, device=device) * (max_len + 1)
         self._begins = torch.cat((heads, heads + slots * config.num_kv_heads * (max_len + 1)))

@@ -45,7 +45,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def faster(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN multiplies these."""
     worth = weight.numel() >= _LARGE or x.numel() * weight.shape[0] >= _WORTH
-    return worth and x.numel() > 0 and x.dtype == weight.dtype and _serves(weight)
+    return worth and x.dim() > 1 and x.numel() > 0 and x.dtype == weight.dtype and _serves(weight)
 
 
 def products(x: Tensor, y: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``product`` of ``x`` [..., K]."""
-        if self._blocked is None or not x.numel():
+        if self._blocked is None or x.dim() < 2 or not x.numel():
             return product(x, self.weight, self.bias)
         return _onednn(x, self._blocked, self.bias)
 
