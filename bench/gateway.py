@@ -9,6 +9,7 @@ a SQLite store in a temporary folder (64 open attempts, training mode), and this
 CPU is the gateway process's own (user + system, record and commit included). A call is 2 kB of messages;
 its answer 300 prompt ids, 200 token ids with logprobs. Streams: 32 at a time, a chunk every 4 ms.
 ``growing``: agents of 12 turns whose prompts grow to some 20,000 tokens (``bench/records.py``).
+``anchor`` is Agent Lightning 1.0.2's gateway under the same load, where it installs (``bench/anchor.py``).
 ``floor_c16`` is a bare aiohttp proxy that records nothing, measured in the same run. ``load_average`` says
 how busy the machine was. Prints one JSON object; a call that was answered and not stored ends the run.
 """
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anchor
 import gateways
 import records
 
@@ -246,8 +248,7 @@ class Client:
         return int(top[9:12])
 
 
-def requests(url: str, keys: list[str], stream: bool) -> list[bytes]:
-    where = urlsplit(url)
+def requests(urls: list[str], keys: list[str], stream: bool) -> list[bytes]:
     filler = ("You are given a question and a set of tools. " * 50)[:2000]
     messages = [
         {"role": "system", "content": filler},
@@ -257,22 +258,22 @@ def requests(url: str, keys: list[str], stream: bool) -> list[bytes]:
         {"model": "bench", "messages": messages, "temperature": 0.7, "max_tokens": 256, "stream": stream}
     ).encode()
     return [
-        f"POST {where.path}/chat/completions HTTP/1.1\r\nhost: {where.netloc}\r\n"
+        f"POST {urlsplit(url).path}/chat/completions HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n"
         "content-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ntraceparent: 00-{'1' * 32}-{'2' * 16}-01\r\n"
         f"x-agl-tags: %7B%22agent%22%3A%22solver%22%7D\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
-        for key in keys
+        for url, key in zip(urls, keys, strict=True)
     ]
 
 
 async def load(
-    url: str, keys: list[str], concurrency: int, seconds: float, stream: bool = False
+    urls: list[str], keys: list[str], concurrency: int, seconds: float, stream: bool = False
 ) -> dict[str, Any]:
     """Closed loop: each of ``concurrency`` clients calls again as soon as it is answered."""
-    where = urlsplit(url)
+    where = urlsplit(urls[0])
     assert where.hostname and where.port
-    turn = itertools.cycle(requests(url, keys, stream))
+    turn = itertools.cycle(requests(urls, keys, stream))
     clients = [Client(where.hostname, where.port) for _ in range(concurrency)]
     await asyncio.gather(*(c.open() for c in clients))
     times: list[float] = []
@@ -298,8 +299,8 @@ async def load(
 class Child:
     """This file in another role."""
 
-    def __init__(self, *args: str, script: str = __file__) -> None:
-        command = [sys.executable, script, *args]
+    def __init__(self, *args: str, script: str = __file__, python: str = sys.executable) -> None:
+        command = [python, script, *args]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello = self.read()
 
@@ -319,10 +320,11 @@ class Child:
 
 
 def measure(gateway: Child, concurrency: int, seconds: float, stream: bool = False) -> dict[str, Any]:
-    url, keys = gateway.hello["url"], gateway.hello["keys"]
-    warm = asyncio.run(load(url, keys, concurrency, 0.5, stream))
+    keys = gateway.hello["keys"]
+    urls = gateway.hello.get("urls") or [gateway.hello["url"]] * len(keys)
+    warm = asyncio.run(load(urls, keys, concurrency, 0.5, stream))
     before = gateway.ask()
-    got = asyncio.run(load(url, keys, concurrency, seconds, stream))
+    got = asyncio.run(load(urls, keys, concurrency, seconds, stream))
     after = gateway.ask()
     stored = after["stored"] - before["stored"]
     if stored != got["calls"]:
@@ -377,6 +379,23 @@ def growing() -> dict[str, Any]:
     return {"prompt_tokens_at_the_end": tokens, **{name: found[name] for name in names}}
 
 
+def beside(args: argparse.Namespace) -> dict[str, Any]:
+    """The anchor under the same load, or why it cannot be measured."""
+    try:
+        python = anchor.install()
+    except anchor.NotInstalled as why:
+        return {"version": anchor.VERSION, "not_run": str(why)}
+    engine = Child("--role", "engine")
+    served = Child(engine.hello["url"], script=anchor.__file__, python=str(python))
+    try:
+        found = {f"c{c}": measure(served, c, args.seconds) for c in args.concurrency}
+    finally:
+        for child in (served, engine):
+            child.process.terminate()
+            child.process.wait()
+    return {"version": anchor.VERSION, **found}
+
+
 def report(args: argparse.Namespace) -> None:
     loop = ["--uvloop"] if args.uvloop else []
     engine = Child("--role", "engine", *loop)
@@ -393,6 +412,7 @@ def report(args: argparse.Namespace) -> None:
                 child.process.terminate()
                 child.process.wait()
     out["growing"] = growing()
+    out["anchor"] = beside(args)
     print(
         json.dumps(
             {

@@ -24,8 +24,8 @@ class Subject:
     def limits(self) -> dict[str, object]:
         """Return the best rate of float32 products in operations per second, all rates, and bytes per second.
 
-        Products are those of torch's default library and, where it is there, of oneDNN. Each is a median. The bandwidth is that of reading a vector of 512 MB, as decoding at batch 1 reads
-        the weights.
+        Products are those of torch's default library and, where it is there, of oneDNN. Each is a median. The
+        bandwidth is that of reading a vector of 512 MB, as decoding at batch 1 reads the weights.
         """
         rates: dict[str, float] = {}
         for m, k, n in SIZES:
