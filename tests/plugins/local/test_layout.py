@@ -38,7 +38,8 @@ def test_what_a_step_multiplies_at_once_is_one_matrix_without_a_copy(arch):
     model.pack()
     for layer in model.model.layers:
         weight, bias = layer.self_attn.packed.weight, layer.self_attn.packed.bias
-        assert weight.untyped_storage().data_ptr() == memory == layer.mlp.packed.weight.untyped_storage().data_ptr()
+        gate_up = layer.mlp.packed.weight
+        assert weight.untyped_storage().data_ptr() == memory == gate_up.untyped_storage().data_ptr()
         parts = (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
         assert torch.equal(weight, torch.cat([part.weight for part in parts]))
         assert (bias is None) == (arch != "qwen2")
