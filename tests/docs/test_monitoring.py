@@ -46,12 +46,13 @@ async def test_a_small_run_exposes_what_the_reference_lists_and_the_dashboard_as
     tmp_path: Path,
 ) -> None:
     served = await server.start(SQLiteStore(tmp_path / "s.sqlite"), port=0)
+    store = StoreClient(served.url)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     made = trainer(
         tmp_path,
         Watch(),
-        store=StoreClient(served.url),
+        store=store,
         metrics={"port": port},
         steps=1,
         batch_size=1,
@@ -66,6 +67,7 @@ async def test_a_small_run_exposes_what_the_reference_lists_and_the_dashboard_as
         pages["local engine"] = await samples(f"{engine}/metrics")
         pages["trainer"] = await samples(f"http://127.0.0.1:{port}/metrics")
         pages["store"] = await samples(f"{served.url}/metrics")
+    await store.close()
     await served.close()
     listed = runpy.run_path(str(ROOT / "scripts" / "site" / "metrics.py"))["servers"]()
     for name, page in pages.items():

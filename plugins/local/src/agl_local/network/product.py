@@ -56,15 +56,15 @@ def products(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Matrix:
-    """``weight`` [N, K] and ``bias`` [N] as serving reads them again and again: large ones in blocks as
-    oneDNN multiplies them, which is a copy; others as they are. It knows nothing of later changes.
+    """``weight`` [N, K] and ``bias`` [N] as serving reads them again and again: a large one in blocks as
+    oneDNN multiplies it, which is a copy, made by the first product; others as they are. It knows nothing of
+    later changes.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
         self._blocked: Tensor | None = None
-        if weight.numel() >= _LARGE and _serves(weight):
-            self._blocked = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+        self._large = weight.numel() >= _LARGE and _serves(weight)
 
     def of(self, first: Tensor) -> bool:
         """Whether this is the matrix that begins with the rows of ``first``, at the same place in memory."""
@@ -72,8 +72,10 @@ class Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``product`` of ``x`` [..., K]."""
-        if self._blocked is None or x.dim() < 2 or not x.numel():
+        if not self._large or x.dim() < 2 or not x.numel():
             return product(x, self.weight, self.bias)
+        if self._blocked is None:
+            self._blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _ROWS)
         return _onednn(x, self._blocked, self.bias)
 
     def part(self, x: Tensor, at: slice) -> Tensor:
