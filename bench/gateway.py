@@ -9,7 +9,6 @@ a SQLite store in a temporary folder (64 open attempts, training mode), and this
 CPU is the gateway process's own (user + system, record and commit included). A call is 2 kB of messages;
 its answer 300 prompt ids, 200 token ids with logprobs. Streams: 32 at a time, a chunk every 4 ms.
 ``growing``: agents of 12 turns whose prompts grow to some 20,000 tokens (``bench/records.py``).
-``anchor`` is Agent Lightning 1.0.2's gateway under the same load, where it installs (``bench/anchor.py``).
 ``floor_c16`` is a bare aiohttp proxy that records nothing, measured in the same run. ``load_average`` says
 how busy the machine was. Prints one JSON object; a call that was answered and not stored ends the run.
 """
@@ -31,7 +30,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import anchor
 import gateways
 import records
 
@@ -379,23 +377,6 @@ def growing() -> dict[str, Any]:
     return {"prompt_tokens_at_the_end": tokens, **{name: found[name] for name in names}}
 
 
-def beside(args: argparse.Namespace) -> dict[str, Any]:
-    """The anchor under the same load, or why it cannot be measured."""
-    try:
-        python = anchor.install()
-    except anchor.NotInstalled as why:
-        return {"version": anchor.VERSION, "not_run": str(why)}
-    engine = Child("--role", "engine")
-    served = Child(engine.hello["url"], script=anchor.__file__, python=str(python))
-    try:
-        found = {f"c{c}": measure(served, c, args.seconds) for c in args.concurrency}
-    finally:
-        for child in (served, engine):
-            child.process.terminate()
-            child.process.wait()
-    return {"version": anchor.VERSION, **found}
-
-
 def report(args: argparse.Namespace) -> None:
     loop = ["--uvloop"] if args.uvloop else []
     engine = Child("--role", "engine", *loop)
@@ -412,7 +393,6 @@ def report(args: argparse.Namespace) -> None:
                 child.process.terminate()
                 child.process.wait()
     out["growing"] = growing()
-    out["anchor"] = beside(args)
     print(
         json.dumps(
             {
