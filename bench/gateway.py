@@ -246,7 +246,8 @@ class Client:
         return int(top[9:12])
 
 
-def requests(urls: list[str], keys: list[str], stream: bool) -> list[bytes]:
+def requests(url: str, keys: list[str], stream: bool) -> list[bytes]:
+    where = urlsplit(url)
     filler = ("You are given a question and a set of tools. " * 50)[:2000]
     messages = [
         {"role": "system", "content": filler},
@@ -256,22 +257,22 @@ def requests(urls: list[str], keys: list[str], stream: bool) -> list[bytes]:
         {"model": "bench", "messages": messages, "temperature": 0.7, "max_tokens": 256, "stream": stream}
     ).encode()
     return [
-        f"POST {urlsplit(url).path}/chat/completions HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n"
+        f"POST {where.path}/chat/completions HTTP/1.1\r\nhost: {where.netloc}\r\n"
         "content-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ntraceparent: 00-{'1' * 32}-{'2' * 16}-01\r\n"
         f"x-agl-tags: %7B%22agent%22%3A%22solver%22%7D\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
-        for url, key in zip(urls, keys, strict=True)
+        for key in keys
     ]
 
 
 async def load(
-    urls: list[str], keys: list[str], concurrency: int, seconds: float, stream: bool = False
+    url: str, keys: list[str], concurrency: int, seconds: float, stream: bool = False
 ) -> dict[str, Any]:
     """Closed loop: each of ``concurrency`` clients calls again as soon as it is answered."""
-    where = urlsplit(urls[0])
+    where = urlsplit(url)
     assert where.hostname and where.port
-    turn = itertools.cycle(requests(urls, keys, stream))
+    turn = itertools.cycle(requests(url, keys, stream))
     clients = [Client(where.hostname, where.port) for _ in range(concurrency)]
     await asyncio.gather(*(c.open() for c in clients))
     times: list[float] = []
@@ -297,8 +298,8 @@ async def load(
 class Child:
     """This file in another role."""
 
-    def __init__(self, *args: str, script: str = __file__, python: str = sys.executable) -> None:
-        command = [python, script, *args]
+    def __init__(self, *args: str, script: str = __file__) -> None:
+        command = [sys.executable, script, *args]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello = self.read()
 
@@ -318,11 +319,10 @@ class Child:
 
 
 def measure(gateway: Child, concurrency: int, seconds: float, stream: bool = False) -> dict[str, Any]:
-    keys = gateway.hello["keys"]
-    urls = gateway.hello.get("urls") or [gateway.hello["url"]] * len(keys)
-    warm = asyncio.run(load(urls, keys, concurrency, 0.5, stream))
+    url, keys = gateway.hello["url"], gateway.hello["keys"]
+    warm = asyncio.run(load(url, keys, concurrency, 0.5, stream))
     before = gateway.ask()
-    got = asyncio.run(load(urls, keys, concurrency, seconds, stream))
+    got = asyncio.run(load(url, keys, concurrency, seconds, stream))
     after = gateway.ask()
     stored = after["stored"] - before["stored"]
     if stored != got["calls"]:
