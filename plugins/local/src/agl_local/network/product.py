@@ -32,7 +32,7 @@ def available() -> bool:
     mkldnn = torch.ops.mkldnn
     known = hasattr(mkldnn, "_linear_pointwise") and hasattr(mkldnn, "_reorder_linear_weight")
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return known and x86 and torch.backends.mkldnn.is_available()
+    return known and x86 and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
