@@ -12,6 +12,7 @@ The operators are those that torch's compiler emits for linear layers: torch/_in
 from __future__ import annotations
 
 import functools
+import os
 import platform
 
 import torch
@@ -22,15 +23,23 @@ _LARGE = 2**18
 """Elements of a matrix from which oneDNN is faster whatever the number of rows."""
 _WORTH = 2**21
 """Multiplications from which it is with a smaller matrix."""
+_SHAPES = "64"
+"""Shapes whose compiled code is kept: those of a pass through the network, forward and backward."""
 _ROWS = 64
 """Rows for which a blocked matrix is laid out; the layout serves fewer and more as well."""
 
 
 @functools.cache
 def available() -> bool:
-    """Whether this build of torch has oneDNN and its operators, and the processor is of the x86 family."""
+    """Whether this build of torch has oneDNN and its operators, and the processor is of the x86 family. The
+    first call bounds what the library keeps, unless the environment says how much.
+    """
     mkldnn = torch.ops.mkldnn
     known = hasattr(mkldnn, "_linear_pointwise") and hasattr(mkldnn, "_reorder_linear_weight")
+    # oneDNN and torch keep compiled code for each of 1,024 shapes, 2 MB each for ours, and batches of prompts
+    # hardly ever have the shape of one before. Both read these names at the first product of a process.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _SHAPES)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", _SHAPES)
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return known and x86 and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
