@@ -1,10 +1,10 @@
-"""Products with a weight matrix, on CPUs by the faster one of the two libraries that torch ships.
+"""Products with a weight matrix, on x86 processors by oneDNN where matrices are large.
 
 torch multiplies float32 matrices by MKL, whose widest instructions on processors of other makers than Intel
-are AVX2; oneDNN, which torch takes for bfloat16 and in compiled graphs, uses AVX-512 wherever it is. On a
-recent EPYC it is two to three times as fast. Below some size its calls cost more than they save, and MKL
-stays. Invariant: a product is ``F.linear``'s to rounding, and its library depends on the machine and on
-shapes alone.
+are AVX2; oneDNN, which torch ships too, uses AVX-512 wherever it is. On a recent EPYC it is two to three
+times as fast; on Intel's processors we have not compared the two. A call of it costs more than one of MKL, so
+small products stay there. Invariant: a product is ``F.linear``'s to rounding, and its library depends on the
+machine and on shapes alone.
 
 The operators are those that torch's compiler emits for linear layers: torch/_inductor/mkldnn_lowerings.py.
 """
@@ -45,20 +45,20 @@ def available() -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x`` [..., K] times the transpose of ``weight`` [N, K], plus ``bias`` [N]. Not differentiable where
-    gradients are enabled: ``linear.Linear`` is.
+    """``x`` [..., K] times the transpose of ``weight`` [N, K], plus ``bias`` [N]. No gradient goes through it:
+    that is what ``linear.linear`` is for.
     """
     return _onednn(x, weight, bias) if faster(x, weight) else F.linear(x, weight, bias)
 
 
 def faster(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN multiplies these."""
+    """Whether ``product`` takes oneDNN for these."""
     worth = weight.numel() >= _LARGE or x.numel() * weight.shape[0] >= _WORTH
     return worth and x.dim() > 1 and x.numel() > 0 and x.dtype == weight.dtype and _serves(weight)
 
 
 def products(x: Tensor, y: Tensor) -> Tensor:
-    """``x`` [B, M, K] times the transposes of ``y`` [B, N, K]: [B, M, N]. Not differentiable."""
+    """``x`` [B, M, K] times the transposes of ``y`` [B, N, K]: [B, M, N]. No gradient goes through it."""
     if not len(x) or not faster(x[0], y[0]):
         return torch.bmm(x, y.transpose(1, 2))
     return torch.stack([_onednn(one, other, None) for one, other in zip(x, y, strict=True)])
@@ -103,8 +103,8 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """``x`` without gaps between its rows, or between its columns: what else there is, oneDNN multiplies by a
-    reference implementation that is a thousand times slower.
+    """``x``, copied if there are gaps between its rows or columns in memory: oneDNN multiplies such a matrix by
+    its reference implementation, which is a thousand times slower.
     """
     if x.is_contiguous() or (x.dim() == 2 and x.t().is_contiguous()):
         return x
