@@ -45,8 +45,8 @@ def available() -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x`` [..., K] times the transpose of ``weight`` [N, K], plus ``bias`` [N]. No gradient goes through it:
-    that is what ``linear.linear`` is for.
+    """``x`` [..., K] times the transpose of ``weight`` [N, K], plus ``bias`` [N]. No gradient goes
+    through it: that is what ``linear.linear`` is for.
     """
     return _onednn(x, weight, bias) if faster(x, weight) else F.linear(x, weight, bias)
 
@@ -103,8 +103,8 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """``x``, copied if there are gaps between its rows or columns in memory: oneDNN multiplies such a matrix by
-    its reference implementation, which is a thousand times slower.
+    """``x``, copied if there are gaps between its rows or columns in memory: oneDNN multiplies such a matrix
+    by its reference implementation, which is a thousand times slower.
     """
     if x.is_contiguous() or (x.dim() == 2 and x.t().is_contiguous()):
         return x
