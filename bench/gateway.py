@@ -9,6 +9,8 @@ a SQLite store in a temporary folder (64 open attempts, training mode), and this
 CPU is the gateway process's own (user + system, record and commit included). A call is 2 kB of messages;
 its answer 300 prompt ids, 200 token ids with logprobs. Streams: 32 at a time, a chunk every 4 ms.
 ``growing``: agents of 12 turns whose prompts grow to some 20,000 tokens (``bench/records.py``).
+``agent_lightning`` is the gateway of Agent Lightning 1.0.2 under the same load, where it installs
+(``bench/agent_lightning.py``).
 ``floor_c16`` is a bare aiohttp proxy that records nothing, measured in the same run. ``load_average`` says
 how busy the machine was. Prints one JSON object; a call that was answered and not stored ends the run.
 """
@@ -25,11 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import agent_lightning
 import gateways
 import records
 
@@ -246,8 +249,7 @@ class Client:
         return int(top[9:12])
 
 
-def requests(url: str, keys: list[str], stream: bool) -> list[bytes]:
-    where = urlsplit(url)
+def requests(urls: list[str], keys: list[str], stream: bool) -> list[bytes]:
     filler = ("You are given a question and a set of tools. " * 50)[:2000]
     messages = [
         {"role": "system", "content": filler},
@@ -257,22 +259,22 @@ def requests(url: str, keys: list[str], stream: bool) -> list[bytes]:
         {"model": "bench", "messages": messages, "temperature": 0.7, "max_tokens": 256, "stream": stream}
     ).encode()
     return [
-        f"POST {where.path}/chat/completions HTTP/1.1\r\nhost: {where.netloc}\r\n"
+        f"POST {urlsplit(url).path}/chat/completions HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n"
         "content-type: application/json\r\n"
         f"authorization: Bearer {key}\r\ntraceparent: 00-{'1' * 32}-{'2' * 16}-01\r\n"
         f"x-agl-tags: %7B%22agent%22%3A%22solver%22%7D\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
-        for key in keys
+        for url, key in zip(urls, keys, strict=True)
     ]
 
 
 async def load(
-    url: str, keys: list[str], concurrency: int, seconds: float, stream: bool = False
+    urls: list[str], keys: list[str], concurrency: int, seconds: float, stream: bool = False
 ) -> dict[str, Any]:
     """Closed loop: each of ``concurrency`` clients calls again as soon as it is answered."""
-    where = urlsplit(url)
+    where = urlsplit(urls[0])
     assert where.hostname and where.port
-    turn = itertools.cycle(requests(url, keys, stream))
+    turn = itertools.cycle(requests(urls, keys, stream))
     clients = [Client(where.hostname, where.port) for _ in range(concurrency)]
     await asyncio.gather(*(c.open() for c in clients))
     times: list[float] = []
@@ -298,8 +300,8 @@ async def load(
 class Child:
     """This file in another role."""
 
-    def __init__(self, *args: str, script: str = __file__) -> None:
-        command = [sys.executable, script, *args]
+    def __init__(self, *args: str, script: str = __file__, command: Sequence[str] = ()) -> None:
+        command = [*(command or [sys.executable, script]), *args]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello = self.read()
 
@@ -319,10 +321,11 @@ class Child:
 
 
 def measure(gateway: Child, concurrency: int, seconds: float, stream: bool = False) -> dict[str, Any]:
-    url, keys = gateway.hello["url"], gateway.hello["keys"]
-    warm = asyncio.run(load(url, keys, concurrency, 0.5, stream))
+    keys = gateway.hello["keys"]
+    urls = gateway.hello.get("urls") or [gateway.hello["url"]] * len(keys)
+    warm = asyncio.run(load(urls, keys, concurrency, 0.5, stream))
     before = gateway.ask()
-    got = asyncio.run(load(url, keys, concurrency, seconds, stream))
+    got = asyncio.run(load(urls, keys, concurrency, seconds, stream))
     after = gateway.ask()
     stored = after["stored"] - before["stored"]
     if stored != got["calls"]:
@@ -377,6 +380,25 @@ def growing() -> dict[str, Any]:
     return {"prompt_tokens_at_the_end": tokens, **{name: found[name] for name in names}}
 
 
+def beside(args: argparse.Namespace) -> dict[str, Any]:
+    """The other gateway under the same load, or why it cannot be measured."""
+    try:
+        python = agent_lightning.install()
+    except agent_lightning.NotInstalled as why:
+        return {"version": agent_lightning.VERSION, "not_run": str(why)}
+    children = [Child("--role", "engine")]
+    try:
+        children.append(
+            Child(children[0].hello["url"], command=[str(python), "-I", agent_lightning.__file__])
+        )
+        found = {f"c{c}": measure(children[1], c, args.seconds) for c in args.concurrency}
+    finally:
+        for child in children:
+            child.process.terminate()
+            child.process.wait()
+    return {"version": agent_lightning.VERSION, **found}
+
+
 def report(args: argparse.Namespace) -> None:
     loop = ["--uvloop"] if args.uvloop else []
     engine = Child("--role", "engine", *loop)
@@ -393,6 +415,7 @@ def report(args: argparse.Namespace) -> None:
                 child.process.terminate()
                 child.process.wait()
     out["growing"] = growing()
+    out["agent_lightning"] = beside(args)
     print(
         json.dumps(
             {

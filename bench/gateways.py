@@ -95,7 +95,7 @@ def one(engine: str, number: int, seconds: float) -> dict[str, Any]:
 
     async def all_at_once(keys: dict[str, list[str]], length: float) -> int:
         each = max(1, CLIENTS // len(keys))
-        found = await asyncio.gather(*(load(url, of, each, length) for url, of in keys.items()))
+        found = await asyncio.gather(*(load([url] * len(of), of, each, length) for url, of in keys.items()))
         return sum(one["calls"] for one in found)
 
     with tempfile.TemporaryDirectory() as folder:
