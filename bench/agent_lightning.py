@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -59,6 +60,8 @@ def runs(command: list[str]) -> bool:
 
 def serve(engine: str) -> None:
     """Serve until stdin closes; each line on stdin is answered with CPU seconds, memory and records."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it logs a line a call there, as it ships
     import uvicorn
 
     from agentlightning.server.app import create_app  # type: ignore[import-not-found]
@@ -75,7 +78,7 @@ def serve(engine: str) -> None:
     post(f"{url}/api/models", [{"model": "bench", "endpoint": engine}])
     made = post(f"{url}/api/rollouts", [{"input": {"i": i}} for i in range(ROLLOUTS)])
     paths = [f"{url}/proxy/rollout/{one['rollout_id']}/attempt/0/mode/train/openai/v1" for one in made]
-    print(json.dumps({"url": url, "urls": paths, "keys": ["none"] * len(paths)}), flush=True)
+    print(json.dumps({"url": url, "urls": paths, "keys": ["none"] * len(paths)}), file=told, flush=True)
     while sys.stdin.readline():
         used = resource.getrusage(resource.RUSAGE_SELF)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -86,7 +89,7 @@ def serve(engine: str) -> None:
             "stored": stored,
             "disk": 0,
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(found), file=told, flush=True)
 
 
 def post(url: str, body: Any) -> Any:
