@@ -22,7 +22,7 @@ help: ## this list
 demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evaluate; the last line is JSON
 	@line=$$(.venv/bin/agl train --config examples/calc_x/cpu.yaml $(foreach s,$(SET),--set $(s))) && status=0 || status=$$?; \
 	echo "Next: make demo-real, the same with a pretrained model and real questions (SmolLM2-135M, fetched: 93 MB)" >&2; \
-	if [ -n "$$line" ]; then echo "$$line"; fi; exit $$status
+	if [ -n "$$line" ]; then echo "$${line%\}}, \"next\": \"make demo-real\"}"; fi; exit $$status
 
 demo-real: .venv/spider ## a pretrained model learns from real questions: fetch, evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/router/demo.py $(foreach s,$(SET),--set $(s))

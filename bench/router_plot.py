@@ -25,6 +25,7 @@ CHOOSERS = (
     ("after", "SmolLM2-135M, trained", "#1f6feb"),
     ("baseline_schema", "count of shared words, reads all schemas", "#eac54f"),
 )
+ROWS = (*CHOOSERS, ("oracle", "oracle", ""))
 LEFT, TOP, HEIGHT, BAR, GAP, GREY = 46, 46, 220, 22, 34, "#57606a"
 
 
@@ -91,7 +92,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     """Return the rows of everyone's rewards with intervals: the scripted choosers, then each run."""
     kinds = list(runs[0]["by_distractor"])
     lines = [f"| | all {runs[0]['eval_tasks']} | {' | '.join(kinds)} |", f"|---|{'---|' * (1 + len(kinds))}"]
-    for who, name, _ in CHOOSERS:
+    for who, name, _ in ROWS:
         scripted = who not in ("before", "after")
         for run in runs[:1] if scripted or who == "before" else runs:
             title = name if scripted or who == "before" else f"**{name}**, seed {run['seed']}"

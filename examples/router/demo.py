@@ -73,19 +73,19 @@ def by_distractor(tasks: Sequence[Task], found: Rewards) -> dict[str, dict[str, 
 
 def show(kinds: Mapping[str, Mapping[str, Any]], found: Rewards) -> Table:
     """Return the table of everyone's scores, in all and by kind of distractors."""
-    table = Table(title="development questions: reward (95 % interval)", title_justify="left")
+    table = Table(title="development questions: reward, and its 95 % interval", title_justify="left")
     for column in ("", "all", *kinds):
         n = kinds[column]["n"] if column in kinds else len(found["before"]) if column else ""
         table.add_column(f"{column}\nn = {n}" if column else "", justify="right" if column else "left")
     for who, name in ROWS.items():
         cells = [score(found[who]), *(kind[who] for kind in kinds.values())]
-        table.add_row(name, *map(_cell, cells))
+        table.add_row(name, *map(_cell, cells), style="bold" if who == "after" else "")
     return table
 
 
 def _cell(scored: Mapping[str, Any]) -> str:
     low, high = scored["ci"]
-    return f"{scored['reward']:.3f} ({low:.2f}–{high:.2f})"
+    return f"{scored['reward']:.3f}\n{low:.2f}–{high:.2f}"
 
 
 def result(summary: Mapping[str, Any], tasks: Sequence[Task], done: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def result(summary: Mapping[str, Any], tasks: Sequence[Task], done: Mapping[str,
     """
     found = compared(tasks, done["before"]["rewards"], done["after"]["rewards"])
     kinds = by_distractor(tasks, found)
-    Console(stderr=True, width=150).print(show(kinds, found))
+    Console(stderr=True).print(show(kinds, found))
     totals, metrics = summary["totals"], [one["metrics"] for one in done.values()]
     same_words = score(found["baseline_same_words"])
     ahead = score([a - b for a, b in zip(found["after"], found["baseline_same_words"], strict=True)])
@@ -121,14 +121,23 @@ def result(summary: Mapping[str, Any], tasks: Sequence[Task], done: Mapping[str,
     }
 
 
-def main() -> int:
-    """Fetch the model if need be, evaluate, train, evaluate, print."""
+def peaks(memory: PeakMemory) -> dict[str, int]:
+    """Return the figures of memory: all processes together, and trainer and engine apart."""
+    return {
+        "peak_mb": round(memory.megabytes),
+        "peak_mb_trainer": round(memory.own),
+        "peak_mb_engine": round(memory.started),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Fetch the model if need be, evaluate, train, evaluate, print. ``words``: of the command line."""
     parser = argparse.ArgumentParser(prog="demo.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--config", type=Path, default=HERE / "cpu.yaml")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="as of `agl train`")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     began = time.perf_counter()
     with PeakMemory() as memory:
         config = read(given.config, given.set, training__seed=given.seed, training__steps=given.steps)
@@ -137,7 +146,7 @@ def main() -> int:
     folder = config.path(config.output) / summary["run_id"]
     line = result(summary, val, evaluations(folder))
     seconds = round(time.perf_counter() - began, 1)
-    last_line({**line, "total_seconds": seconds, "peak_mb": round(memory.megabytes)})
+    last_line({**line, "total_seconds": seconds, **peaks(memory)})
     return 0 if line["calls"] == line["calls_exact"] else 1
 
 

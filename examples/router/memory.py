@@ -1,4 +1,7 @@
-"""The memory of a run: of this process and of all that it started, together, at its highest.
+"""The memory of a run at its highest: of this process, of all that it started, and of both together.
+
+In a run on this machine, this process is the trainer with its gateway, store and agents, and what it started
+is the engine.
 
 On Linux the memory is the proportional set size (PSS), which counts a page that n processes share as 1/n for
 each, so that the sum is what the run takes from the machine. The system walks over every page to tell it
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
@@ -23,10 +26,12 @@ READINGS = 20
 
 
 class PeakMemory:
-    """Measures from entry to exit; ``megabytes`` is the highest sum so far (MB of 10⁶ bytes)."""
+    """Measures from entry to exit, in MB of 10⁶ bytes. ``megabytes`` is the highest sum so far, ``own`` the
+    highest of this process, ``started`` the highest of the others together; they may be of different times.
+    """
 
     def __init__(self) -> None:
-        self.megabytes = 0.0
+        self.megabytes = self.own = self.started = 0.0
         self._resident = 0
         self._own = psutil.Process()
         self._stop = threading.Event()
@@ -45,25 +50,26 @@ class PeakMemory:
 
     def read(self) -> float:
         """Return the megabytes of all processes now, and keep the highest."""
-        now = self._sum(_proportional) / 1e6
-        self.megabytes = max(self.megabytes, now)
-        return now
+        own, *started = (found / 1e6 for found in self._each(_proportional))
+        self.own = max(self.own, own)
+        self.started = max(self.started, sum(started))
+        self.megabytes = max(self.megabytes, own + sum(started))
+        return own + sum(started)
 
     def _watch(self) -> None:
         for reading in itertools.count(1):
             if self._stop.wait(SECONDS):
                 return
-            resident = self._sum(_resident)
+            resident = sum(self._each(_resident))
             if resident > self._resident or not reading % READINGS:
                 self._resident = max(self._resident, resident)
                 self.read()
 
-    def _sum(self, measure: Callable[[psutil.Process], int]) -> int:
-        total = 0
+    def _each(self, measure: Callable[[psutil.Process], int]) -> Iterator[int]:
+        """Yield the bytes of each process, this one first."""
         for process in (self._own, *self._own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):  # it has just ended
-                total += measure(process)
-        return total
+                yield measure(process)
 
 
 def _resident(process: psutil.Process) -> int:

@@ -154,3 +154,19 @@ def imported(script: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_demo_names_the_next_command(tmp_path: Path) -> None:
+    """The last line stays JSON; without a last line, as after an error, nothing is made up."""
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    agl = tmp_path / ".venv" / "bin" / "agl"
+    agl.parent.mkdir(parents=True)
+    for printed, status in (('{"reward_after": 1.0}', 0), ("", 2)):
+        agl.write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\nexit {status}\n")
+        agl.chmod(0o755)
+        made = subprocess.run(
+            ["make", "-o", ".venv/demo", "demo"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert made.returncode == status and "make demo-real" in made.stderr
+        last = {"reward_after": 1.0, "next": "make demo-real"}
+        assert made.stdout == (json.dumps(last) + "\n" if printed else "")

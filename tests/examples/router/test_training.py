@@ -26,6 +26,7 @@ from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import verify
 from agentlightning.cli.config_options import read
 from agentlightning.train.configured import configure
+from agentlightning.types import Call
 from agl_local.driver import LocalDriver
 from router import datasets, demo
 
@@ -51,7 +52,8 @@ PARTS = {
 AGL = Path(sys.executable).with_name("agl")
 KEYS = {
     "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
-    "ci_baseline", "ahead_of_baseline", "ci_ahead", "train_seconds", "calls", "calls_exact", "seed",
+    "ci_baseline", "ahead_of_baseline", "ci_ahead", "train_seconds", "total_seconds", "peak_mb",
+    "peak_mb_trainer", "peak_mb_engine", "calls", "calls_exact", "seed",
 }  # fmt: skip
 
 
@@ -77,25 +79,33 @@ def digests(folder: Path) -> list[tuple[int, str, str]]:
     return [(one["step"], one["rows_digest"], one["params_digest"]) for one in found]
 
 
-async def test_the_router_node_is_trained_and_every_call_is_exact(
+def test_the_router_node_is_trained_and_every_call_is_exact(
     llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary, tasks = await train(settings(llama, tmp_path, steps=2, options="lr: 1.0e-3, engine: thread"))
-    async with open_run(str(tmp_path / "r")) as run:
-        rollouts = await run.store.query_rollouts(run_id="r", mode="train")
-        records = await run.store.records([rollout.rollout_id for rollout in rollouts])
-    calls = [call for record in records for call in record.calls]
-    assert len(calls) == len(rollouts) == 2 * 2 * 8
+    sets = settings(llama, tmp_path, steps=2, options="lr: 1.0e-3, engine: thread")
+    assert demo.main([word for one in sets for word in ("--set", one)]) == 0
+    printed = capsys.readouterr()
+    line = json.loads(printed.out.splitlines()[-1])
+
+    async def trained() -> list[Call]:
+        async with open_run(str(tmp_path / "r")) as run:
+            rollouts = await run.store.query_rollouts(run_id="r", mode="train")
+            records = await run.store.records([rollout.rollout_id for rollout in rollouts])
+        assert len(rollouts) == 2 * 2 * 8
+        return [call for record in records for call in record.calls]
+
+    calls, tasks = asyncio.run(trained()), list(configure(read(CONFIG, sets))[3])
+    assert len(calls) == 2 * 2 * 8
     assert {call.tags["node"] for call in calls} == {"route"} and all(call.selected for call in calls)
-    assert summary["totals"]["tokens_trained"] > 0 and summary["totals"]["logprob_gap_max"] < 1e-4
-    line = demo.result(summary, tasks, demo.evaluations(tmp_path / "r"))
-    assert set(line) > KEYS and json.loads(json.dumps(line)) == line
+    assert line["tokens_trained"] > 0 and line["logprob_gap_max"] < 1e-4
+    assert set(line) > KEYS
     assert line["calls"] == line["calls_exact"] == 32 + 2 * 3  # two evaluations of 3 tasks
+    assert line["total_seconds"] > line["train_seconds"] > 0
+    assert line["peak_mb"] >= max(line["peak_mb_trainer"], line["peak_mb_engine"])
     assert {kind: of["n"] for kind, of in line["by_distractor"].items()} == Counter(t["kind"] for t in tasks)
     total = sum(of["n"] * of["after"]["reward"] for of in line["by_distractor"].values())
     assert total / 3 == pytest.approx(line["reward_after"])
-    shown = capsys.readouterr().err
-    assert "the model, trained" in shown and "near-name" in shown
+    assert "the model, trained" in printed.err and "near-name" in printed.err
 
 
 # ---------------------------------------------------------------------------------- broken off and resumed
@@ -130,18 +140,21 @@ async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_kill_9_and_resume(llama: Path, tmp_path: Path, part: str) -> None:
-    kill_and_resume(llama, tmp_path, steps=5, seconds=600, part=part)
+    kill_and_resume(llama, tmp_path, steps=5, seconds=600, options=EXACT + PARTS[part])
 
 
 @pytest.mark.nightly
 def test_kill_9_and_resume_of_the_pretrained_model(tmp_path: Path) -> None:
-    kill_and_resume(Path("smollm2"), tmp_path, steps=3, seconds=1800, part="freeze")
+    """Trained as `make demo-real` trains it: the same layers, rate and arithmetic of the backward pass."""
+    demo_real = read(CONFIG, []).backend.options
+    chosen = {key: demo_real[key] for key in ("lr", "freeze", "backward_dtype", "micro_batch_tokens")}
+    options = ", ".join([EXACT, *(f"{key}: {json.dumps(value)}" for key, value in chosen.items())])
+    kill_and_resume(Path("smollm2"), tmp_path, steps=4, seconds=1800, options=options)
 
 
-def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float, part: str) -> None:
+def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float, options: str) -> None:
     """Kill a run with SIGKILL after its second step, resume it, and compare it with one left alone."""
     whole, killed = folder / "whole", folder / "killed"
-    options = EXACT + PARTS[part]
     assert start(policy, whole, steps, options, folder / "whole.log").wait(seconds) == 0
     run = start(policy, killed, steps, options, folder / "killed.log")
     deadline = time.monotonic() + seconds
