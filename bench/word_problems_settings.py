@@ -1,4 +1,4 @@
-"""Settings of the training by reward that follows fine-tuning on word problems, compared on the validation split.
+"""Settings of the training by reward after fine-tuning on word problems, compared on the validation split.
 
     python bench/record.py word_problems_settings -- python bench/word_problems_settings.py POLICY
     python bench/word_problems_settings.py POLICY [LR:STEPS:GROUP:TEMPERATURE ...] [--seeds 1]

@@ -30,17 +30,28 @@ def sections(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]
     }
 
 
-def test_the_profile_has_the_laptops_agent_tasks_and_recipe() -> None:
-    cpu, gpu = sections("cpu"), sections("gpu")
-    assert (cpu["agent"].pop("name"), gpu["agent"].pop("name")) == ("router", "router-gpu")
+@pytest.mark.parametrize(("profile", "driver"), [("gpu", "local"), ("verl_gpu", "verl")])
+def test_a_profile_has_the_laptops_agent_tasks_recipe_and_steps(profile: str, driver: str) -> None:
+    cpu, gpu = sections("cpu"), sections(profile)
+    named = cpu["agent"].pop("name"), gpu["agent"].pop("name")
+    assert named == ("router", f"router-{profile.replace('_', '-')}")
     assert cpu["agent"] == gpu["agent"]
-    assert [cpu["environment"][part] == gpu["environment"][part] for part in ("train", "val")] == [True, True]
-    assert [cpu["training"][part] == gpu["training"][part] for part in ("algorithm", "recipe")] == [
-        True,
-        True,
-    ]
+    for section, part in (
+        ("environment", "train"),
+        ("environment", "val"),
+        ("training", "algorithm"),
+        ("training", "recipe"),
+        ("training", "steps"),
+        ("training", "batch_size"),
+    ):
+        assert cpu[section][part] == gpu[section][part], part
+    assert gpu["backend"]["driver"] == driver and gpu["backend"]["options"]["device"] == "cuda"
+
+
+def test_the_local_driver_takes_its_profile() -> None:
+    gpu = sections("gpu")
     options = read_options(gpu["backend"]["options"])
-    assert (gpu["backend"]["driver"], options.device, options.dtype) == ("local", "cuda", "bfloat16")
+    assert (options.device, options.dtype) == ("cuda", "bfloat16")
     training = gpu["training"]
     check_supported_fields(get(training["algorithm"], **training["recipe"]), "local", SUPPORTED_FIELDS)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from router.memory import PeakMemory
 
 HOLDS = "held = bytearray(80_000_000); print('held', flush=True); input()"
