@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -144,6 +147,107 @@ def test_capture_overhead() -> None:
     adapter = statistics.median(one["adapter_us"] for name, one in found.items() if name != "openai")
     large = statistics.median(one["wire_us_32k"] for one in found.values())
     stands(f"{wire:.0f} µs and {adapter:.0f} µs", f"{large / 1000:.1f} ms ([each framework]")
+
+
+def shown(reward: float, interval: list[float]) -> str:
+    return f"{reward:.3f} ({interval[0]:.2f}–{interval[1]:.2f})"
+
+
+def test_the_pretrained_model() -> None:
+    """The first row of README's table in both languages, the picture's tables, and what runs took."""
+    seeds = [run for run in result("router_seeds")["runs"] if run["row"] == "names"]
+    first, *others = seeds
+    assert [run["seed"] for run in seeds] == [1, 2, 3]
+    for run in seeds:
+        assert run["reward_after"] - run["reward_before"] >= 0.20 and run["calls"] == run["calls_exact"]
+        assert run["ci_after"][0] > run["ci_baseline"][1]
+        assert run["train_seconds"] <= 240 and run["peak_mb"] <= 5000
+    after = f"**{first['reward_after']:.3f}**{shown(0, first['ci_after'])[5:]}"
+    row = f"| {shown(first['reward_before'], first['ci_before'])} → {after} |"
+    chinese = (ROOT / "README.zh.md").read_text()
+    assert row in README and row in chinese
+    for run in others:
+        assert f"{run['reward_after']:.3f}" in README and f"{run['reward_after']:.3f}" in chinese
+    for figure in ("baseline_same_words", "chance"):
+        value = first["overall"][figure]["reward"]
+        assert f"{value:.3f}" in README and f"{value:.3f}" in chinese
+    stands(f"{first['calls_exact']:,} of {first['calls']:,} calls exact")
+    for measure in ("train_seconds", "total_seconds"):
+        times = [run[measure] for run in seeds]
+        stands(f"{min(times):.0f} to {max(times):.0f} s")
+
+
+def test_the_page_of_the_router_has_the_tables_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    router_plot = pytest.importorskip("router_plot")
+    monkeypatch.delitem(sys.modules, "router_plot")
+    page = (ROOT / "examples" / "router" / "README.md").read_text()
+    assert router_plot.section(result("router_seeds")["runs"]) in page
+
+
+def test_beside_other_engines_and_trainers() -> None:
+    found = result("real_model")
+    rows = {(one["subject"], one["batch"]): one for one in found["generation"]["rows"]}
+
+    def rates(subject: str, batch: int) -> str:
+        one = rows[subject, batch]
+        return f"{one['prefill_tokens_per_second']:,.0f} / {one['decode_tokens_per_second']:,.0f}"
+
+    for batch, name in ((1, "one"), (8, "8"), (32, "32"), (64, "64")):
+        cells = (name, *(rates(subject, batch) for subject in ("agl-local", "transformers", "vllm")))
+        stands(f"| {' | '.join(cells)} |")
+        for what in ("prefill", "decode"):
+            key = f"{what}_tokens_per_second"
+            assert rows["agl-local", batch][key] > rows["transformers", batch][key]
+    http = (f"{rows['agl-local, HTTP', batch]['decode_tokens_per_second']:.0f}" for batch in (1, 8, 32, 64))
+    stands(f"{' / '.join(http)} tokens per second")
+    updates = {(one["job"], one["subject"]): one for one in found["updates"] if "job" in one}
+    for subject in ("agl-local", "transformers", "trl"):
+        plain, header = updates["no header", subject], updates["header of 1000", subject]
+        stands(f"{plain['seconds_a_row']:.2f} s", f"{header['seconds_a_row']:.2f} s")
+        stands(f"{plain['peak_mb'] / 1000:.1f} GB")
+        assert header["grad_norm_first"] == pytest.approx(plain["grad_norm_first"], rel=0.1)
+    ours, theirs = (found["engine_peak_mb"][subject] / 1000 for subject in ("agl-local", "vllm"))
+    stands(f"{ours:.1f} GB (vLLM {theirs:.1f} GB)")
+
+
+def test_word_problems() -> None:
+    found = result("svamp_real")
+    for stage in ("base", "sft", "sft_rl"):
+        low, high = found["ci"][stage]
+        text = SHOWN.replace("\n", " ")
+        assert f"{found[stage]:.3f} ({low:.2f}–{high:.2f})" in text
+    stands(f"{found['calls_exact']:,} of {found['calls']:,} calls exact")
+
+
+def test_policies() -> None:
+    """What a checkpoint of the pretrained model takes, and what it does with tools."""
+    page = " ".join((ROOT / "docs" / "policies.md").read_text().split())
+    parts = result("trained_part")
+    sizes = [f"{parts[one]['checkpoint_mb']:,}" for one in ("all", "freeze", "lora")]
+    assert (
+        f"{sizes[0]} MB if all is trained" in page
+        and f"{sizes[1]} and {parts['freeze']['next_mb']:,} MB" in page
+    )
+    assert f"{sizes[2]} and {parts['lora']['next_mb']} MB with LoRA" in page
+    peaks = [f"{parts[one]['peak_mb'] / 1000:.1f}" for one in ("all", "freeze", "lora")]
+    assert f"{peaks[0]}, {peaks[1]} and {peaks[2]} GB" in page
+    for row in result("real_tools")["rows"].values():
+        cells = [f"{value:.2f}" for key, value in row.items()]
+        assert " | ".join(cells[-2:]) in page
+
+
+def test_finished_first() -> None:
+    found = result("finished_first")
+    assert found["reward_kept"] and found["bound_held"]
+    page = (ROOT / "docs" / "async.md").read_text()
+    for order, one in found["means"].items():
+        cells = (
+            f"`{order}`", f"{one['seconds_per_step']:.2f}", f"{one['rollout']:.2f}",
+            f"{one['staleness_mean']:.2f}", f"{one['started_again']:.0f}",
+            f"{one['reward_before']:.3f} → {one['reward_after']:.3f}",
+        )  # fmt: skip
+        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_ahead() -> None:
