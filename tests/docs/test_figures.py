@@ -237,6 +237,13 @@ def test_policies() -> None:
         assert " | ".join(cells[-2:]) in page
 
 
+def test_int8() -> None:
+    page = " ".join((ROOT / "plugins" / "local" / "README.md").read_text().split())
+    for row in result("int8_products")["rows"]:
+        small, exact = f"{row['int8_ms']:.0f} instead of {row['float32_ms']:.0f} ms", f"at {row['tokens']}"
+        assert small in page and (exact in page or row["tokens"] == 1)
+
+
 def test_finished_first() -> None:
     found = result("finished_first")
     assert found["reward_kept"] and found["bound_held"]
