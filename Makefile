@@ -85,8 +85,10 @@ schema: .venv/test ## docs/run_config.schema.json, which editors check a run's Y
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py
 
-cast: .venv/demo ## the README's moving picture: `make demo` in a terminal, recorded and drawn
-	@python=$$($(PYTHON) scripts/environment cast) && "$$python" scripts/cast.py --seconds 24 --about "The agent is evaluated, trained for 40 steps of GRPO on the CPU, and evaluated again; the reward of held-out tasks rises." docs/images/demo.svg -- make demo
+cast: .venv/spider ## the moving pictures of `make demo` and `make demo-real` in a terminal, recorded and drawn
+	@python=$$($(PYTHON) scripts/environment cast) && \
+	"$$python" scripts/cast.py --seconds 24 --about "The agent is evaluated, trained for 40 steps of GRPO on the CPU, and evaluated again; the reward of held-out tasks rises." docs/images/demo.svg -- make demo && \
+	"$$python" scripts/cast.py --seconds 24 --about "SmolLM2-135M is evaluated on 532 questions, trained for 48 steps of GRPO on the CPU, and evaluated again; the reward of held-out questions rises." --to result.json docs/images/demo-real.svg -- make demo-real
 
 install-lines: ## every install command of README and docs in an empty environment; the last line is JSON
 	@$(PYTHON) scripts/install_lines.py

@@ -1,6 +1,7 @@
 """Records a command's terminal and draws it as one SVG that moves (``make cast``).
 
     python scripts/cast.py --seconds 24 docs/images/demo.svg -- make demo
+    python scripts/cast.py --to result.json docs/images/demo-real.svg -- make demo-real
 
 The command runs under a pseudo-terminal, whose screen pyte keeps. The picture holds every line of the
 screen once, and the frames as references to them; a style sheet inside it moves from frame to frame. It has
@@ -63,17 +64,22 @@ class Recording(NamedTuple):
     status: int
 
 
-def record(command: Sequence[str]) -> Recording:
+def typed(command: Sequence[str], to: str | None) -> str:
+    """The command as a person types it; ``to``: the file that its stdout goes to, which is not shown."""
+    return shlex.join(command) + (f" > {to}" if to else "")
+
+
+def record(command: Sequence[str], to: str | None = None) -> Recording:
     """Run ``command`` under a terminal; keep each screen that differs from the one before, ten a second."""
     import pyte
 
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
-    prompt = f"$ {shlex.join(command)}\r\n"
+    prompt = f"$ {typed(command, to)}\r\n"
     stream.feed(prompt.encode())
     frames = [Frame(0.0, drawn(screen))]
     began = time.monotonic()
-    process, terminal = _started(command)
+    process, terminal = _started(command, shown=to is None)
     for piece in _pieces(terminal):
         if piece:
             os.write(sys.stderr.fileno(), piece)
@@ -87,12 +93,17 @@ def record(command: Sequence[str]) -> Recording:
     return Recording(frames, seconds, status)
 
 
-def _started(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+def _started(command: Sequence[str], shown: bool) -> tuple[subprocess.Popen[bytes], int]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment, close_fds=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if shown else subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment,
+        close_fds=True,
     )
     os.close(theirs)
     return process, ours
@@ -176,8 +187,8 @@ def thinned(frames: Sequence[Frame], seconds: float, shown: float) -> list[Frame
     return kept
 
 
-def picture(recording: Recording, command: Sequence[str], longest: float, about: str) -> str:
-    """The SVG of a recording."""
+def picture(recording: Recording, command: str, longest: float, about: str) -> str:
+    """The SVG of a recording. ``command``: as it was typed."""
     shown = min(recording.seconds, longest)
     frames = thinned(recording.frames, recording.seconds, shown)
     names: dict[str, str] = {}
@@ -185,7 +196,7 @@ def picture(recording: Recording, command: Sequence[str], longest: float, about:
         names.setdefault(line, f"l{len(names)}")
     width, height = COLUMNS * CHAR + 2 * ROOM, LINES * LINE + 2 * ROOM
     faster = recording.seconds / shown
-    title = shlex.join(command) + (f" — shown {faster:.1f} times as fast" if faster > 1.05 else "")
+    title = command + (f" — shown {faster:.1f} times as fast" if faster > 1.05 else "")
     film = "".join(
         f'<g transform="translate(0 {number * height:g})">'
         + "".join(
@@ -235,16 +246,18 @@ def main() -> int:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--seconds", type=float, default=24.0, help="of the picture at most, without its end")
     parser.add_argument("--about", default="A terminal, recorded.", help="what is seen, in words")
+    parser.add_argument("--to", metavar="NAME", help="leave stdout out, as if `> NAME` were typed")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
     command = [word for word in asked.command if word != "--"]
     if not command:
         parser.error("the command is missing: scripts/cast.py PICTURE -- COMMAND")
-    recording = record(command)
+    recording = record(command, asked.to)
     if recording.status:
         print(f"{shlex.join(command)} ended with {recording.status}: no picture", file=sys.stderr)
         return recording.status
-    asked.picture.write_text(picture(recording, command, asked.seconds, asked.about), encoding="utf-8")
+    shown = picture(recording, typed(command, asked.to), asked.seconds, asked.about)
+    asked.picture.write_text(shown, encoding="utf-8")
     size = asked.picture.stat().st_size
     print(f"{asked.picture}: {size / 1000:.0f} kB, {recording.seconds:.0f} s recorded", file=sys.stderr)
     return 0

@@ -42,7 +42,7 @@ def test_frames_keep_the_pace_and_the_end() -> None:
 
 
 def test_the_picture_is_well_formed_tells_its_pace_and_stands_at_its_end_on_request() -> None:
-    drawn = cast.picture(recording(), ["make", "<it>"], 10.0, "about & so on")
+    drawn = cast.picture(recording(), cast.typed(["make", "<it>"], None), 10.0, "about & so on")
     root = ElementTree.fromstring(drawn)
     title, about = (root.find(f"{{http://www.w3.org/2000/svg}}{name}") for name in ("title", "desc"))
     assert title is not None and title.text == "make '<it>' — shown 5.0 times as fast"
@@ -52,6 +52,10 @@ def test_the_picture_is_well_formed_tells_its_pace_and_stands_at_its_end_on_requ
     height = cast.LINES * cast.LINE + 2 * cast.ROOM
     assert f".film{{transform:translateY({-(frames - 1) * height}px)" in style
     assert "@media (prefers-reduced-motion:reduce){.film{animation:none}}" in style
+
+
+def test_what_goes_to_a_file_is_named_in_the_command() -> None:
+    assert cast.typed(["make", "it"], "a.json") == "make it > a.json"
 
 
 def test_the_place_of_the_checkout_is_not_shown_and_frames_stay_in_their_column() -> None:

@@ -80,14 +80,16 @@ async def test_the_printed_agent_runs(tmp_path: Path) -> None:
 def test_a_reader_decides_in_a_minute() -> None:
     """One moving picture, one block of a framework, one picture of the dashboard, no table of inner parts."""
     assert len(README.split("<!-- adapters")[0].split()) < 1000
-    assert README.count("docs/images/demo.svg") == README.count("docs/images/dashboard-") == 1
+    assert README.count("docs/images/demo-real.svg") == README.count("docs/images/dashboard-") == 1
+    assert README.index("demo-real.svg") < README.index("| what learns") < README.index("```sh")
     before = README.split("<!-- adapters")[0]
     table = next(part for part in before.split("\n\n") if part.startswith("| what learns"))
     assert "pretrained" in table.splitlines()[2]
 
 
-def test_the_moving_picture_has_no_script_and_stands_still_on_request() -> None:
-    picture = (ROOT / "docs" / "images" / "demo.svg").read_text()
+@pytest.mark.parametrize("name", ["demo", "demo-real"])
+def test_a_moving_picture_has_no_script_and_stands_still_on_request(name: str) -> None:
+    picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
     assert "prefers-reduced-motion" in picture and "<script" not in picture and "<title" in picture
     assert not re.search(r"""(?:href|src)=["'](?!#)|url\(|@import""", picture), "it loads something"
     assert str(ROOT) not in picture and "~/agent-lightning/runs" in picture
