@@ -29,6 +29,7 @@ from tree import training as tree_training
 
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import LanguageModel
+from agl_local.policy.fetch import fetch
 from agl_local.policy.folder import load_policy, save_policy
 from agl_local.training.freeze import frozen
 from agl_local.training.update import Updater
@@ -126,14 +127,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--micro-tokens", type=int, default=4096)
     parser.add_argument(
-        "--policy", type=Path, help="measure tree training alone, of the policy in this folder"
+        "--policy", help="measure tree training alone, of this policy: a folder or a name, e.g. smollm2"
     )
     parser.add_argument("--modes", default="none,trie", help="of none, trie, trie_recomputed")
     parser.add_argument("--freeze", action="append", default=[], help="pattern of parameters not to train")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.policy is not None:
-        model = load_policy(args.policy).model
+        model = load_policy(fetch(args.policy).path).model
         with frozen(model, args.freeze):
             print(json.dumps({"threads": args.threads, "tree_training": tree(model, args)}))
         return

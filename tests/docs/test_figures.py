@@ -237,6 +237,19 @@ def test_policies() -> None:
         assert " | ".join(cells[-2:]) in page
 
 
+def test_memory_of_an_update() -> None:
+    page = (ROOT / "docs" / "policies.md").read_text()
+    found = result("local_update_smollm2")["tree_training"]
+    for kind, name in (("router", "router"), ("few_shot", "behind examples")):
+        for mode, checkpointing in (("trie", "no"), ("trie_recomputed", "yes")):
+            one = found[kind]
+            cells = (
+                name, f"{one['tokens_read']:,}", f"{one[f'tokens_computed_{mode}']:,}", checkpointing,
+                f"{one[f'peak_mb_{mode}'] / 1000:.1f}", f"{one[f'cpu_seconds_{mode}']:.1f}",
+            )  # fmt: skip
+            assert f"| {' | '.join(cells)} |" in page
+
+
 def test_int8() -> None:
     page = " ".join((ROOT / "plugins" / "local" / "README.md").read_text().split())
     for row in result("int8_products")["rows"]:
