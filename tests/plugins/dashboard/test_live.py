@@ -102,7 +102,12 @@ async def test_the_machines_of_a_run_that_trains(tmp_path: Path, serve: Serve) -
     gateway.add_route(Upstream(policy="policy", url="http://127.0.0.1:9/v1", model="m"))
     await gateway.start()
     await store.add_run("r", {"run_id": "r", "about": {"gateway": gateway.url}})
-    page = await (await serve(tmp_path / "kept.sqlite")).get("/s/kept/machines")
+    browser = await serve(tmp_path / "kept.sqlite")
+    page = await browser.get("/s/kept/machines")
     assert "Gateway of r , now" in page.words and "http://127.0.0.1:9/v1 up" in page.words
+    several = [gateway.url, "http://127.0.0.1:9/v1"]
+    await store.add_run("s", {"run_id": "s", "about": {"gateway": gateway.url, "gateways": several}})
+    page = await browser.get("/s/kept/machines")
+    assert page.words.count("Gateway of s , now") == 2 and "does not answer" in page.words
     await gateway.stop()
     await store.close()

@@ -58,22 +58,25 @@ async def _endpoints(store: Any) -> list[tuple[str, str, LLM]]:
 async def _gateways(store: Any, place: Any, runs: list[dict[str, Any]]) -> list[tuple[str, LiveGateway]]:
     """Return what the gateways of the runs that train count now, with their run."""
     training = [
-        one for one in runs if one["gateway"] and summarise(one["info"], [], store, place).status == "running"
+        (one["run"], str(url))
+        for one in runs
+        if one["gateways"] and summarise(one["info"], [], store, place).status == "running"
+        for url in one["gateways"]
     ]
-    states = await asyncio.gather(*(ask(str(one["gateway"])) for one in training))
-    return [(one["run"], state) for one, state in zip(training, states, strict=True)]
+    states = await asyncio.gather(*(ask(url) for _, url in training))
+    return [(run, state) for (run, _), state in zip(training, states, strict=True)]
 
 
 async def _runs(store: Any) -> list[dict[str, Any]]:
     """Return gateway, driver, limits and accounts of the newest runs, as each recorded them."""
     found = []
     for info in await store.query_runs(10):
-        summary = info.get("summary") or {}
+        summary, about = info.get("summary") or {}, info.get("about") or {}
         found.append(
             {
                 "run": info["run_id"],
                 "info": info,
-                "gateway": (info.get("about") or {}).get("gateway"),
+                "gateways": about.get("gateways") or [url for url in (about.get("gateway"),) if url],
                 "settings": info.get("gateway") or {},
                 "driver": info.get("driver"),
                 "options": info.get("options") or {},
