@@ -135,8 +135,9 @@ class Call(Model):
         return self.prompt_ids is not None and self.response_ids is not None
 
     def version_of_token(self, index: int) -> int | None:
-        """The version that sampled a response token."""
-        return self.policy_version if self.policy_versions is None else self.policy_versions[index]
+        """The version that sampled a response token; of a call that reports too few, the call's own."""
+        versions = self.policy_versions
+        return versions[index] if versions is not None and index < len(versions) else self.policy_version
 
 
 class Reward(Model):
