@@ -220,6 +220,19 @@ def test_word_problems() -> None:
     stands(f"{found['calls_exact']:,} of {found['calls']:,} calls exact")
 
 
+def test_what_was_tried_on_word_problems() -> None:
+    page = (ROOT / "examples" / "word_problems" / "README.md").read_text()
+    for r in result("word_problems_settings")["runs"]:
+        low, high = r["ci_gain"]
+        cells = (
+            f"{r['lr']:g}", f"{r['steps']}", f"{r['group']}", f"{r['temperature']:g}",
+            f"{r['groups_with_spread']:.2f}", f"{r['reward_before']:.3f} → {r['reward_after']:.3f}",
+            f"{r['gain']:+.3f} ({low:+.2f} to {high:+.2f})",
+        )  # fmt: skip
+        assert f"| {' | '.join(cells)} |" in page
+        assert low <= 0 <= high, "the page says that none differs"
+
+
 def test_policies() -> None:
     """What a checkpoint of the pretrained model takes, and what it does with tools."""
     page = " ".join((ROOT / "docs" / "policies.md").read_text().split())
