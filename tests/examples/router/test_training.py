@@ -144,18 +144,28 @@ def test_kill_9_and_resume(llama: Path, tmp_path: Path, part: str) -> None:
 
 
 @pytest.mark.nightly
-def test_kill_9_and_resume_of_the_pretrained_model(tmp_path: Path) -> None:
-    """Trained as `make demo-real` trains it: the same layers, rate and arithmetic of the backward pass."""
+@pytest.mark.parametrize("mode", ["deterministic", "fast"])
+def test_kill_9_and_resume_of_the_pretrained_model(tmp_path: Path, mode: str) -> None:
+    """Trained as `make demo-real` trains it, the same layers at the same rate. That is fast mode, whose bits
+    depend on what shares a batch; deterministic mode computes the backward pass in float32.
+    """
+    exact = mode == "deterministic"
+    names = ["lr", "freeze", "micro_batch_tokens", *([] if exact else ["backward_dtype"])]
     demo_real = read(CONFIG, []).backend.options
-    chosen = {key: demo_real[key] for key in ("lr", "freeze", "backward_dtype", "micro_batch_tokens")}
-    options = ", ".join([EXACT, *(f"{key}: {json.dumps(value)}" for key, value in chosen.items())])
-    kill_and_resume(Path("smollm2"), tmp_path, steps=4, seconds=1800, options=options)
+    chosen = (f"{name}: {json.dumps(demo_real[name])}" for name in names)
+    options = ", ".join([EXACT if exact else "save_every: 1", *chosen])
+    kill_and_resume(Path("smollm2"), tmp_path, steps=4, seconds=1800, options=options, compared=exact)
 
 
-def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float, options: str) -> None:
-    """Kill a run with SIGKILL after its second step, resume it, and compare it with one left alone."""
+def kill_and_resume(
+    policy: Path, folder: Path, *, steps: int, seconds: float, options: str, compared: bool = True
+) -> None:
+    """Kill a run with SIGKILL after its second step and resume it: all adds up, and where it is ``compared``,
+    each step is bit for bit that of a run which was left alone.
+    """
     whole, killed = folder / "whole", folder / "killed"
-    assert start(policy, whole, steps, options, folder / "whole.log").wait(seconds) == 0
+    if compared:
+        assert start(policy, whole, steps, options, folder / "whole.log").wait(seconds) == 0
     run = start(policy, killed, steps, options, folder / "killed.log")
     deadline = time.monotonic() + seconds
     while len(digests(killed)) < 2:
@@ -166,7 +176,8 @@ def kill_and_resume(policy: Path, folder: Path, *, steps: int, seconds: float, o
     assert len(digests(killed)) < steps, "the run was over before it was killed"
     resumed = start(policy, killed, steps, options, folder / "resumed.log", "--resume")
     assert resumed.wait(seconds) == 0, (folder / "resumed.log").read_text()
-    same(whole, killed)
+    if compared:
+        same(whole, killed)
     asyncio.run(adds_up(killed, steps))
 
 
