@@ -1,0 +1,56 @@
+"""Runners outside the trainer's process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # pydantic is not imported for it
+    from pydantic import BaseModel
+
+    from agentlightning.store.base import Store
+    from agentlightning.train.run_config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerJob:
+    """What a runner outside the trainer's process is given."""
+
+    config: RunConfig
+    """The run's description."""
+    store: Store
+    """The run's store, as the trainer reaches it."""
+    agent: Any = None
+    """The agent, a ``LitAgent``; ``None``: whoever starts the runner does not import it."""
+    run_id: str | None = None
+    """Only the rollouts of this run."""
+    gateway: str | None = None
+    """The address of the run's gateway as agents are told it, where it is known."""
+
+
+class RemoteRunner(Protocol):
+    """Has the rollouts of a store run elsewhere."""
+
+    counts: Counter[str]
+    """What became of its attempts and of its workers."""
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Run rollouts until ``stop`` is set, then let those that run end or stop them. Raise the error that
+        prevents any rollout from being run.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSpec:
+    """A runner outside the trainer's process by name: ``factory(job, options)`` makes one, and raises
+    UsageError for what a person can mend, e.g. a library that is not installed.
+    """
+
+    name: str
+    factory: Callable[[RunnerJob, Any], RemoteRunner]
+    options: Callable[[], type[BaseModel]]
+    """Imports and returns the pydantic model of its options: the section ``runner`` without ``kind``."""
+    about: str = ""

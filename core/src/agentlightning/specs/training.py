@@ -1,0 +1,52 @@
+"""Recipes, training loops, credit rules and baselines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agentlightning.types import Recipe, Record, aliases
+
+
+@aliases.former_names({"paper": "about"}, "RecipeSpec")
+@dataclass(frozen=True, slots=True)
+class RecipeSpec:
+    """A recipe by name: ``factory(**overrides) -> Recipe``."""
+
+    name: str
+    factory: Callable[..., Recipe]
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmSpec:
+    """A training loop by name: ``factory(**options)`` returns an algorithm.
+
+    ``recipe(**overrides)``, if the loop is a driver's: what the driver runs. Such an algorithm is made by
+    ``factory(recipe=…, training=…, environment=…)``.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    about: str = ""
+    recipe: Callable[..., Recipe] | None = None
+
+
+CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRuleSpec:
+    """A credit rule by name."""
+
+    name: str
+    rule: CreditRule
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSpec:
+    """A baseline by name; signature as in ``credit.advantage.baselines``."""
+
+    name: str
+    baseline: Callable[..., Any]
