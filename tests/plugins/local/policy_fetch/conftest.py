@@ -16,6 +16,8 @@ from agl_local.command import register
 def place(tmp_path, monkeypatch) -> Path:
     """The folder of fetched policies."""
     monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
+    for name in ("NO_PROXY", "no_proxy"):  # servers of these tests are here
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "cache/policies"
 

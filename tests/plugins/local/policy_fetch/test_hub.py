@@ -132,10 +132,10 @@ def test_a_connection_that_stays_broken_leaves_nothing(server, place, monkeypatc
 def test_offline_is_one_clear_error(place, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(
-        FetchError, match=r"did not send it: ConnectError: .*Is this machine online\?"
+        FetchError, match=r"did not send it: Connect\w+: .*Is this machine online\?"
     ) as caught:
         fetch(MODEL)
-    assert "\n" not in str(caught.value) and "127.0.0.1" not in str(caught.value) and left(place) == []
+    assert "\n" not in str(caught.value) and left(place) == []
 
 
 def test_an_unknown_and_a_gated_model(server, place):
