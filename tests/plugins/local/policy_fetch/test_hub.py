@@ -168,7 +168,8 @@ def test_the_only_file_that_converts_is_converted(server, quantised, place):
 
 
 def test_one_of_several_files_is_chosen_by_name(server, quantised, place):
-    quantised["half/some-f16.gguf"] = quantised["some-Q8_0.gguf"]
+    for name in ("half/some-f16.gguf", "../../evil-f16.gguf", "/evil-f16.gguf"):
+        quantised[name] = quantised["some-Q8_0.gguf"]
     with pytest.raises(
         FetchError, match=r"choose one .*: some-Q8_0.gguf \(.* half/some-f16.gguf \(.*agl policy"
     ):
@@ -176,8 +177,10 @@ def test_one_of_several_files_is_chosen_by_name(server, quantised, place):
     found = fetch(f"{QUANTISED}:half/some-f16.gguf")
     assert load_policy(found.path).model and found.origin.name == f"{QUANTISED}:half/some-f16.gguf"
     assert not (found.path / "half").exists()
-    with pytest.raises(FetchError, match="choose one"):
-        fetch(f"{QUANTISED}:none.gguf")
+    for other in ("none.gguf", "../../evil-f16.gguf"):
+        with pytest.raises(FetchError, match="choose one") as caught:
+            fetch(f"{QUANTISED}:{other}")
+        assert str(caught.value).count("evil") == other.count("evil")  # as it was given
 
 
 def test_a_file_that_cannot_be_converted_is_named_by_its_model(server, quantised, place):

@@ -86,7 +86,7 @@ class _Download:
         return add_policy(self._model.folder, fill)
 
     def _look_up(self) -> tuple[str, list[HubFile]]:
-        """Return the newest commit and its files."""
+        """Return the newest commit and its files, without names that lead out of a folder."""
 
         def ask() -> ModelInfo:
             return self._api.model_info(self._model.repository, files_metadata=True, timeout=_SECONDS)
@@ -95,6 +95,7 @@ class _Download:
         files = [
             HubFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else "", one.blob_id or "")
             for one in info.siblings or ()
+            if ".." not in Path(one.rfilename).parts and not one.rfilename.startswith("/")
         ]
         return info.sha or "main", files
 
