@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agl_local.fresh import commands as fresh
 from agl_local.policy.cache import (
+    FetchError,
     cached_policies,
     locked,
     policies_folder,
@@ -21,7 +22,7 @@ from agl_local.policy.cache import (
     remove_policy,
 )
 from agl_local.policy.catalogue import CATALOGUE
-from agl_local.policy.fetch import FetchError, fetch as fetch_policy, known_folder
+from agl_local.policy.fetch import describe, fetch as fetch_policy, known_folder
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -36,7 +37,8 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="A name of `agl policy list`, a .gguf file, or owner/name of the Hugging Face hub."
+                help="A name of `agl policy list`, a .gguf file, or owner/name of the Hugging Face hub "
+                "(owner/name:file.gguf for one of several GGUF files)."
             ),
         ],
         as_json: Json = False,
@@ -46,12 +48,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             _print({"folder": str(found.path), **msgspec.to_builtins(found.origin)})
             return
-        print(f"model    {found.origin.name}")
-        print(f"licence  {found.origin.licence}")
-        print(f"from     {found.origin.source}")
-        if found.origin.about:
-            print(f"about    {found.origin.about}")
-        print(found.path)
+        print(*describe(found), found.path, sep="\n")
 
     @policy.command("list")
     def list_policies(as_json: Json = False) -> None:

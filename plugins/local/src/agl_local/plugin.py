@@ -66,10 +66,10 @@ def finetune(
 
 
 def fetch_policy(name: str) -> Path:
-    """Return the folder of a model, fetched on first use; see ``policy.fetch.fetch``."""
-    from agl_local.policy.fetch import fetch
+    """Return the folder of a model, fetched on first use; see ``policy.fetch.first_use``."""
+    from agl_local.policy.fetch import first_use
 
-    return fetch(name).path
+    return first_use(name).path
 
 
 def make_inspector(policy: Path) -> Inspector:

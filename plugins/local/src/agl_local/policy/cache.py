@@ -16,9 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from agentlightning.types import UsageError
 from agl_local.policy.files import remove_unfinished, write_folder
 
 _MARKER = "origin.json"
+
+
+class FetchError(UsageError):
+    """A model that cannot be fetched; the text says why and what to do."""
 
 
 class ModelOrigin(msgspec.Struct, frozen=True):
@@ -37,6 +42,8 @@ class CachedPolicy(msgspec.Struct, frozen=True):
 
     path: Path
     origin: ModelOrigin
+    new: bool = False
+    """It was put there just now."""
 
     @property
     def bytes(self) -> int:
@@ -73,14 +80,18 @@ def read_cached(folder: Path) -> CachedPolicy | None:
     return next((policy for policy in cached_policies() if policy.path == folder), None)
 
 
-def add_policy(folder: Path, origin: ModelOrigin, fill: Callable[[Path], None]) -> CachedPolicy:
-    """Let ``fill`` write a policy, and put it into the cache as a whole. The caller holds the lock."""
+def add_policy(folder: Path, fill: Callable[[Path], ModelOrigin]) -> CachedPolicy:
+    """Let ``fill`` write a policy and return its origin, and put it into the cache as a whole.
+
+    The caller holds the lock.
+    """
+    origins = []
 
     def write(draft: Path) -> None:
-        fill(draft)
-        (draft / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(origin)))
+        origins.append(fill(draft))
+        (draft / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(origins[0])))
 
-    return CachedPolicy(write_folder(folder, write), origin)
+    return CachedPolicy(write_folder(folder, write), origins[0], new=True)
 
 
 def remove_policy(policy: CachedPolicy) -> None:

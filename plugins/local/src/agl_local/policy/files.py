@@ -6,6 +6,7 @@ rename, are forced to disk in that order).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -51,6 +52,12 @@ def remove_unfinished(parent: Path, name: str = "*") -> int:
         else:
             shutil.rmtree(path)
     return len(left)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from agl_local.policy.fetch import fetch
+from agl_local.policy.fetch import first_use
 from agl_local.policy.files import remove_unfinished
 from agl_local.policy.folder import fingerprint, load_policy
 from agl_local.sft.chats import ChatDataError, ChatSet, chats_of, read_chats
@@ -74,7 +74,7 @@ def run(
         raise SftSettingsError(f"--output: {error}") from None
     remove_unfinished(target.parent, glob.escape(target.name))
     torch.set_num_threads(threads)
-    found = fetch(policy)
+    found = first_use(policy)
     start = load_policy(found.path)
     parent = Parent(found.origin.name, found.origin.licence, found.origin.source, fingerprint(start.model))
     with show_progress(console) as (step, validated):
