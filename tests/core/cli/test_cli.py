@@ -148,7 +148,7 @@ def test_only_the_named_command_is_imported() -> None:
             ["train", "-c", str(CONFIG), "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
             "backend.policy: Qwen/Qwen2.5-0.5B-Instruct: there is no such folder; ",
         ),
-        (["eval", "-c", str(CONFIG), "--policy", "Qwen/Q-1"], "hf download Qwen/Q-1 --local-dir models/Q-1"),
+        (["eval", "-c", str(CONFIG), "--policy", "Qwen/Q-1"], "give hub:Qwen/Q-1"),
         (
             ["train", "-c", str(CONFIG), "--set", "backend.options.lr=1e-4x"],
             "options of the local driver: Expected `float`, got `str` - at `$.lr`",

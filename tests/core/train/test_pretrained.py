@@ -15,6 +15,7 @@ from agentlightning.specs import PolicySpec
 from agentlightning.train import configured
 from agentlightning.train.configured import policy_sources
 from agentlightning.train.fields import from_fields
+from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.trainer import _with_fetched
 from agentlightning.types.base import ConfigError
 
@@ -57,6 +58,19 @@ def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
     assert config.served.trained["policy"].path == plugin.folder and plugin.fetched == 1
     trainer.session(None)  # before it opens anything
     assert plugin.fetched == 2
+
+
+def test_names_that_begin_alike(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Shop:
+        @hookimpl
+        def agl_policies(self) -> list[PolicySpec]:
+            return [PolicySpec("shop:", lambda rest: asked.append(rest) or tmp_path, prefix=True)]
+
+    plugins = build([Shop()], discover=False)
+    assert fetch_pretrained("shop:a/b", plugins) == tmp_path.resolve() and asked == ["a/b"]
+    assert fetch_pretrained("a/b", plugins) is None and fetch_pretrained("shop", plugins) is None
 
 
 def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ async def test_a_name_of_the_hub_says_how_to_download_it() -> None:
         LocalDriver(PolicyFolder("Qwen/Qwen2.5-0.5B-Instruct", name="tiny"), RECIPE),
         LocalServer(PolicyFolder("Qwen/Q-1", name="t")),
     ):
-        with pytest.raises(UsageError, match=r"hf download Qwen/Q\S+ --local-dir models/Q") as caught:
+        with pytest.raises(UsageError, match=r"give hub:Qwen/Q\S+,") as caught:
             await serve.start()
         assert "there is no such folder" in str(caught.value)
         await serve.close()

@@ -20,11 +20,14 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A pretrained policy by name: ``fetch()`` returns its folder, downloaded on first use."""
+    """A pretrained policy by name: ``fetch()`` returns its folder, downloaded on first use. With ``prefix``,
+    ``name`` is how further names begin, and ``fetch(rest)`` gets what follows it.
+    """
 
     name: str
-    fetch: Callable[[], Path]
+    fetch: Callable[..., Path]
     about: str = ""
+    prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)

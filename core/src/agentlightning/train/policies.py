@@ -78,8 +78,13 @@ class Policies:
 
 def fetch_pretrained(name: str | Path, plugins: Plugins) -> Path | None:
     """Return the folder of a pretrained policy, fetched on first use; ``None`` if no plugin has ``name``."""
-    spec = plugins.policies.get(str(name))
-    return None if spec is None else spec.fetch().resolve()
+    given = str(name)
+    for spec in plugins.policies.values():
+        if spec.prefix and given.startswith(spec.name):
+            return spec.fetch(given.removeprefix(spec.name)).resolve()
+        if given == spec.name:
+            return spec.fetch().resolve()
+    return None
 
 
 def read_policies(

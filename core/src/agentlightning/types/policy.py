@@ -25,15 +25,9 @@ class PolicyFolder:
 
 
 def missing_policy_message(given: str | Path) -> str:
-    """Return the message that ``given`` is no folder; for the name of a hub's model, with the download
-    command.
-    """
+    """Return the message that ``given`` is no folder; for the name of a hub's model, with what fetches it."""
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
     if not _HUB.fullmatch(text):
         return said
-    folder = f"models/{text.rpartition('/')[2]}"
-    return (
-        f"{said}. If it is a model of the Hugging Face hub, download it first (pip install huggingface_hub): "
-        f"hf download {text} --local-dir {folder}, and give {folder}"
-    )
+    return f"{said}. If it is a model of the Hugging Face hub, give hub:{text}, which agl-local downloads"

@@ -111,11 +111,12 @@ def agl_commands() -> list[CommandSpec]:
 
 @hookimpl
 def agl_policies() -> list[PolicySpec]:
-    """The policy that comes with the package, and the models of the catalogue."""
+    """The policy that comes with the package, the models of the catalogue, and those of the hub."""
     return [
         PolicySpec(TINY, tiny_policy, "half a million parameters, taught the task set math"),
         *(
             PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
             for model in CATALOGUE.values()
         ),
+        PolicySpec("hub:", fetch_policy, "owner/name of the Hugging Face hub", prefix=True),
     ]

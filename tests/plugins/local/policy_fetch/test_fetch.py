@@ -330,7 +330,7 @@ def test_clear_removes_only_what_was_fetched(agl, downloads, place, tmp_path):
 
 
 def test_a_name_in_a_configuration_says_once_what_it_is(downloads, place, capfd):
-    *_, spec = agl_policies()
+    *_, spec, _ = agl_policies()
     folder = spec.fetch()
     said = capfd.readouterr()
     assert "downloading tiny (1 MB)\n" in said.err and "converting tiny\n" in said.err

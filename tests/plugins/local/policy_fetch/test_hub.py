@@ -11,6 +11,8 @@ import pytest
 from plugins.local.policy_fetch.gguf_writer import write_policy
 from plugins.local.policy_fetch.hub_server import COMMIT, FakeHub, hub
 
+from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.train.policies import fetch_pretrained
 from agl_local.policy import fetch_progress
 from agl_local.policy.fetch import FetchError, fetch, first_use
 from agl_local.policy.folder import load_policy
@@ -58,6 +60,15 @@ def test_a_model_comes_into_the_cache(server, place, policy_dir, agl, monkeypatc
     assert found.origin.source == f"Hugging Face hub, {MODEL}, commit {COMMIT}"
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert fetch(MODEL).path == found.path  # without network
+
+
+@pytest.mark.plugins
+def test_a_configuration_names_it(server, place):
+    """As ``backend.policy: hub:owner/name``; without the prefix it is a folder, and nobody is asked."""
+    found = fetch_pretrained(f"hub:{MODEL}", load_plugins())
+    assert found is not None and found.parent == place.resolve() and load_policy(found).model
+    assert fetch(f"hub:{MODEL}").path.resolve() == found
+    assert fetch_pretrained(MODEL, load_plugins()) is None
 
 
 def test_the_command_prints_licence_and_card(server, agl):

@@ -61,10 +61,10 @@ def fetch(given: str | Path) -> CachedPolicy:
     """Return the policy ``given`` as a folder in Hugging Face layout, downloaded and converted if need be.
 
     ``given``: a model folder (returned as it is), a ``.gguf`` file, ``tiny``, a name of the catalogue, or
-    ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub. Progress goes to stderr. Raise a
-    :class:`UsageError` if it cannot be fetched.
+    ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub, also after ``hub:``. Progress
+    goes to stderr. Raise a :class:`UsageError` if it cannot be fetched.
     """
-    path, name = Path(given).expanduser(), str(given)
+    path, name = Path(given).expanduser(), str(given).removeprefix("hub:")
     try:
         if path.is_dir():
             return _of_folder(path)
