@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agentlightning.algorithms.evaluate import interval
+from agentlightning.algorithms.evaluation.evaluate import interval
 from agentlightning.types.base import LEARNED_NOTHING
 
 ROOT = Path(__file__).resolve().parents[1]

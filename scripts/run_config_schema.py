@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from agentlightning.train.config_schema import run_config_schema
+from agentlightning.train.description.config_schema import run_config_schema
 
 
 def schema_text() -> str:

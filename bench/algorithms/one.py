@@ -26,7 +26,7 @@ from agentlightning.cli.config_options import read
 from agentlightning.recipes import get
 from agentlightning.train.algorithm import algorithm_of
 from agentlightning.train.configured import configure
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
 from agentlightning.types import Evaluation, Recipe
 from algorithms.summary import START
 

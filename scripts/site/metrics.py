@@ -69,7 +69,7 @@ def servers() -> dict[str, Sequence[Exposed]]:
     """Server → what its ``GET /metrics`` exposes: the tables that the servers themselves read."""
     from agentlightning.gateway.metrics import EXPOSED as GATEWAY
     from agentlightning.store.http.metrics import EXPOSED as STORE
-    from agentlightning.train.metrics_port import EXPOSED as TRAINER
+    from agentlightning.train.services.metrics_port import EXPOSED as TRAINER
     from agl_local.http.metrics import EXPOSED as ENGINE
 
     return {"store": STORE, "gateway": GATEWAY, "local engine": ENGINE, "trainer": TRAINER}

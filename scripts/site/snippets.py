@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 import yaml
 
 import agentlightning
-from agentlightning.train.config_schema import run_config_schema
-from agentlightning.train.early_keys import expand
-from agentlightning.train.fields import FILE, build
+from agentlightning.train.description.config_schema import run_config_schema
+from agentlightning.train.description.early_keys import expand
+from agentlightning.train.description.fields import FILE, build
 from agentlightning.types import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))

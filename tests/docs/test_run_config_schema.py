@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agentlightning.train.fields import SECTIONS
-from agentlightning.train.run_config import RunConfig
-from agentlightning.train.run_file import read_yaml
+from agentlightning.train.description.fields import SECTIONS
+from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.description.run_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "run_config.schema.json"

@@ -21,7 +21,7 @@ from e2e.test_line import THREAD, Watch, trainer
 
 import agl_local.policy.files
 from agentlightning import LLM
-from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
 from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError

@@ -12,7 +12,7 @@ from aiohttp import web
 from e2e.bad import Line, ask, soon
 
 from agentlightning import LLM
-from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.testing import Reply, ScriptedModelServer
 
 SPOILT: dict[str, Any] = {

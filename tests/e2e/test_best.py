@@ -13,7 +13,7 @@ from e2e.test_line import THREAD, Watch, trainer
 from agentlightning import LitAgent
 from agentlightning.cli.export import register
 from agentlightning.hookspecs import hookimpl
-from agentlightning.train.trained_policy import NoPolicy, find_policy
+from agentlightning.train.artifacts.trained_policy import NoPolicy, find_policy
 from agentlightning.types.base import ConfigError
 from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve

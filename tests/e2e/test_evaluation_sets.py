@@ -16,12 +16,12 @@ from e2e.test_line import POLICY, Watch
 from typer.testing import CliRunner
 
 from agentlightning import Rollout, Trainer
-from agentlightning.algorithms.evaluation_sets import sets_summary
+from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
 from agentlightning.audit.verification.evaluations import headline
 from agentlightning.cli.evaluate import register
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import configure
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types import Evaluation, UsageError
 from agentlightning.types.base import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, LLM, Trainer, hookspecs
-from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build

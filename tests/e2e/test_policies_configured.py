@@ -24,8 +24,8 @@ from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.train.configured import policy_sources
+from agentlightning.train.description.run_file import load_config
 from agentlightning.train.policies import read_policies
-from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder

@@ -13,7 +13,7 @@ import pytest
 from core.run_program.running import CALL, run, run_command, written
 from rich.console import Console
 
-from agentlightning.cli.run_view import show
+from agentlightning.cli.terminal.run_view import show
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import load
 from agentlightning.run_program.summary import UNNAMED, Summary

@@ -17,7 +17,7 @@ import pytest
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import check_placeholders, load_agent
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.train import faces
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError
 
 TINY = Path(__file__).parents[3] / "examples" / "quickstart" / "policy"

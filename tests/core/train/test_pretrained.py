@@ -14,7 +14,7 @@ from agentlightning.plugins.manager import Plugins, build
 from agentlightning.specs import PolicySpec
 from agentlightning.train import configured
 from agentlightning.train.configured import policy_sources
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.trainer import _with_fetched
 from agentlightning.types.base import ConfigError

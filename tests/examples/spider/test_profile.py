@@ -11,8 +11,8 @@ from agentlightning.algorithms.recipe_checks import check_credit_fields, check_s
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
 from agentlightning.train.configured import load_data
-from agentlightning.train.run_config import RunConfig
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
 

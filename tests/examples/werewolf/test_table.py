@@ -146,7 +146,7 @@ def test_evaluated_deals_are_not_trained_on() -> None:
 def test_the_configurations_are_sound(name: str) -> None:
     from agentlightning.recipes import get
     from agentlightning.train.configured import load_data
-    from agentlightning.train.run_file import load_config
+    from agentlightning.train.description.run_file import load_config
 
     config = load_config(ROOT / name)
     for section in (config.environment.train, config.environment.val):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import agentlightning as agl
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError
 from agl_apo.beam import APO
 

@@ -23,7 +23,7 @@ from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http import server
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
 from agl_ray import plugin
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from agentlightning.algorithms.evaluate import evaluate, interval
+from agentlightning.algorithms.evaluation.evaluate import evaluate, interval
+from agentlightning.algorithms.evaluation.pass_at import outcomes_by_task, pass_metrics
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.algorithms.pass_at import outcomes_by_task, pass_metrics
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions

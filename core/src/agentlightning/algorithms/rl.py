@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.affordable import measure_if_affordable
-from agentlightning.algorithms.best_policy import BestPolicy
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.curriculum.steps import open_curriculum
-from agentlightning.algorithms.evaluation_sets import NamedSets, scores
+from agentlightning.algorithms.evaluation.affordable import measure_if_affordable
+from agentlightning.algorithms.evaluation.best_policy import BestPolicy
+from agentlightning.algorithms.evaluation.evaluation_sets import NamedSets, scores
 from agentlightning.algorithms.no_signal import NoSignalGuard, nothing_learned
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.evaluate import summarise
+from agentlightning.algorithms.evaluation.evaluate import summarise
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentlightning._version import __version__
-from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
+from agentlightning.cli.terminal.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
 

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from agentlightning.cli.config_options import Sets, last_line, read
-from agentlightning.cli.view import TextTable
+from agentlightning.cli.terminal.view import TextTable
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
 from agentlightning.train.configured import configure
 

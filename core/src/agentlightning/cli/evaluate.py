@@ -12,11 +12,11 @@ import typer
 from agentlightning.audit.locations import STORE, NoSuchRun
 from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.train.artifacts.trained_policy import find_policy
 from agentlightning.train.configured import configure
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import fetch_pretrained
-from agentlightning.train.run_config import RunConfig
-from agentlightning.train.trained_policy import find_policy
 from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import missing_policy_message

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.cli.view import print_json
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.types import UsageError
 
 
@@ -31,8 +31,12 @@ def register(app: typer.Typer) -> None:
         A card beside them names the run. The last line of stdout is what was written. transformers, vLLM and
         `agl serve` load a policy's folder.
         """
-        from agentlightning.train.exported_prompts import export_prompts, find_prompts
-        from agentlightning.train.trained_policy import export as copy_policy, find_policy, holds_policy
+        from agentlightning.train.artifacts.exported_prompts import export_prompts, find_prompts
+        from agentlightning.train.artifacts.trained_policy import (
+            export as copy_policy,
+            find_policy,
+            holds_policy,
+        )
 
         texts = find_prompts(what) if prompts or (step is None and policy is None and not best) else None
         if prompts and texts is None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from agentlightning.cli.config_options import Sets, last_line
 from agentlightning.cli.options import add_command
-from agentlightning.cli.view import TextTable
+from agentlightning.cli.terminal.view import TextTable
 from agentlightning.plan.costs import Costs, committed, read_costs
 from agentlightning.plan.estimate import plan
 from agentlightning.plan.figures import Plan, PlanFigure, PlanLimit

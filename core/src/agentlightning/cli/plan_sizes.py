@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.cli.config_options import read
-from agentlightning.train.early_keys import GROUP_SIZE
-from agentlightning.train.run_config import RunConfig
+from agentlightning.train.description.early_keys import GROUP_SIZE
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types.base import ConfigError
 
 _OPTIONS = {

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentlightning.cli.inspect import JsonObject
-from agentlightning.cli.view import TextTable, print_json
+from agentlightning.cli.terminal.view import TextTable, print_json
 from agentlightning.plugins.manager import Plugins, load
 
 KINDS = (

@@ -92,8 +92,8 @@ def run_program(options: RunOptions) -> None:
 
 
 async def _run(options: RunOptions) -> int:
-    from agentlightning.cli.interrupts import restore_ignored_sigint
-    from agentlightning.cli.run_view import show
+    from agentlightning.cli.terminal.interrupts import restore_ignored_sigint
+    from agentlightning.cli.terminal.run_view import show
     from agentlightning.run_program.attempts import run_all
     from agentlightning.run_program.session import open_session
     from agentlightning.run_program.summary import as_record, summarise

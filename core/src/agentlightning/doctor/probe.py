@@ -19,7 +19,7 @@ from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
 from agentlightning.train.configured import ConfiguredRun
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
 

@@ -133,10 +133,10 @@ def agl_commands() -> list[specs.CommandSpec]:
         "train": ("train", "train an agent"),
         "run": ("run_program", "run a program as it is, and record its model calls"),
         "eval": ("evaluate", "score an agent on tasks"),
-        "store": ("store", "serve a store"),
-        "token": ("token", "make a token of a role for a store's server, or revoke one"),
-        "gateway": ("gateway", "record the calls of programs that somebody else starts"),
-        "runner": ("runner", "run an agent on a store's rollouts"),
+        "store": ("servers.store", "serve a store"),
+        "token": ("servers.token", "make a token of a role for a store's server, or revoke one"),
+        "gateway": ("servers.gateway", "record the calls of programs that somebody else starts"),
+        "runner": ("servers.runner", "run an agent on a store's rollouts"),
         "doctor": ("doctor", "look a run over before it costs anything"),
         "plan": ("plan", "say what a run of a given size needs, and what binds first"),
         "runs": ("inspect.runs", "list runs"),
@@ -152,7 +152,7 @@ def agl_commands() -> list[specs.CommandSpec]:
         "import": ("history.importing", "bring in traces that other tools recorded"),
         "chats": ("history.chats", "write stored rollouts as chats for fine-tuning"),
         "export": ("export", "export a trained policy as a model folder"),
-        "serve": ("serve", "serve a policy over the OpenAI API"),
+        "serve": ("servers.serve", "serve a policy over the OpenAI API"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

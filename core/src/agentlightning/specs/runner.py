@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # pydantic is not imported for it
     from pydantic import BaseModel
 
     from agentlightning.store.base import Store
-    from agentlightning.train.run_config import RunConfig
+    from agentlightning.train.description.run_config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from agentlightning.algorithms.recipe_checks import (
     without_unsupported_default,
 )
 from agentlightning.plugins.manager import Plugins, pick
-from agentlightning.train.run_config import RunConfig
-from agentlightning.train.serving import driver_spec
+from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.services.serving import driver_spec
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection

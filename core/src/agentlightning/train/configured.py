@@ -21,9 +21,9 @@ from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.command import UnknownField
 from agentlightning.run_program.commands.settings import EXIT_STATUS, JSON_LINE, RewardSection
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
+from agentlightning.train.description.run_config import PolicySection, RunConfig
 from agentlightning.train.policies import PolicySource, fetch_pretrained
-from agentlightning.train.run_config import PolicySection, RunConfig
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError

@@ -18,7 +18,7 @@ from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.train.early_keys import POLICY, steps_of
+from agentlightning.train.description.early_keys import POLICY, steps_of
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import UsageError

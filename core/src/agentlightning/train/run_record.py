@@ -24,7 +24,7 @@ from agentlightning.audit.run import installed
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.store.base import Store
-from agentlightning.train.run_config import RunConfig
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 from agentlightning.types.aliases import RECIPE, TRAINING, renamed

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.early_stopping import EarlyStop
-from agentlightning.algorithms.evaluation_sets import read_sets
+from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
+from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
@@ -37,14 +37,14 @@ from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.artifacts.fetching import fetch_run
 from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
-from agentlightning.train.gateways import open_gateway
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
-from agentlightning.train.metrics_port import RunMetrics
-from agentlightning.train.run_config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
-from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.train.services.gateways import open_gateway
+from agentlightning.train.services.metrics_port import RunMetrics
+from agentlightning.train.services.serving import serve, serve_scripted
 from agentlightning.types import Recipe, Resource, UsageError
 
 Data = Any

@@ -20,9 +20,9 @@ from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.store.places import artifact_place
 from agentlightning.train.algorithm import algorithm_of, recipe_of
-from agentlightning.train.fields import RunFields, field_of, fields_of, from_fields, is_field
+from agentlightning.train.description.fields import RunFields, field_of, fields_of, from_fields, is_field
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, fetch_pretrained
-from agentlightning.train.run_config import RunConfig
 from agentlightning.train.session import Data, TrainingSession
 from agentlightning.types import LLM, Recipe, Resource
 
@@ -33,10 +33,10 @@ class Trainer:
     ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
     options), a function (:func:`agl.algo`), or an object with ``async run(context)``.
 
-    ``fields``: the fields of :class:`~agentlightning.train.run_config.RunConfig` by name, as in a YAML file.
-    ``policy``: folder of the model to start from, or the name of a pretrained one, which is fetched on first
-    use (``agl policy list``); or several policies by name, each a folder, a :class:`PolicyFolder`, or an
-    :class:`LLM`, which is never trained; ``policies``: agent → policy.
+    ``fields``: the fields of :class:`~agentlightning.train.description.run_config.RunConfig` by name, as in a
+    YAML file. ``policy``: folder of the model to start from, or the name of a pretrained one, which is
+    fetched on first use (``agl policy list``); or several policies by name, each a folder, a
+    :class:`PolicyFolder`, or an :class:`LLM`, which is never trained; ``policies``: agent → policy.
     ``driver``: the driver that runs the recipe; ``options``: the driver's own settings. ``concurrency``:
     rollouts at a time in this process, 0 for runners elsewhere (``agl runner``). ``output``: folder of the
     runs; each run has ``<output>/<run id>``. ``run``: the run's id; ``resume``: go on with this run, or with

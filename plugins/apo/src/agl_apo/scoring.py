@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluate import summarise
+from agentlightning.algorithms.evaluation.evaluate import summarise
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
 from agentlightning.budget.limits import BudgetSpent

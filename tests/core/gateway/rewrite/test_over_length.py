@@ -13,7 +13,7 @@ from agentlightning.gateway.rewrite.window import Window
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.testing import ScriptedModelServer
 from agentlightning.testing.template import encode, render
-from agentlightning.train.fields import from_fields
+from agentlightning.train.description.fields import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
 

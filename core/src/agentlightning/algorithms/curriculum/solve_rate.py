@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from agentlightning.algorithms.pass_at import RIGHT
+from agentlightning.algorithms.evaluation.pass_at import RIGHT
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.types.sections import Section
 

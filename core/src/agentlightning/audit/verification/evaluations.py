@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.evaluate import summarise
-from agentlightning.algorithms.evaluation_sets import sets_summary
+from agentlightning.algorithms.evaluation.evaluate import summarise
+from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.verification.chain import Chain
 from agentlightning.audit.verification.compare import input_differences

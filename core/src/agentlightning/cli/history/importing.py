@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agentlightning.audit.locations import RUNS_FOLDER, STORE
 from agentlightning.cli.inspect import JsonObject
-from agentlightning.cli.view import print_json
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.types import UsageError
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from agentlightning.cli.inspect import JsonObject, OneOf, StoreOfRun
-from agentlightning.cli.view import print_json
+from agentlightning.cli.terminal.view import print_json
 
 
 def register(app: typer.Typer) -> None:

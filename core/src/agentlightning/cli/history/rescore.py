@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
-from agentlightning.cli.view import number, print_json
+from agentlightning.cli.terminal.view import number, print_json
 from agentlightning.types import UsageError
 
 

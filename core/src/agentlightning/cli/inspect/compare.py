@@ -16,7 +16,7 @@ from agentlightning.audit.comparison import Comparison, PairedEvaluation, compar
 from agentlightning.audit.drawing import short
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonObject, Rewards
-from agentlightning.cli.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
 from agentlightning.trackers.curve import curve, smooth
 from agentlightning.types import Evaluation
 

@@ -20,7 +20,7 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.explanation.explain import explain as explain_target
 from agentlightning.audit.targets import is_run, last_trained, open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject
-from agentlightning.cli.view import TextTable, number, print_json
+from agentlightning.cli.terminal.view import TextTable, number, print_json
 from agentlightning.doctor.formatting import plural
 from agentlightning.types.select import caller_name
 

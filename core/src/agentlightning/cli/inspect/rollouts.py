@@ -14,7 +14,7 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
-from agentlightning.cli.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
 from agentlightning.types import UsageError
 
 _WIDE = 150

@@ -14,7 +14,7 @@ from rich.text import Text
 from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agentlightning.audit.run_list import RunSummary, list_runs, to_show
 from agentlightning.cli.inspect import JsonLines
-from agentlightning.cli.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
 from agentlightning.store.places import without_password
 
 _WIDE = 130

@@ -20,7 +20,7 @@ from rich.text import Text
 from agentlightning.audit.run_list import RunSummary
 from agentlightning.audit.watching import Look, RunDetail, Watcher
 from agentlightning.cli.inspect.runs import COLOURS, reward_of
-from agentlightning.cli.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
 from agentlightning.trackers.curve import curve, smooth, sparkline
 
 _WIDE = 110

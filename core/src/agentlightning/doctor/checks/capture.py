@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.algorithms.evaluate import failure_reasons
+from agentlightning.algorithms.evaluation.evaluate import failure_reasons
 from agentlightning.credit.eligibility.verdicts import (
     engine_refusal,
     refusal_of,

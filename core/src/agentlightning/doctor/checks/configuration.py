@@ -22,7 +22,7 @@ from agentlightning.doctor.formatting import format_bytes, plural
 from agentlightning.doctor.report import Check, Notes, failure
 from agentlightning.plugins.manager import pick
 from agentlightning.train.configured import ConfiguredRun
-from agentlightning.train.serving import driver_spec
+from agentlightning.train.services.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 
 SMALL_VAL = 30

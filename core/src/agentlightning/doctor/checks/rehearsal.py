@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.evaluation_sets import read_sets
+from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.doctor.checks.configuration import folder_bytes
 from agentlightning.doctor.checks.environment import available_memory, nearest_existing
 from agentlightning.doctor.findings import Findings

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluate import failure_reasons
+from agentlightning.algorithms.evaluation.evaluate import failure_reasons
 from agentlightning.credit.advantage.spread import mean as average
 from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.failure import failure_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.best_policy import read_best
+from agentlightning.algorithms.evaluation.best_policy import read_best
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.audit.locations import find_run
 from agentlightning.audit.provenance import ORIGIN, origin_of

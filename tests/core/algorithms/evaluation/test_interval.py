@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentlightning.algorithms.evaluate import interval
+from agentlightning.algorithms.evaluation.evaluate import interval
 
 
 def test_wilson_for_zero_one_rewards() -> None:

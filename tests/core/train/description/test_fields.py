@@ -11,10 +11,17 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.train import fields
-from agentlightning.train.fields import FILE_ONLY, SECTION_OF, SECTIONS, RunFields, fields_of, from_fields
-from agentlightning.train.run_config import RunConfig
-from agentlightning.train.run_file import load_config
+from agentlightning.train.description import fields
+from agentlightning.train.description.fields import (
+    FILE_ONLY,
+    SECTION_OF,
+    SECTIONS,
+    RunFields,
+    fields_of,
+    from_fields,
+)
+from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.description.run_file import load_config
 from agentlightning.types import aliases
 from agentlightning.types.aliases import RUN_FILE, TRAINER
 from agentlightning.types.base import ConfigError

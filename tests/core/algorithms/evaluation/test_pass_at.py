@@ -8,7 +8,7 @@ import pytest
 from core.credit.builders import make_record
 from hypothesis import given, strategies as st
 
-from agentlightning.algorithms.pass_at import outcomes_by_task, pass_at, pass_metrics
+from agentlightning.algorithms.evaluation.pass_at import outcomes_by_task, pass_at, pass_metrics
 from agentlightning.types import RolloutStatus
 
 

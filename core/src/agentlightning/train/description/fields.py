@@ -16,9 +16,9 @@ from pydantic.fields import FieldInfo
 
 from agentlightning.budget.sections import BudgetSection, LimitsSection
 from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
-from agentlightning.train.metrics_port import MetricsSection
+from agentlightning.train.description.run_config import PolicySection, RunConfig
 from agentlightning.train.policies import PolicySource
-from agentlightning.train.run_config import PolicySection, RunConfig
+from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE, DataSection, EarlyStopping, Quorum, Section

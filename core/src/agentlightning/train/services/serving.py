@@ -16,8 +16,8 @@ from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
-from agentlightning.train.run_config import RunConfig
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentlightning.cli.options import add_command
-from agentlightning.cli.view import print_json
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.run_program.options import POLICY, EngineOptions, ProgramOptions
 
 if TYPE_CHECKING:

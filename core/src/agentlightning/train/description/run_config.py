@@ -20,8 +20,8 @@ from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.run_program.commands.settings import CommandField, ProgramSection, RewardField
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.train.metrics_port import MetricsSection
 from agentlightning.train.policies import Policies, read_policies
+from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import LLM
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (

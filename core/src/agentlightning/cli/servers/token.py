@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from agentlightning.cli.view import print_json
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.roles import REVOKED_VARIABLE, Revoked, Role, RoleTokens, revoked_file
 from agentlightning.types import UsageError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentlightning.algorithms.early_stopping import EarlyStop
+from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.types import Evaluation, StepReport
 from agentlightning.types.sections import EarlyStopping
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from agentlightning.train.early_keys import expand
-from agentlightning.train.fields import build, new_key, rename_keys
-from agentlightning.train.run_config import RunConfig
+from agentlightning.train.description.early_keys import expand
+from agentlightning.train.description.fields import build, new_key, rename_keys
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE
 

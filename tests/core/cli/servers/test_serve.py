@@ -15,10 +15,10 @@ import typer
 from typer.testing import CliRunner
 
 from agentlightning.audit.locations import NoSuchRun
-from agentlightning.cli import serve as serve_command
+from agentlightning.cli.servers import serve as serve_command
 from agentlightning.types import UsageError
 
-POLICY = Path(__file__).parents[3] / "examples" / "quickstart" / "policy"
+POLICY = Path(__file__).parents[4] / "examples" / "quickstart" / "policy"
 
 
 def invoke(*line: str) -> object:

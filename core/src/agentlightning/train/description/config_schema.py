@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agentlightning.train.run_config import RunConfig
+from agentlightning.train.description.run_config import RunConfig
 
 
 def run_config_schema() -> dict[str, Any]:

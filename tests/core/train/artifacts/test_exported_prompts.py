@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from agentlightning.audit.locations import NoSuchRun
 from agentlightning.cli import app
-from agentlightning.train.exported_prompts import export_prompts, find_prompts
+from agentlightning.train.artifacts.exported_prompts import export_prompts, find_prompts
 from agentlightning.types import UsageError
 
 TWO = {"writer/system": "Write {x}.", "writer:system": "Schreib {x}."}

@@ -18,7 +18,7 @@ from marks import sampled
 from typer.testing import CliRunner
 
 from agentlightning import cli
-from agentlightning.cli.runner import RunnerOptions, _open
+from agentlightning.cli.servers.runner import RunnerOptions, _open
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.plugins.manager import load

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from agentlightning.plugins.manager import load as load_plugins, pick
+from agentlightning.train.artifacts.trained_policy import find_policy
 from agentlightning.train.policies import fetch_pretrained
-from agentlightning.train.trained_policy import find_policy
 from agentlightning.types import UsageError
 
 INSTALL_VLLM = "vllm is not on PATH: install it (pip install vllm), or serve with --engine local"

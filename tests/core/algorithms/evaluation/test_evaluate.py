@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.credit.builders import make_record, one_call
 
-from agentlightning.algorithms.evaluate import failure_reasons, summarise, unread_rewards
+from agentlightning.algorithms.evaluation.evaluate import failure_reasons, summarise, unread_rewards
 from agentlightning.types import Reward, RolloutStatus
 
 

@@ -1,0 +1,1 @@
+"""Evaluation, and what a run does because of it."""

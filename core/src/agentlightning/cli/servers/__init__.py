@@ -1,0 +1,1 @@
+"""Commands that serve until a signal, and the tokens that they accept."""
