@@ -48,6 +48,7 @@ FORMER_ROOMS = {
     "runs.py": "train",
     "serving.py": "train",
     "agents.py": "runner",
+    "specs.py": "specs",
 }
 """Room or module of the earlier commit → the room that holds most of it now."""
 TOP = "top level"
