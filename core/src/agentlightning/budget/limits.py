@@ -47,7 +47,7 @@ class Budget:
     @property
     def limited(self) -> bool:
         """Whether there is any limit."""
-        return any(getattr(self, name) is not None for name in LIMITS)
+        return (self.calls, self.tokens, self.money, self.seconds) != (None, None, None, None)
 
     def given(self) -> dict[str, float]:
         """Return the limits that there are, by name."""

@@ -89,12 +89,12 @@ class Pricing:
         return found
 
     def _money(self, call: Call, prompt: int, completion: int) -> float:
-        if call.policy in self.served:
+        if not self.prices or call.policy in self.served:
             return 0.0
         names = [name for name in (self.models.get(call.policy), call.policy, call.model) if name]
         price = next((self.prices[name] for name in names if name in self.prices), None)
         if price is None:
-            if self.prices and call.choice == 0 and names:
+            if call.choice == 0 and names:
                 self.unpriced[names[0]] += 1
             return 0.0
         return (price.prompt * prompt + price.completion * completion) / MILLION

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -155,7 +156,7 @@ class CallIndex:
 
     def delta(self, call: Call) -> CallBody:
         """Return the new parts of a call, and add the call to the index."""
-        body = codec.call_body(msgspec.structs.replace(call, prompt_ids=None))
+        body = codec.call_body(call, prompt=False)
         if call.prompt_ids is not None:
             self._add_ids(call, call.prompt_ids, body)
         if call.request is not None:
@@ -239,6 +240,8 @@ CALL_FIELDS = (
     *("policy", "policy_version", "status"),
 )
 """Fields of a call that are columns."""
+columns_of = attrgetter(*CALL_FIELDS)
+"""Their values."""
 
 
 class StoredCall(NamedTuple):

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, get_type_hints
 
 import msgspec
@@ -160,22 +161,23 @@ _PACKED = ("prompt_ids", "response_ids", "logprobs", "policy_versions")
 _AS_THEY_ARE = tuple(
     name for name in CallBody.__struct_fields__ if name in Call.__struct_fields__ and name not in _PACKED
 )
+_as_they_are = attrgetter(*_AS_THEY_ARE)
 
 
-def call_body(call: Call) -> CallBody:
-    """Return the body of a whole call."""
+def call_body(call: Call, *, prompt: bool = True) -> CallBody:
+    """Return the body of a call; with ``prompt=False``, without the ids of its prompt."""
     return CallBody(
-        prompt_ids=pack_ids(call.prompt_ids),
+        prompt_ids=pack_ids(call.prompt_ids) if prompt else None,
         response_ids=pack_ids(call.response_ids),
         logprobs=pack_floats(call.logprobs),
         policy_versions=pack_ids(call.policy_versions),
-        **{name: getattr(call, name) for name in _AS_THEY_ARE},
+        **dict(zip(_AS_THEY_ARE, _as_they_are(call), strict=True)),
     )
 
 
 def call_from_body(body: CallBody, **columns: Any) -> Call:
     """Return the call of its columns and a body without parents."""
-    values: dict[str, Any] = {name: getattr(body, name) for name in _AS_THEY_ARE}
+    values: dict[str, Any] = dict(zip(_AS_THEY_ARE, _as_they_are(body), strict=True))
     for name, unpacked in (
         ("prompt_ids", unpack_ids),
         ("response_ids", unpack_ids),

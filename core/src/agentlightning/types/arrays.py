@@ -100,7 +100,8 @@ def make_arrays(record: object, **kinds: Any) -> None:
 
 def pack_float32(values: Iterable[float]) -> bytes:
     """Pack numbers as little-endian float32, the precision of an engine's logprobs."""
-    return little_endian(array("f", values)).tobytes()
+    numbers = values.tolist() if isinstance(values, array) else values  # an array of another type is slow
+    return little_endian(array("f", numbers)).tobytes()
 
 
 def unpack_float32(data: bytes) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from agentlightning.types.arrays import Floats, Ints, make_arrays
 from agentlightning.types.base import LogprobsMode, Model, Tags
-from agentlightning.types.tokens import TokenIds
+from agentlightning.types.tokens import TokenIds, neighbours
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
 
@@ -127,6 +127,10 @@ class Call(Model):
     end_time: float = 0.0
 
     def __post_init__(self) -> None:
+        prompt: object = self.prompt_ids
+        response: object = self.response_ids
+        if isinstance(prompt, list) and isinstance(response, list):
+            self.prompt_ids, self.response_ids = neighbours(prompt, response)
         make_arrays(self, prompt_ids=TokenIds, response_ids=TokenIds, logprobs=Floats, policy_versions=Ints)
 
     @property

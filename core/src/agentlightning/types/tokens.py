@@ -7,6 +7,7 @@ exactly when ``pack(a)`` is a prefix of ``pack(b)`` (every id takes 4 bytes, lit
 from __future__ import annotations
 
 import hashlib
+import struct
 import sys
 from array import array
 from bisect import bisect_right
@@ -40,6 +41,10 @@ def little_endian(values: array[Any]) -> array[Any]:
     return values
 
 
+_EMPTY = hashlib.blake2b(digest_size=16)
+"""The hash of no bytes; it is copied, never updated."""
+
+
 class PrefixDigests:
     """Bytes with the digests of their prefixes. Bytes are only appended."""
 
@@ -50,7 +55,7 @@ class PrefixDigests:
         self._largest = (0, -1)
         """The largest of the token ids in so many bytes from the start."""
         self._lengths = [0]
-        self._states: dict[int, Any] = {0: hashlib.blake2b(digest_size=16)}
+        self._states: dict[int, Any] = {0: _EMPTY}
 
     def digest(self, length: int) -> bytes:
         """Return the digest of the first ``length`` bytes. It continues the hash of the longest known prefix,
@@ -201,6 +206,14 @@ class TokenIds(Sequence[int]):
         return TokenIds.unpacked, (self.packed(),)
 
 
+def neighbours(prompt: Sequence[int], response: Sequence[int]) -> tuple[TokenIds, TokenIds]:
+    """Return prompt and response as arrays in one buffer, so that :func:`shared_buffer` copies nothing.
+    ``ValueError`` for an id that is no int32.
+    """
+    buffer, end = PrefixDigests(bytearray(pack([*prompt, *response]))), len(prompt)
+    return TokenIds.of(buffer, 0, end), TokenIds.of(buffer, end, end + len(response))
+
+
 def shared_buffer(prompt: TokenIds, response: Sequence[int]) -> tuple[PrefixDigests, int, int]:
     """Return a buffer that begins with prompt + response, and the end of each in bytes: the buffer of both
     views, else a new one.
@@ -228,11 +241,11 @@ def pack(ids: Iterable[int]) -> bytes:
     """Pack ids as little-endian int32. ``ValueError``: an id is no int32, so its record is broken."""
     if isinstance(ids, TokenIds):
         return ids.packed()
-    try:
-        packed = array("i", ids)
-    except (OverflowError, TypeError) as error:
+    values = ids if isinstance(ids, list) else list(ids)
+    try:  # two to three times as fast as an array made of a list
+        return struct.pack(f"<{len(values)}i", *values)
+    except struct.error as error:
         raise ValueError(f"token ids must be integers that fit 32 bits: {error}") from None
-    return little_endian(packed).tobytes()
 
 
 def tokens_digest(prompt_ids: Sequence[int], response_ids: Sequence[int]) -> str:

@@ -10,7 +10,14 @@ from aiohttp import web
 
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.upstream.answer import DECODE_ERRORS
-from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
+from agentlightning.webserver.body import (
+    MAX_DEPTH,
+    NotPlain,
+    check_container_count,
+    check_plain,
+    decoded,
+    read,
+)
 
 MAX_CHOICES = 1024
 """Choices of one request at most: engines sample all of them, and each is a record."""
@@ -30,7 +37,8 @@ def decode_json(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; raise :class:`RequestRefused` for anything else, and for too many choices."""
     try:
         body = _bodies.decode(raw)
-        check_plain(body)
+        if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:  # fewer cannot be nested more deeply
+            check_plain(body)
     except (*DECODE_ERRORS, NotPlain) as error:
         raise RequestRefused(400, "bad-body", f"the request's body is not a JSON object: {error}") from None
     if (n := choice_count(body)) > MAX_CHOICES:

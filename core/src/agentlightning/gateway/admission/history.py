@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -131,12 +131,12 @@ class History:
             raise RequestRefused(400, "media-not-kept", message)
         return Earlier(arguments, messages, await self._items(names.items))
 
-    @contextmanager
-    def alone(self, conversation_id: str | None) -> Iterator[None]:
+    def alone(self, conversation_id: str | None) -> AbstractContextManager[None]:
         """Keep other calls out of a conversation: each adds to what the one before it has left."""
-        if conversation_id is None:
-            yield
-            return
+        return nullcontext() if conversation_id is None else self._alone(conversation_id)
+
+    @contextmanager
+    def _alone(self, conversation_id: str) -> Iterator[None]:
         if conversation_id in self._busy:
             message = (
                 "Another process is currently operating on this conversation. Wait for its answer, or give "

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,12 +122,12 @@ class Spending:
         }
 
     # ------------------------------------------------------------------------------------------ the calls
-    @asynccontextmanager
-    async def place(self, store: Store, rollout_id: str) -> AsyncIterator[None]:
+    def place(self, store: Store, rollout_id: str) -> AbstractAsyncContextManager[None]:
         """Hold a place for one call; raise :class:`CallFailure` if a budget is spent."""
-        if not self.limited:
-            yield
-            return
+        return self._place(store, rollout_id) if self.limited else nullcontext()
+
+    @asynccontextmanager
+    async def _place(self, store: Store, rollout_id: str) -> AsyncIterator[None]:
         rollout = await self._rollout(store, rollout_id) if self.per_rollout.limited else None
         accounts = [self.account, *([rollout.account] if rollout else [])]
         try:

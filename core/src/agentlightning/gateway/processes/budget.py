@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,12 +36,12 @@ class SharedSpending(Spending):
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Placed]] = {}
 
-    @asynccontextmanager
-    async def place(self, store: Store, rollout_id: str) -> AsyncIterator[None]:
+    def place(self, store: Store, rollout_id: str) -> AbstractAsyncContextManager[None]:
         """Hold a place for one call; raise :class:`CallFailure` if a budget is spent."""
-        if not self._asks:
-            yield
-            return
+        return self._asked_place(rollout_id) if self._asks else nullcontext()
+
+    @asynccontextmanager
+    async def _asked_place(self, rollout_id: str) -> AsyncIterator[None]:
         self._number += 1
         number = self._number
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()

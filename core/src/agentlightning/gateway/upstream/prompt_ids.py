@@ -65,12 +65,13 @@ class PromptCache:
         """Return ``decode(raw)`` with the ids of the prompt as an array. If the answer has one choice, the
         ids of its response follow in the same memory. ``key``: attempt and branch.
         """
-        start = raw.find(_KEY) + len(_KEY)
-        if start < len(_KEY):
+        at = raw.rfind(_KEY)  # engines write it behind the choices
+        if at < 0:
             return decode(raw)
+        start = at + len(_KEY)
         prompt = raw[start : raw.find(b"]", start)]
         known, keep = self._known.get(key), len(prompt) >= _SHORT
-        if (known or keep) and raw.find(_KEY, start) >= 0:  # several prompts
+        if (known or keep) and raw.rfind(_KEY, 0, at) >= 0:  # several prompts
             known, keep = None, False
         text, length = known.match(raw, start) if known else (0, 0)
         rest = start + text + (raw[start + text : start + text + 1] == b"," and text > 0)

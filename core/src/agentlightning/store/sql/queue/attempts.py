@@ -234,8 +234,10 @@ class AttemptStore(RolloutStore, WorkerStore):
     def _touch(self, rollout_id: str, cached: CachedAttempt, now: float, arrivals: int = 0) -> None:
         """Note a sign of life, and new spans or calls: attempt and rollout are running."""
         key, total = {"rollout_id": rollout_id, "sequence_id": cached.sequence_id}, cached.arrivals + arrivals
-        self.db.update(_a, key, status="running", arrivals=total, last_heartbeat_time=now)
-        if not cached.running:
+        if cached.running:  # to write the status again would write an index again
+            self.db.update(_a, key, arrivals=total, last_heartbeat_time=now)
+        else:
+            self.db.update(_a, key, status="running", arrivals=total, last_heartbeat_time=now)
             self.db.update(_r, {"rollout_id": rollout_id}, status="running")
         cached.arrivals, cached.running = total, True
 

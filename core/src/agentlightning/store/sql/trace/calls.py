@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
-from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, parents, whole_calls
+from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, columns_of, parents, whole_calls
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.core import write
 from agentlightning.store.sql.queue.leases import LeaseStore
@@ -27,6 +27,7 @@ Row = Sequence[Any]
 _c = schema.calls.c
 CALL_COLUMNS = (*(_c[name] for name in CALL_FIELDS), _c.seq, _c.data)
 _CALLS = select(*CALL_COLUMNS)
+_BY_ID = _CALLS.where(given(_c.call_id))
 _BY_IDS = _CALLS.where(InJson(_c.call_id))
 _OF_ATTEMPT = _CALLS.where(given(_c.rollout_id, _c.attempt_id))
 _NUMBERS = ("prompt_tokens", "completion_tokens", "seconds", "size")
@@ -78,7 +79,7 @@ class CallStore(LeaseStore):
             self._touch(attempt[0], cached, now, len(part))
 
     def _is_stored(self, call: Call) -> bool:
-        rows = self._rows_of_calls([call.call_id])
+        rows = self.db.all(_BY_ID, call_id=call.call_id)
         if not rows:
             return False
         (stored,) = self._calls(rows)
@@ -96,7 +97,7 @@ class CallStore(LeaseStore):
             rows = []
             for arrival, call in enumerate(calls, arrivals + 1):
                 blob = codec.pack(index.delta(call))
-                columns = {name: getattr(call, name) for name in CALL_FIELDS}
+                columns = dict(zip(CALL_FIELDS, columns_of(call), strict=True))
                 numbers = dict(zip(_NUMBERS, codec.numbers(call, blob), strict=True))
                 rows.append({**columns, "arrival": arrival, "data": blob, **numbers})
             self.db.insert(schema.calls, *rows)
@@ -126,4 +127,4 @@ class CallStore(LeaseStore):
 def _content(call: Call) -> tuple[Any, ...]:
     """Return the content of a call, at the precision of the store."""
     blob = codec.pack(codec.call_body(call))
-    return (*(getattr(call, name) for name in CALL_FIELDS), blob)
+    return (*columns_of(call), blob)
