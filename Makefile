@@ -31,10 +31,10 @@ spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the
 	@$(PY) examples/spider/demo.py
 
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
-	@$(PY) -m pytest -q -n 3 --dist worksteal $(TESTS)
+	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 
 test-slow: .venv/test ## what `make test` only samples: the rest of the tables, all examples of each property
-	@$(PY) -m pytest -q -n 3 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough
+	@$(PY) -m pytest -q -n 4 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough
 
 test-nightly: .venv/test ## policies rebuilt from nothing and drills with verl, minutes each
 	@$(PY) -m pytest -q -m nightly

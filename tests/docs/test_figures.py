@@ -281,6 +281,9 @@ def test_finished_first() -> None:
             f"{one['reward_before']:.3f} → {one['reward_after']:.3f}",
         )  # fmt: skip
         assert f"| {' | '.join(cells)} |" in page
+    dataset, finished = (found["means"][order] for order in ("dataset", "finished"))
+    stands(f"{dataset['seconds_per_step']:.2f} → {finished['seconds_per_step']:.2f} s a step")
+    stands(f"held-out reward {dataset['reward_after']:.3f} and {finished['reward_after']:.3f}")
 
 
 def test_ahead() -> None:
