@@ -92,4 +92,4 @@ def test_a_moving_picture_has_no_script_and_stands_still_on_request(name: str) -
     picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
     assert "prefers-reduced-motion" in picture and "<script" not in picture and "<title" in picture
     assert not re.search(r"""(?:href|src)=["'](?!#)|url\(|@import""", picture), "it loads something"
-    assert str(ROOT) not in picture and ("~/agent-lightning/runs" in picture or name == "demo-real")
+    assert str(ROOT) not in picture and "~/agent-lightning/runs" in picture
