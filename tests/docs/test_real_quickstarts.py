@@ -1,5 +1,6 @@
-"""The table of quickstarts with a pretrained model in docs/policies.md is that of the recorded result; and
-what the benchmark counts as a valid call, a used result and a valid answer.
+"""The table of quickstarts with a pretrained model in docs/policies.md is that of the recorded result.
+
+Also what the benchmark counts as a valid call, a used result and a valid answer.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ def test_the_file_describes_a_run_of_any_of_the_three() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.plugins
 def test_a_step_of_the_pretrained_model(tmp_path: Path) -> None:
     try:
         fetch("smollm2")
