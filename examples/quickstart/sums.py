@@ -1,4 +1,4 @@
-"""Sums and differences of two digits, for models that solve none of calc_x's word problems.
+"""Sums and differences of two digits, for models to which calc_x's word problems are too hard.
 
 ``load`` is a dataset. A quarter of them is held out: no such pair of numbers is trained on.
 """
