@@ -62,6 +62,17 @@ def test_every_answered_call_is_exact_and_tokens_were_trained() -> None:
     assert RESULT["inexact"] == []
 
 
+def test_the_page_of_results_has_their_sum() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    ones, asked = RESULT["frameworks"].values(), RESULT["forms"]["frameworks"].values()
+    exact, calls = (sum(one[key] for one in ones) for key in ("exact", "calls"))
+    assert f"{exact} of {calls} calls exact; reward on 32 sums" in page
+    for form, words in (("schema", "JSON by a schema"), ("words", "in words")):
+        valid, of = (sum(one[form][key] for one in asked) for key in ("valid", "asked"))
+        assert f"{words} {valid} of {of}" in page
+    assert sum(one["called"] for one in ones) == 0 and "no tool call of its own" in page
+
+
 def called(name: str, arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
