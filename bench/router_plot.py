@@ -108,10 +108,14 @@ def cell(scored: dict[str, Any]) -> str:
 
 def costs(runs: list[dict[str, Any]]) -> str:
     """Return the table of what the runs took."""
-    lines = ["| seed | steps | training | whole command | peak memory | calls exact |", f"|{'---|' * 6}"]
+    lines = [
+        "| seed | steps | training | whole command | peak memory | trainer / engine | calls exact |",
+        f"|{'---|' * 7}",
+    ]
     for run in runs:
         exact = f"{run['calls_exact']:,} of {run['calls']:,}"
         figures = f"{run['train_seconds']:.0f} s | {run['total_seconds']:.0f} s | {run['peak_mb']:,} MB"
+        figures += f" | {run['peak_mb_trainer']:,} / {run['peak_mb_engine']:,} MB"
         lines.append(f"| {run['seed']} | {run['steps']} | {figures} | {exact} |")
     return "\n".join(lines) + "\n"
 

@@ -172,6 +172,10 @@ def test_the_pretrained_model() -> None:
         value = first["overall"][figure]["reward"]
         assert f"{value:.3f}" in README and f"{value:.3f}" in chinese
     stands(f"{first['calls_exact']:,} of {first['calls']:,} calls exact")
+    page = (ROOT / "docs" / "policies.md").read_text()
+    trainer, engine = (max(run[f"peak_mb_{part}"] for run in seeds) for part in ("trainer", "engine"))
+    assert f"peaks at {trainer / 1000:.1f} GB, and the engine at {engine / 1000:.1f} GB" in page
+    stands(f"At most {max(run['peak_mb'] for run in seeds) / 1000:.1f} GB are taken")
     for measure in ("train_seconds", "total_seconds"):
         times = [run[measure] for run in seeds]
         stands(f"{min(times):.0f} to {max(times):.0f} s")
