@@ -39,6 +39,7 @@ from agl_local.generation.stats import Stats
 from agl_local.generation.tiled import Tiled
 from agl_local.network.layout import Layout, realise
 from agl_local.network.pool import start_thread
+from agl_local.network.product import free_blocks
 from agl_local.network.sampling import allowed_next, random_bits
 from agl_local.policy.folder import Policy, check_state, load_state, state
 from agl_local.text.grammar import GrammarCompiler, GrammarState
@@ -161,6 +162,10 @@ class Engine:
         how = self._how(mode)
         check_state(self._model, tensors, f"weights of version {version}")
         return self._order(Order(how, Future(), tensors, version))
+
+    def make_room(self) -> None:
+        """Free what the next pass makes again, before new weights come beside the present ones."""
+        free_blocks(self._model)
 
     def pause(self, mode: PauseMode = "drain") -> Future[int]:
         """Start no new requests; resolved when running ones have finished (drain) or stand still (hold)."""

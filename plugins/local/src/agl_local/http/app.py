@@ -257,6 +257,7 @@ async def _weights(request: web.Request) -> web.Response:
     mode = _mode(request)
     try:
         handover = msgspec.convert(await _body(request), Handover)
+        engine.make_room()
         tensors = await asyncio.to_thread(request.app[_MAPPED].take, handover)
         done = await asyncio.to_thread(engine.submit_shared, tensors, version, mode)
         del tensors

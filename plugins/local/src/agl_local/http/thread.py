@@ -66,6 +66,7 @@ class EngineThread:
         """Serve what :attr:`weights` published; returns the version that is now served."""
         if self._mapped is None:
             self._mapped = MappedWeights(self.weights.files)
+        self.engine.make_room()
         return self.engine.submit_shared(self._mapped.take(handover), version, mode).result()
 
     def close(self, timeout: float = 10.0) -> None:

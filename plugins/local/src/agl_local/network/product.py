@@ -17,7 +17,7 @@ import platform
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 _LARGE = 2**18
 """Elements of a matrix from which oneDNN is faster whatever the number of rows."""
@@ -83,13 +83,25 @@ class Matrix:
         """``product`` of ``x`` [..., K]."""
         if not self._large or x.dim() < 2 or not x.numel():
             return product(x, self.weight, self.bias)
-        if self._blocked is None:
-            self._blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _ROWS)
-        return _onednn(x, self._blocked, self.bias)
+        blocked = self._blocked  # another thread may free it meanwhile
+        if blocked is None:
+            blocked = self._blocked = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _ROWS)
+        return _onednn(x, blocked, self.bias)
+
+    def free_blocks(self) -> None:
+        """Free the copy in blocks; the next product makes it anew. From any thread."""
+        self._blocked = None
 
     def part(self, x: Tensor, at: slice) -> Tensor:
         """``product`` of ``x`` with rows ``at`` alone."""
         return product(x, self.weight[at], None if self.bias is None else self.bias[at])
+
+
+def free_blocks(model: nn.Module) -> None:
+    """Free the copies in blocks of all matrices that the modules of ``model`` have ``packed``."""
+    for module in model.modules():
+        if isinstance(matrix := getattr(module, "packed", None), Matrix):
+            matrix.free_blocks()
 
 
 def _serves(weight: Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,10 +21,16 @@ from agentlightning.types import UsageError
 from agl_local.policy.files import remove_unfinished, write_folder
 
 _MARKER = "origin.json"
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 
 
 class FetchError(UsageError):
     """A model that cannot be fetched; the text says why and what to do."""
+
+
+def without_urls(text: str) -> str:
+    """Return a text without its URLs: that of a package index or of the hub may hold a password."""
+    return _URL.sub("<url>", text)
 
 
 class ModelOrigin(msgspec.Struct, frozen=True):

