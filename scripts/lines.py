@@ -37,7 +37,7 @@ FORMER_ROOMS = {
     "converters": "compat",
     "tracer": "compat",
     "loopback.py": "webserver",
-    "log_limit.py": "webserver",
+    "log_limit.py": "top level",
     "collector.py": "webserver",
     "plugins.py": "plugins",
     "builtin.py": "plugins",

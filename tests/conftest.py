@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 from marks import THOROUGH
 
-from agentlightning.webserver import log_limit
+from agentlightning import log_limit
 
 # A slow machine is no fault of what is tested: no deadlines. `make test-slow` asks for the thorough profile.
 settings.register_profile("thorough", deadline=None, max_examples=THOROUGH)

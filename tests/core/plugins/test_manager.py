@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,34 @@ def test_moment_errors_are_counted_and_the_others_still_hear(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         loaded.notify("agl_evaluated", evaluation=Evaluation(name="x", n=1, reward=0.0, ci=(0, 0)))
     assert heard == ["x"] and loaded.errors == {"agl_evaluated": 1} and "agl_evaluated failed" in caplog.text
+
+
+def test_a_wrapper_is_refused_by_name() -> None:
+    class Wrapper:
+        @hookimpl(wrapper=True)
+        def agl_end_training(
+            self, step: int, evaluation: Evaluation
+        ) -> Generator[None, list[str], list[str]]:
+            return (yield)
+
+    with pytest.raises(PluginError, match="its hook agl_end_training is a wrapper"):
+        build([Wrapper()], discover=False)
+    with pytest.raises(PluginError, match="its hook agl_end_training is a wrapper"):
+        build(discover=False).with_listeners([Wrapper()])
+
+
+def test_registration_hooks_run_once() -> None:
+    runs = []
+
+    class Counted:
+        @hookimpl
+        def agl_recipes(self) -> list[RecipeSpec]:
+            runs.append("agl_recipes")
+            return []
+
+    loaded = build([Counted()], discover=False)
+    heard = loaded.with_listeners([Counted()])
+    assert runs == ["agl_recipes"] and heard.recipes is loaded.recipes
 
 
 def test_trace_prints_the_call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

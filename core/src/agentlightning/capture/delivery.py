@@ -7,7 +7,6 @@ Delivery never raises into the agent's code.
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -19,9 +18,10 @@ from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.fork import after_fork_in_child
+from agentlightning.log_limit import limited
 from agentlightning.types import Span, Tags
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(__name__)
 _REMEMBERED = 65_536
 """Ended attempts and answered responses are remembered up to this many; older ones are forgotten."""
 

@@ -32,9 +32,10 @@ from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
+from agentlightning.log_limit import limit_libraries
 from agentlightning.store.base import Store
 from agentlightning.types import Call
-from agentlightning.webserver import app_runner, gc_tuning, log_limit
+from agentlightning.webserver import app_runner, gc_tuning
 from agentlightning.webserver.access_log import log_requests
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
@@ -250,7 +251,7 @@ class Gateway:
     async def _startup(self, app: web.Application) -> None:
         await self._client.start()
         gc_tuning.enlarge_young_generation()
-        log_limit.limit()
+        limit_libraries()
 
     async def _cleanup(self, app: web.Application) -> None:
         gc_tuning.restore_thresholds()

@@ -7,7 +7,6 @@ exactly once, however it ended.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -34,10 +33,11 @@ from agentlightning.gateway.streaming import relay
 from agentlightning.gateway.upstream.answer import engine_error, parse_answer
 from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import Keys
+from agentlightning.log_limit import limited
 from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 
 
 class Answered(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ is written even if the call is cancelled meanwhile.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -23,10 +22,11 @@ from agentlightning.gateway.record import answer_calls, exact, failed_call
 from agentlightning.gateway.request import ModelRequest
 from agentlightning.gateway.upstream.answer import EngineAnswer, raise_if_aborted
 from agentlightning.gateway.upstream.assembler import AnswerAssembler
+from agentlightning.log_limit import limited
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import Call
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 
 
 @dataclass

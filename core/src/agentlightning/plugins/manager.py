@@ -10,6 +10,7 @@ plugin that cannot be imported is named, with its error, and the rest goes on.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
 import os
@@ -40,6 +41,7 @@ class Plugins:
     """The loaded plugins: specs by kind and name."""
 
     def __init__(self, manager: pluggy.PluginManager, broken: dict[str, str]) -> None:
+        _refuse_wrappers(manager)
         self.manager = manager
         self.broken = broken
         """Entry point → why it could not be loaded."""
@@ -104,7 +106,9 @@ class Plugins:
         }
 
     def with_listeners(self, listeners: Iterable[object]) -> Plugins:
-        """Return these plugins and ``listeners``: a run notifies its own listeners only."""
+        """Return these plugins and ``listeners``: a run notifies its own listeners only. What plugins have
+        registered stays as it is.
+        """
         manager = pluggy.PluginManager("agentlightning")
         manager.add_hookspecs(hookspecs)
         for name, plugin in self.manager.list_name_plugin():
@@ -112,11 +116,24 @@ class Plugins:
                 manager.register(plugin, name)
         for listener in listeners:
             manager.register(listener)
-        return Plugins(manager, self.broken)
+        _refuse_wrappers(manager)
+        found = copy.copy(self)
+        found.manager, found.errors = manager, Counter()
+        return found
 
     def has_listeners(self, hook: str) -> bool:
         """Return whether any plugin implements the hook. A hot path then skips making its arguments."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
+
+
+def _refuse_wrappers(manager: pluggy.PluginManager) -> None:
+    for name in vars(hookspecs):
+        for impl in getattr(manager.hook, name).get_hookimpls() if name.startswith("agl_") else ():
+            if impl.wrapper or impl.hookwrapper:
+                raise PluginError(
+                    f"plugin {impl.plugin_name}: its hook {name} is a wrapper of pluggy. Each plugin is asked by "
+                    "itself, so that an error in one is its own: write the hook without `wrapper`"
+                )
 
 
 def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:

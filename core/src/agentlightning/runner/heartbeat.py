@@ -9,15 +9,15 @@ silent as a whole.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
+from agentlightning.log_limit import limited
 from agentlightning.store.base import Store
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 PER_SILENCE = 4
 """Heartbeats within ``unresponsive_seconds``."""
 

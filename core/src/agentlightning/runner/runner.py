@@ -18,11 +18,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from agentlightning.log_limit import limit_libraries
 from agentlightning.runner.attempt import AttemptRunner
 from agentlightning.runner.event_loops.threads import prepare_agent_loop
 from agentlightning.store.base import Conflict
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig
-from agentlightning.webserver import log_limit
 
 log = logging.getLogger(__name__)
 POLL = 0.25
@@ -102,7 +102,7 @@ class Runner(AttemptRunner):
         """
         self._stopping, self._slot_freed = False, asyncio.Event()
         prepare_agent_loop()
-        log_limit.limit()
+        limit_libraries()
         if self._pool is not None:
             await self._pool.start()
         self._heartbeat.start()

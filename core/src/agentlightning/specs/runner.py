@@ -12,15 +12,14 @@ if TYPE_CHECKING:  # pydantic is not imported for it
     from pydantic import BaseModel
 
     from agentlightning.store.base import Store
-    from agentlightning.train.description.run_config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerJob:
     """What a runner outside the trainer's process is given."""
 
-    config: RunConfig
-    """The run's description."""
+    config: Any
+    """The run's description, a ``RunConfig`` of :mod:`agentlightning.train`, which this floor does not import."""
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
@@ -20,10 +19,11 @@ from agentlightning import semconv
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.reward_formats import as_reward_span
 from agentlightning.capture.spans.convert import LONGEST_TEXT, error_text, jsonable, utf8_text
+from agentlightning.log_limit import limited
 from agentlightning.types import Span
 from agentlightning.types.arrays import unwrap_scalar
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 
 LARGEST_REWARD: Final = 2.0**53
 """Beyond it a double cannot represent every integer, and squares of gradients leave float32."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +26,13 @@ from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
 from agentlightning.capture.spans.convert import describe_error
 from agentlightning.keys import CONTEXT_KEY, PREFIX
+from agentlightning.log_limit import limited
 from agentlightning.types import LLM, Span, Tags, merge_tags
 from agentlightning.types.arrays import pack_float32
 from agentlightning.types.select import policy_for, with_role
 from agentlightning.types.tokens import pack, tokens_digest
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(__name__)
 _OPERATIONS = {
     "openai": {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"},
     "anthropic": {"/messages": "chat"},

@@ -10,7 +10,6 @@ If an SDK lacks that method, :func:`call_methods` warns, and only the gateway re
 
 from __future__ import annotations
 
-import logging
 import warnings
 import weakref
 from collections.abc import Callable
@@ -21,9 +20,10 @@ from typing import Any, Final, Self
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.sdk.call import CURRENT_CALL, SDKCall, open_call, sending
 from agentlightning.capture.sdk.response import is_answer
+from agentlightning.log_limit import limited
 from agentlightning.types.select import BadSelect
 
-_LOG = logging.getLogger(__name__)
+_LOG = limited(__name__)
 OPENAI: Final = "openai >= 1.93, < 4"
 """The tested range of the openai SDK."""
 

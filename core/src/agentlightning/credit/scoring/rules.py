@@ -17,7 +17,6 @@ returns something that is no credit, the error is logged and the rollout's calls
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from itertools import groupby
@@ -25,9 +24,10 @@ from typing import Final
 
 from agentlightning.credit.advantage.groups import agent_of
 from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.log_limit import limited
 from agentlightning.types import Recipe, Record
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 
 Credits = dict[str, float | None]
 CreditRule = Callable[[Record, Recipe], Credits]

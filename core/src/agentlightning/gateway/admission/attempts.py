@@ -6,7 +6,6 @@ Invariant: the key of a closed attempt is refused, none of its calls is under wa
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +20,12 @@ from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.gateway.settings import CallSection
 from agentlightning.gateway.upstream.prompt_ids import PromptCache
 from agentlightning.keys import Claims, Keys
+from agentlightning.log_limit import limited
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import Attempt, AttemptStatus, Mode, Rollout, Tags, merge_tags
 from agentlightning.types.select import selector
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 MAX_LOADED = 10_000
 """Attempts that were read from the store and are kept."""
 LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)

@@ -37,8 +37,8 @@ SHORT_LIFE: Final = 1.0
 
 
 class Member:
-    """A gateway's address and the process behind it. ``begin`` makes a life's first message; ``serve`` takes
-    what it says; ``died`` is awaited after each end that was not asked for.
+    """A gateway's address and the process behind it. ``begin`` makes the first message of each life; ``take`` gets
+    what the process says.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ takes a list of calls and does them in order, as one write under the request id 
 
 from __future__ import annotations
 
-import logging
 import typing
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
@@ -19,6 +18,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import asdict
 
+from agentlightning.log_limit import limited
 from agentlightning.roles import Role
 from agentlightning.store.base import Busy, Conflict, Forbidden, Store, StoreError
 from agentlightning.store.bounds import check_seconds
@@ -58,7 +58,7 @@ from agentlightning.webserver.body import NotPlain, check_container_count, check
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.probes import Probes
 
-_log = logging.getLogger(__name__)
+_log = limited(__name__)
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PROBES: Final = web.AppKey("probes", Probes)
 Handler = Callable[[web.Request, StoreCaller], Awaitable[web.StreamResponse]]

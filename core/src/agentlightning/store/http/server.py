@@ -11,12 +11,13 @@ from pathlib import Path
 
 from aiohttp import web
 
+from agentlightning.log_limit import limit_libraries
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.webserver import app_runner, gc_tuning, listen, log_limit
+from agentlightning.webserver import app_runner, gc_tuning, listen
 from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
 
 
@@ -53,7 +54,7 @@ async def start(
     store = path if isinstance(path, SQLStore) else SQLiteStore(path)
     access = StoreAccess.from_env(token, store.db.path if isinstance(store, SQLiteStore) else None)
     runner = app_runner(create_app(store, access), shutdown_timeout=5.0)
-    log_limit.limit()
+    limit_libraries()
     try:
         url = await listen(runner, host, port)
     except OSError as error:

@@ -6,13 +6,13 @@ store slept since (:mod:`..stalls`): a worker may have been alive while the stor
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, case, func, literal_column, or_, select, text, update
 
+from agentlightning.log_limit import limited
 from agentlightning.store.base import StoreError
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.cache import StoreCache
@@ -26,7 +26,7 @@ from agentlightning.store.sql.waiters import Waiters
 from agentlightning.store.sql.writer import Writer
 from agentlightning.types import AttemptStatus
 
-_log = logging.getLogger(__name__)
+_log = limited(__name__)
 TIMEOUT_GRACE_SECONDS = 10.0
 """Seconds that a runner has to report a timeout before the store ends the attempt itself."""
 _RETRY_SECONDS = 5.0

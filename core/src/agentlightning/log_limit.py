@@ -1,7 +1,8 @@
 """An error that repeats with every request, such as a full disk, is logged once a minute, as one line.
 
-A server under load meets such an error thousands of times a second. :func:`limit` puts one filter on the
-loggers that would repeat it: asyncio's and aiohttp's for lack of resources, ours for everything.
+A server under load meets such an error thousands of times a second. One filter is on the loggers that would
+repeat it: ours that :func:`limited` makes, for everything; asyncio's and aiohttp's, where a server has called
+:func:`limit_libraries`, for lack of resources.
 
 Invariant: the first record of a kind is logged; each later one is logged, or counted in the next that is.
 """
@@ -25,19 +26,6 @@ RESOURCE_ERRORS: Final = frozenset(
 """Errors of a machine that has run out of a resource: their traceback tells nothing more."""
 LIBRARY_LOGGERS: Final = ("asyncio", "aiohttp.server")
 """Loggers of libraries; only their records about :data:`RESOURCE_ERRORS` are limited."""
-OWN_LOGGERS: Final = (
-    "agentlightning.capture.delivery",
-    "agentlightning.capture.emit.validation",
-    "agentlightning.capture.sdk.openai",
-    "agentlightning.capture.sdk.call",
-    "agentlightning.credit.scoring.rules",
-    "agentlightning.gateway.admission.attempts",
-    "agentlightning.gateway.pipeline",
-    "agentlightning.gateway.recorder",
-    "agentlightning.runner.heartbeat",
-    "agentlightning.store.http.app",
-    "agentlightning.store.sql.queue.expiry",
-)
 
 
 class LimitRepeats(logging.Filter):
@@ -79,7 +67,14 @@ class LimitRepeats(logging.Filter):
 LIMIT: Final = LimitRepeats()
 
 
-def limit() -> None:
-    """Limit the repeating loggers of this process. Idempotent."""
-    for name in (*LIBRARY_LOGGERS, *OWN_LOGGERS):
+def limited(name: str) -> logging.Logger:
+    """Return the logger ``name``, whose repeated records are counted instead of logged."""
+    logger = logging.getLogger(name)
+    logger.addFilter(LIMIT)
+    return logger
+
+
+def limit_libraries() -> None:
+    """Limit what the libraries of this process's servers repeat. Idempotent."""
+    for name in LIBRARY_LOGGERS:
         logging.getLogger(name).addFilter(LIMIT)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agentlightning.log_limit import LIBRARY_LOGGERS, LIMIT, LimitRepeats, limit_libraries, limited
 from agentlightning.store import StoreError
-from agentlightning.webserver.log_limit import LIBRARY_LOGGERS, OWN_LOGGERS, LimitRepeats, limit
 
 
 class Clock:
@@ -53,7 +53,7 @@ def fail(log: logging.Logger, error: Exception, number: int) -> None:
 
 def test_a_fault_that_repeats_is_one_line_a_minute_with_a_count(clock: Clock) -> None:
     kept = Kept()
-    log = logger(OWN_LOGGERS[0], clock, kept)
+    log = logger("agentlightning.some.room", clock, kept)
     for number in range(1000):
         fail(log, StoreError("database or disk is full"), number)
     assert kept.lines == ["attempt 0: not stored: database or disk is full"]
@@ -66,7 +66,7 @@ def test_a_fault_that_repeats_is_one_line_a_minute_with_a_count(clock: Clock) ->
 
 def test_another_fault_is_logged_at_once_and_a_bug_keeps_its_traceback(clock: Clock) -> None:
     kept = Kept()
-    log = logger(OWN_LOGGERS[0], clock, kept)
+    log = logger("agentlightning.some.room", clock, kept)
     fail(log, StoreError("full"), 1)
     fail(log, ZeroDivisionError("ours"), 2)
     assert len(kept.lines) == 2 and "Traceback" not in kept.lines[0] and "Traceback" in kept.lines[1]
@@ -83,13 +83,11 @@ def test_of_others_only_lack_of_resources_is_limited(clock: Clock) -> None:
     assert kept.lines[3:] == ["attempt 0: not stored: [Errno 24] Too many open files"]
 
 
-def test_every_logger_that_is_limited_exists() -> None:
-    for name in OWN_LOGGERS:
-        path = Path(__file__).parents[3] / "core" / "src" / f"{name.replace('.', '/')}.py"
-        assert "getLogger(__name__)" in path.read_text(), name
-    limit()
-    limit()
-    assert all(len(logging.getLogger(name).filters) == 1 for name in (*LIBRARY_LOGGERS, *OWN_LOGGERS))
+def test_each_logger_has_the_filter_once() -> None:
+    for _ in range(2):
+        limit_libraries()
+        assert limited("agentlightning.test_of_limits").filters == [LIMIT]
+    assert all(logging.getLogger(name).filters == [LIMIT] for name in LIBRARY_LOGGERS)
 
 
 SERVER = """
