@@ -19,7 +19,7 @@ class RunnerJob:
     """What a runner outside the trainer's process is given."""
 
     config: Any
-    """The run's description, a ``RunConfig`` of :mod:`agentlightning.train`, which this floor does not import."""
+    """The run's description, a ``RunConfig``, which this floor does not import."""
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None

@@ -37,8 +37,8 @@ SHORT_LIFE: Final = 1.0
 
 
 class Member:
-    """A gateway's address and the process behind it. ``begin`` makes the first message of each life; ``take`` gets
-    what the process says.
+    """A gateway's address and the process behind it. ``begin`` makes the first message of each life; ``take``
+    gets what the process says.
     """
 
     def __init__(
