@@ -44,7 +44,6 @@ INTERNAL = frozenset(
         "AGL_LOCAL_ADMIN_TOKEN",
         "AGL_MANAGED_STORE",
         "AGL_PROGRAM",
-        "AGL_SEAL_KEY",
         "AGL_SERVER_HOST",
         "AGL_SERVER_PORT",
         "AGL_TASK_",

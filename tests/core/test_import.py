@@ -14,7 +14,6 @@ import pytest
 
 import agentlightning
 from agentlightning import types
-from agentlightning.types import aliases
 
 HEAVY = {
     "agl_autogen",
@@ -79,10 +78,7 @@ def test_public_name_resolves(name: str) -> None:
 
 def test_all_types_are_public() -> None:
     homes = agentlightning._HOMES.items()
-    assert {a for _, (module, a) in homes if module == types.__name__} == {
-        *_reexported(types),
-        *aliases.TYPES,
-    }
+    assert {a for _, (module, a) in homes if module == types.__name__} == _reexported(types)
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
@@ -121,5 +117,5 @@ def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
                     public[alias.name] = homes[alias.name]
         elif isinstance(node, ast.Assign):
             name, value = node.targets[0].id, node.value.id
-            public[name] = (homes[value][0], name) if name in aliases.TYPES else homes[value]
+            public[name] = homes[value]
     return public

@@ -93,9 +93,6 @@ if TYPE_CHECKING:
     from agentlightning.types.policy import PolicyFolder as PolicyFolder
 
     LightningStoreClient = StoreClient
-    Link = AuditLink  # noqa: F405
-    Normalise = LossAggregation  # noqa: F405
-    Seal = RolloutFingerprint  # noqa: F405
 
 # module → its public names; "public=name" where the public name differs; "public=": the module itself
 _PUBLIC = {
@@ -126,9 +123,9 @@ _PUBLIC = {
     "train.faces": "APOTrainer GRPOTrainer RLConfig RLOOTrainer SFTTrainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
-        Grammar JsonResource LLM Ledger Link LossAggregation Mode Model Normalise Progress PromptTemplate
+        Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
         ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
-        RolloutFingerprint RolloutStatus Row Seal Segment Span StepReport Tags Triplet UsageError Worker
+        RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,
     "types.policy": "PolicyFolder",

@@ -137,8 +137,8 @@ def test_a_recipe_shares_nothing_with_the_next():
         ("gpro", {}, "no recipe 'gpro'; known: cispo, .*grpo, gspo, ppo"),
         (
             "grpo",
-            {"normalize": "token"},
-            "no field 'normalize'. Did you mean 'loss_aggregation'.*group_size.*max_staleness",
+            {"loss_agregation": "token"},
+            "no field 'loss_agregation'. Did you mean 'loss_aggregation'.*group_size.*max_staleness",
         ),
         ("grpo", {"xyzzy": 1}, "no field 'xyzzy'. Valid: name"),
         ("grpo", {"group_size": "eight"}, "recipe 'grpo'.*int.*group_size"),

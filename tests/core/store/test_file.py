@@ -16,9 +16,6 @@ from marks import sampled
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreClient, StoreError
-from agentlightning.store.sql import schema
-from agentlightning.store.sqlite.file import versions
-from agentlightning.store.sqlite.file.migrations import MIGRATIONS
 
 WRITER = """
 import asyncio, sys
@@ -116,36 +113,16 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
         SQLiteStore(path)
 
 
-def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("version", ["6", "99"])
+def test_a_file_of_another_version_is_refused(tmp_path: Path, version: str, read_only: bool) -> None:
     path = tmp_path / "s.sqlite"
     asyncio.run(SQLiteStore(path).close())
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
     connection.close()
-    with pytest.raises(StoreError, match=r"version 99.*upgrade agentlightning"):
-        SQLiteStore(path)
-
-
-def test_migrations_run_once_and_in_order_or_not_at_all() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    versions.prepare(connection)
-
-    def second(c: sqlite3.Connection) -> None:
-        c.execute("ALTER TABLE workers ADD COLUMN host TEXT")
-
-    def broken(c: sqlite3.Connection) -> None:
-        c.execute("ALTER TABLE workers ADD COLUMN port INTEGER")
-        raise RuntimeError("half way")
-
-    first, then = MIGRATIONS, schema.SCHEMA_VERSION + 1
-    with pytest.raises(RuntimeError, match="half way"):
-        versions.prepare(connection, [*first, second, broken])
-    assert versions.version_of(connection) == schema.SCHEMA_VERSION
-    assert "host" not in [row[1] for row in connection.execute("PRAGMA table_info(workers)")]
-    versions.prepare(connection, [*first, second])
-    versions.prepare(connection, [*first, second])
-    assert versions.version_of(connection) == then
-    connection.close()
+    with pytest.raises(StoreError, match=rf"schema version {version}, .* name another store"):
+        open_store(path, read_only=read_only)
 
 
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

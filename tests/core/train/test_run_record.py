@@ -8,7 +8,6 @@ import pytest
 
 from agentlightning.train.run_folder import RunError
 from agentlightning.train.run_record import (
-    changed_settings,
     check_store_knows,
     check_unchanged,
     differences,
@@ -36,9 +35,3 @@ def test_differences_are_named_by_their_keys() -> None:
         RunError, match=r"run r cannot go on: recipe\.kl was 0\.0 when it began and is 0\.1; use"
     ):
         check_unchanged({"run_id": "r", **then}, now)
-
-
-def test_what_was_not_on_record_did_not_change() -> None:
-    assert changed_settings({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
-        ("options.lr", 1e-4, 1e-3)
-    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +22,6 @@ from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import LINK, setting, stored_name
 
 HASHERS = 8
 """Files hashed at a time."""
@@ -37,7 +37,7 @@ class Journal:
         self.store = store
         self.run_id = run_id
         self.folder = folder
-        self.key = key or setting(KEY_VARIABLE)
+        self.key = key or os.environ.get(KEY_VARIABLE)
         self.last: AuditLink | None = None
         self._checkpoints: set[str] = set()
         """Checkpoints that have a link."""
@@ -64,7 +64,7 @@ class Journal:
         """Store a step: its report, fingerprints and link."""
         body = {
             "report": plain(report),
-            stored_name("fingerprints", LINK): [[one.rollout_id, digest(one)] for one in fingerprints],
+            "fingerprints": [[one.rollout_id, digest(one)] for one in fingerprints],
         }
         store = partial(self.store.add_step, report, fingerprints)
         await self._add("step", f"{report.step}/{report.policy}", body, store=store)

@@ -37,7 +37,6 @@ from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
 
 
@@ -239,7 +238,6 @@ class RLJob:
             self._fingerprints[name] = await asyncio.to_thread(
                 add_rows, fingerprints.values(), mine, policy=name, version=version
             )
-        batch.metrics = StepMetrics(batch.metrics)
         self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
         # Only a step without a signal is described by its records, which are read again for that.
         silent = [] if self._no_signal.learnable(batch) else list(fingerprints)
@@ -298,7 +296,6 @@ class RLJob:
         if spent := self.context.spent():
             await self.context.store.update_run(self.run_id, spent)
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
-        report.metrics = StepMetrics(report.metrics)
         self.context.plugins.notify("agl_policy_updated", report=report)
 
     @property

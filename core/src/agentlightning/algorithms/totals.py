@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.types import StepReport
-from agentlightning.types.aliases import StepMetrics
 
 TOTALS = {
     "rollouts": "rollouts",
@@ -53,9 +52,9 @@ class Totals:
 
     def count(self, report: StepReport, *, multi_policy: bool) -> None:
         """Add a report. ``multi_policy``: the run has named policies, whose shared metrics are added once."""
-        metrics, gap = StepMetrics(report.metrics), report.metrics.get("logprob_gap_max")
+        metrics, gap = report.metrics, report.metrics.get("logprob_gap_max")
         if multi_policy:
-            metrics, self._step = StepMetrics(self._step), {}
+            metrics, self._step = self._step, {}
             mine = self.policies.setdefault(report.policy, dict.fromkeys(PER_POLICY, 0.0))
             for name in PER_POLICY:
                 mine[name] += report.metrics.get(name, 0.0)

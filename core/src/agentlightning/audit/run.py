@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.audit.locations import RunLocation, find_run, match_name
 from agentlightning.credit.advantage.baselines import Advantage
@@ -52,10 +54,10 @@ class OpenRun:
         if not isinstance(given, dict):
             raise CannotRecompute(
                 f"run {self.run_id}: its record holds no recipe, so its rows cannot be made again "
-                "(it was started by an older version, or by an algorithm without one)"
+                "(its algorithm has none)"
             )
         try:
-            recipe = Recipe.from_record(given)
+            recipe = msgspec.convert(given, Recipe)
             check_recipe(recipe, **self.plugins.credit_functions)
         except ValueError as error:
             raise CannotRecompute(

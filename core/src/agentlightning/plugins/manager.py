@@ -131,8 +131,8 @@ def _refuse_wrappers(manager: pluggy.PluginManager) -> None:
         for impl in getattr(manager.hook, name).get_hookimpls() if name.startswith("agl_") else ():
             if impl.wrapper or impl.hookwrapper:
                 raise PluginError(
-                    f"plugin {impl.plugin_name}: its hook {name} is a wrapper of pluggy. Each plugin is asked "
-                    "by itself, so that an error in one is its own: write the hook without `wrapper`"
+                    f"plugin {impl.plugin_name}: its hook {name} is a wrapper of pluggy. Each plugin is "
+                    "asked by itself, so that an error in one is its own: write the hook without `wrapper`"
                 )
 
 

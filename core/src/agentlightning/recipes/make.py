@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.types import Recipe, aliases
+from agentlightning.types import Recipe
 
 PER_CALL_RULES = ("per_call", "discounted", "per_agent")
 """Credit rules that give the calls of a rollout different numbers: recipes with them compare turns, as
@@ -26,12 +26,10 @@ def make(overrides: Mapping[str, Any], **defaults: Any) -> Recipe:
     becomes ``["group", "turn"]``, unless it is overridden or the recipe has a critic, which compares nothing.
     """
     where = f"recipe {defaults.get('name', 'recipe')!r}"
-    overrides = aliases.renamed(overrides, aliases.RECIPE, where)
-    defaults = aliases.renamed(defaults, aliases.RECIPE, where)
     for field in overrides:
         if field not in FIELDS:
-            near = difflib.get_close_matches(field, [*FIELDS, *aliases.RECIPE], n=1)
-            hint = f" Did you mean {aliases.RECIPE.get(near[0], near[0])!r}?" if near else ""
+            near = difflib.get_close_matches(field, FIELDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{where} has no field {field!r}.{hint} Valid: {', '.join(FIELDS)}")
     fields = {**defaults, **overrides}
     rule = fields.get("credit")

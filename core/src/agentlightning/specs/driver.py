@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Row, StepReport, aliases
+from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Row, StepReport
 from agentlightning.types.policy import PolicyFolder
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ class Inspector(Protocol):
         """sha256 of the parameters, as in ``StepReport.params_digest``."""
 
 
-@aliases.former_names(aliases.DRIVER_SPEC, "DriverSpec")
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
     """A driver by name: ``factory(policy, recipe, training)`` makes one."""
@@ -177,10 +176,3 @@ class DriverSpec:
     """
     finetune: Callable[[str, str, Path, str | None, Mapping[str, Any]], dict[str, Any]] | None = None
     """``finetune(policy, chats, output, held_out, settings)`` learns from chats and returns a summary."""
-
-    def __post_init__(self) -> None:
-        where = f"driver {self.name!r}"
-        supported = aliases.renamed(dict.fromkeys(self.supported_fields), aliases.RECIPE, where)
-        object.__setattr__(self, "supported_fields", frozenset(supported))
-        unsupported = aliases.renamed(self.unsupported_fields, aliases.RECIPE, where)
-        object.__setattr__(self, "unsupported_fields", unsupported)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentlightning.types import Recipe, Record, aliases
+from agentlightning.types import Recipe, Record
 
 
-@aliases.former_names({"paper": "about"}, "RecipeSpec")
 @dataclass(frozen=True, slots=True)
 class RecipeSpec:
     """A recipe by name: ``factory(**overrides) -> Recipe``."""

@@ -27,7 +27,6 @@ from agentlightning.store.base import Store
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
-from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
 FIXED = ("recipe", "failure", "seed", "batch_size", "order", "driver", "data", "trained", "agents")
 """Settings that cannot change at a resume: the rows and the order of steps depend on them."""
@@ -106,8 +105,6 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise :class:`RunError` if a setting that cannot change has changed since the run began."""
-    unrecorded = {"order": "dataset"}  # earlier versions knew no other
-    then, now = unrecorded | _present_names(then), unrecorded | dict(now)
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
         listed = "; ".join(
@@ -119,21 +116,8 @@ def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the settings that have changed since the run was last started: key, value then, value now. A
-    setting that an older version did not record is not compared.
-    """
-    then = _present_names(then)
-    known = [key for key in REPORTED if key in then]
-    return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
-
-
-def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's record, perhaps of an earlier version, under the present names of settings."""
-    found = renamed(record, TRAINING, "record", quiet=True)
-    if isinstance(recipe := found.get("recipe"), Mapping):
-        fields = renamed(recipe, RECIPE, "record", quiet=True)
-        found["recipe"] = {name: fields[name] for name in fields if name in Recipe.__struct_fields__}
-    return found
+    """Return the settings that have changed since the run was last started: key, value then, value now."""
+    return differences({key: then.get(key) for key in REPORTED}, {key: now.get(key) for key in REPORTED})
 
 
 def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:

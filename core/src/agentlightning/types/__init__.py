@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning._lazy import former_name
-from agentlightning.types import aliases
 from agentlightning.types.base import (
     Mode as Mode,
     Model as Model,
@@ -70,6 +69,4 @@ from agentlightning.types.work import (
 
 
 def __getattr__(name: str) -> Any:
-    if name not in aliases.TYPES:
-        return former_name(__name__, name)
-    return globals()[aliases.successor(name, aliases.TYPES[name], __name__)]
+    return former_name(__name__, name)

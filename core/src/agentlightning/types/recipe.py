@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types import aliases
 from agentlightning.types.base import JsonDump
 
 LossAggregation = Literal["rollout", "nested", "call", "token", "constant"]
@@ -50,14 +48,7 @@ class Correction(JsonDump, msgspec.Struct, kw_only=True, frozen=True, forbid_unk
         )
 
 
-class _FormerFields(type(msgspec.Struct)):  # type: ignore[misc]
-    """Lets a recipe be made with the former names of its fields."""
-
-    def __call__(cls, **fields: Any) -> Any:
-        return super().__call__(**aliases.renamed(fields, aliases.RECIPE, "recipe"))
-
-
-class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_FormerFields):
+class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """An RL algorithm as data. It owns no loop: a driver runs it."""
 
     name: str
@@ -132,16 +123,6 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True, metaclass=_For
     """
     merge: bool = True
     """Merge calls that extend each other into one row."""
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Recipe:
-        """Read the recipe of a run's record or checkpoint, also of an earlier version. Raise
-        ``msgspec.ValidationError`` for any other record.
-        """
-        return msgspec.convert(aliases.renamed(record, aliases.RECIPE, "recipe", quiet=True), cls)
-
-    def __getattr__(self, name: str) -> Any:
-        return aliases.former_attribute(self, name, aliases.RECIPE, "recipe")
 
     def uses(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults: a driver must implement these."""

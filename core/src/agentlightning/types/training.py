@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
-
-from agentlightning.types import aliases
 from agentlightning.types.arrays import Flags, Floats, Ints, make_arrays
 from agentlightning.types.base import Model
 from agentlightning.types.record import Grammar
@@ -94,9 +91,6 @@ class Ledger(Model):
         """Whether every call is accounted for."""
         return self.made == self.trained + sum(self.left_out.values())
 
-    def __getattr__(self, name: str) -> Any:
-        return aliases.former_attribute(self, name, aliases.LEDGER, "Ledger")
-
 
 class Batch(Model):
     """The rows of one step, with ledgers and metrics."""
@@ -130,8 +124,6 @@ class RolloutFingerprint(Model):
     """
     failure: str | None = None
     """Kind of failure; empty: none; ``None``: not logged."""
-    layout: int = 1
-    """How calls are hashed (:mod:`agentlightning.credit.fingerprints.call_digests`)."""
     calls: int = 0
     calls_digest: str = ""
     """Of every recorded call: ids, logprobs, version, tags, masks, fate."""
@@ -192,15 +184,13 @@ class AuditLink(Model):
     """
     body: dict[str, Any] = {}
     """The record as plain values; of files and of a step's fingerprints, the digests."""
-    fingerprints: list[RolloutFingerprint] = msgspec.field(
-        name=aliases.stored_name("fingerprints", aliases.LINK), default_factory=list
-    )
+    fingerprints: list[RolloutFingerprint] = []
     """Of an evaluation's rollouts. A step's fingerprints are stored apart."""
     previous: str = ""
     """Head of the previous link."""
     head: str = ""
     """sha256 over all of the above (:func:`agentlightning.credit.fingerprints.chain.compute_head`)."""
-    signature: str | None = msgspec.field(name=aliases.stored_name("signature", aliases.LINK), default=None)
+    signature: str | None = None
     """HMAC-SHA256 of the head, if the run has a key (``AGL_SIGNING_KEY``)."""
 
 

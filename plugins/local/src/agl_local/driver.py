@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 
@@ -383,7 +384,7 @@ class LocalDriver:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         saved = checkpoint.driver.get("recipe")
-        if saved is None or Recipe.from_record(saved) != self.recipe:
+        if saved is None or msgspec.convert(saved, Recipe) != self.recipe:
             raise Refused(f"{checkpoint.folder} was trained with another recipe: {saved}")
         self._same_machine(checkpoint)
         if differs := self._what_is_trained().differs(checkpoint.driver.get("trainable", {})):

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
 from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import DTYPES
@@ -153,7 +152,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
-    values = renamed(given or {}, DRIVER_OPTIONS, "backend.options")
+    values = dict(given or {})
     names = [field.name for field in msgspec.structs.fields(Options)]
     for name in values:
         if name not in names:

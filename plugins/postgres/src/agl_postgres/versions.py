@@ -1,28 +1,19 @@
-"""The schema version of a database: made, migrated, or refused, under a lock of one process at a time.
+"""The schema version of a database: made, or refused, under a lock of one process at a time.
 
 Tables are in the first schema of the connection's ``search_path``, which the URL may choose
-(``?options=-csearch_path%3Dname``). Invariant: all migrations of a database run in one transaction.
+(``?options=-csearch_path%3Dname``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
 
 from psycopg import errors
 from sqlalchemy.dialects import postgresql
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, metadata, refuse_newer
+from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, metadata, refuse_other
 from agl_postgres.connection import Connection
-
-Migration = Callable[[Connection], None]
-FIRST_VERSION = 7
-"""The schema version that the first database of ours had."""
-MIGRATIONS: list[Migration] = []
-"""``MIGRATIONS[i]`` takes a database from version ``FIRST_VERSION + i`` to the next one, in the SQL of its
-time: it names tables by text, never by today's schema.
-"""
 
 
 def lock_key(purpose: str, schema: str) -> int:
@@ -64,39 +55,26 @@ def version_of(connection: Connection) -> int | None:
     return int(row[0])
 
 
-def prepare(
-    connection: Connection, migrations: Sequence[Migration] = MIGRATIONS, first: int = FIRST_VERSION
-) -> None:
-    """Bring a database to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
-    target = first + len(migrations)
-    if version_of(connection) == target:
-        return
-    with connection.transaction():
-        key = lock_key("schema", schema_of(connection))
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
-        version = version_of(connection)
-        if version is None:
-            _create(connection)
-            return
-        refuse_newer(version, target)
-        if version < first:
-            raise StoreError(f"the store has schema version {version}, which no release in PostgreSQL had")
-        for step in range(version, target):
-            migrations[step - first](connection)
-            connection.execute("UPDATE meta SET value = %s WHERE key = 'schema_version'", (str(step + 1),))
+def prepare(connection: Connection) -> None:
+    """Make the tables where there are none. Raise :class:`StoreError` for those of another version."""
+    version = version_of(connection)
+    if version is None:
+        with connection.transaction():
+            key = lock_key("schema", schema_of(connection))
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
+            version = version_of(connection)  # another process may have made them meanwhile
+            if version is None:
+                _create(connection)
+                return
+    refuse_other(version)
 
 
 def require_current(connection: Connection) -> None:
-    """Raise :class:`StoreError` unless a reader can read this database as it is."""
+    """Raise :class:`StoreError` unless a reader can read this database."""
     version = version_of(connection)
     if version is None:
         raise StoreError("the database holds no store yet")
-    refuse_newer(version)
-    if version < SCHEMA_VERSION:
-        raise StoreError(
-            f"the store has schema version {version}, this agentlightning reads {SCHEMA_VERSION}: the next "
-            "process that opens it to write, such as `agl store`, brings it there"
-        )
+    refuse_other(version)
 
 
 def _create(connection: Connection) -> None:

@@ -23,7 +23,7 @@ from agentlightning.credit.fingerprints.chain import (
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack
-from agentlightning.types import AuditLink, Rollout, StepReport, UsageError, aliases
+from agentlightning.types import AuditLink, Rollout, StepReport
 
 SECRET = "a key of some length"
 
@@ -79,24 +79,6 @@ async def test_a_signed_run_verifies_with_its_key_only(
     assert result.equal and "the signature was not checked" in result.notes[0]
 
 
-async def test_a_run_is_signed_and_read_under_former_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aliases._SAID.discard(("environment", "AGL_SEAL_KEY"))
-    monkeypatch.setenv("AGL_SEAL_KEY", SECRET)
-    with pytest.warns(FutureWarning, match="'AGL_SEAL_KEY' is now called 'AGL_SIGNING_KEY'"):
-        folder = await make_run(tmp_path)
-    assert (await verified(folder)).equal  # and says nothing a second time
-    last = (await links_of(folder))[-1]
-    assert last.signature == sign(last.head, SECRET)
-    stored = msgspec.to_builtins(last)
-    assert stored["mac"] == last.signature and "signature" not in stored
-    assert "seals" in (await links_of(folder))[1].body
-    monkeypatch.setenv(KEY_VARIABLE, "another")
-    with pytest.raises(UsageError, match="'AGL_SEAL_KEY' is the former name of 'AGL_SIGNING_KEY'"):
-        await verified(folder)
-
-
 async def test_the_head_that_was_printed(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
     chain = await links_of(folder)
@@ -136,7 +118,7 @@ async def test_a_link_that_is_replaced_by_one_that_is_whole(tmp_path: Path) -> N
 async def test_a_run_without_a_chain_says_so(tmp_path: Path) -> None:
     result = await verified(await make_run(tmp_path, chained=False))
     assert result.equal and result.links == 0 and result.head == ""
-    assert result.notes[0].startswith("this run has no chain (it was trained by an older version)")
+    assert result.notes[0].startswith("this run has no chain: steps are compared")
 
 
 async def test_an_evaluation_of_a_run_without_a_chain_is_made_again(tmp_path: Path) -> None:
@@ -216,7 +198,7 @@ async def test_a_run_that_began_without_a_chain_goes_on_with_one(tmp_path: Path)
     await store.close()
     result = await verified(folder)
     assert result.equal and result.steps == 2
-    assert "steps before 1 were trained by an older version" in result.notes[0]
+    assert "the chain begins at step 1" in result.notes[0]
 
 
 async def test_checkpoints_are_hashed_and_one_without_a_link_gets_it_when_the_run_goes_on(

@@ -18,16 +18,16 @@ from agentlightning.store.calls import whole_calls
 from agentlightning.types import Call
 
 
-def digests(calls: list[Call], layout: int) -> list[tuple[str, dict[str, str]]]:
-    made = CallDigests(layout)
+def digests(calls: list[Call]) -> list[tuple[str, dict[str, str]]]:
+    made = CallDigests()
     return [(digest_of(made.read(call)), made.parts(call)) for call in calls]
 
 
 @PATIENT
-@given(st.randoms(use_true_random=False), st.sampled_from([1, 2]))
-def test_calls_that_were_read_have_the_digests_of_the_recorded_ones(random: Random, layout: int) -> None:
+@given(st.randoms(use_true_random=False))
+def test_calls_that_were_read_have_the_digests_of_the_recorded_ones(random: Random) -> None:
     calls = conversation(random)
-    assert digests(whole_calls(through_a_file(calls)), layout) == digests(calls, layout)
+    assert digests(whole_calls(through_a_file(calls))) == digests(calls)
 
 
 CHANGES: dict[str, Callable[[Call], Call]] = {
@@ -41,11 +41,10 @@ CHANGES: dict[str, Callable[[Call], Call]] = {
 
 
 @pytest.mark.parametrize("part", CHANGES)
-@pytest.mark.parametrize("layout", [1, 2])
-def test_a_change_is_seen_in_its_part_alone(part: str, layout: int) -> None:
+def test_a_change_is_seen_in_its_part_alone(part: str) -> None:
     calls = talk(3, tools=[{"name": "look", "description": "looks around " * 9}])
     changed = [*calls[:2], CHANGES[part](calls[2])]
-    before, after = digests(calls, layout), digests(changed, layout)
+    before, after = digests(calls), digests(changed)
     assert after[:2] == before[:2]
     assert [name for name in before[2][1] if before[2][1][name] != after[2][1][name]] == [part]
     assert (before[2][0] != after[2][0]) == (part != "request")
@@ -57,4 +56,4 @@ def test_moving_an_id_from_prompt_to_response_changes_the_digest() -> None:
     moved = msgspec.structs.replace(
         call, prompt_ids=call.prompt_ids[:-1], response_ids=[call.prompt_ids[-1], *call.response_ids]
     )
-    assert digests([call], 2)[0][1]["token ids"] != digests([moved], 2)[0][1]["token ids"]
+    assert digests([call])[0][1]["token ids"] != digests([moved])[0][1]["token ids"]

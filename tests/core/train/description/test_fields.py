@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, Unpack, get_type_hints
@@ -22,23 +21,15 @@ from agentlightning.train.description.fields import (
 )
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.description.run_file import load_config
-from agentlightning.types import aliases
-from agentlightning.types.aliases import RUN_FILE, TRAINER
 from agentlightning.types.base import ConfigError
 
 MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
-
-
-@pytest.fixture(autouse=True)
-def said_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "_SAID", set())
 
 
 def test_no_name_stands_twice() -> None:
     names = [*SECTIONS, *(name for section in SECTIONS.values() for name in section.model_fields)]
     names += [name for name in RunConfig.model_fields if name not in SECTIONS]
     assert [name for name, n in Counter(names).items() if n > 1] == []
-    assert not {*TRAINER} & {*SECTION_OF, *SECTIONS}
 
 
 def test_the_trainer_takes_every_field_by_its_name() -> None:
@@ -100,42 +91,10 @@ def test_bad_values_name_the_field(given: dict[str, Any], error: type[Exception]
         agl.Trainer(**given)
 
 
-@pytest.mark.parametrize(("old", "new"), TRAINER.items())
-def test_an_old_keyword_works_and_names_its_successor_once(old: str, new: str) -> None:
-    value = "there" if old == "folder" else 3
-    with pytest.warns(FutureWarning, match=f"Trainer: {old!r} is now called {new!r}"):
-        made = agl.Trainer(**{old: value})
-    assert getattr(made, new) == value
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        agl.Trainer(**{old: value})
-
-
-@pytest.mark.parametrize(("old", "new"), RUN_FILE.items())
-@pytest.mark.parametrize("overridden", [False, True])
-def test_an_old_key_loads_and_names_its_successor(
-    old: str, new: str, overridden: bool, tmp_path: Path
-) -> None:
-    values = {
-        "policies": {"w": {"path": "p"}},
-        "over_length": "drop",
-        "reasoning": "split",
-    }
-    section, key = old.split(".")
-    value: Any = values.get(key, 3)
-    data: dict[str, dict[str, Any]] = {"agent": {"target": "a"}, "training": {}, "backend": {"policy": "p"}}
-    if key == "policies":
-        del data["backend"]["policy"]
-    if not overridden:
-        data[section][key] = value
-    file = tmp_path / "run.yaml"
-    file.write_text(str(data))
-    with pytest.warns(FutureWarning, match=f"{old!r} is now called {new!r}"):
-        config = load_config(file, {old: value} if overridden else None)
-    into, now = new.split(".")
-    found = getattr(getattr(config, into), now)
-    assert found == (["autogen"] if key == "type" else found if key == "policies" else value)
-    assert key != "policies" or config.served.names == ("w",)
+@pytest.mark.parametrize("name", ["n_runners", "n_workers"])
+def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
+    made = agl.Trainer(**{name: 3})
+    assert made.concurrency == getattr(made, name) == 3
 
 
 def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:

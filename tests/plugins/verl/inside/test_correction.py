@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("verl", reason="verl has an environment of its own: make test-verl-inside")
@@ -103,7 +104,7 @@ def test_the_gradient_is_that_of_verls_loss_with_its_weights(rule: Correction) -
     ids=str,
 )
 def test_the_loss_inside_verl_is_the_formula(recipe: agl.Recipe, rule: Correction) -> None:
-    recipe = agl.Recipe.from_record({**recipe.model_dump(), "correction": rule.model_dump()})
+    recipe = msgspec.convert({**recipe.model_dump(), "correction": rule.model_dump()}, agl.Recipe)
     model, data, logp = batch()
     total, _ = RecipeLoss(recipe.model_dump(), corrected=True)(model_output=model, data=data)
     (ours,) = torch.autograd.grad(total, logp)

@@ -44,7 +44,6 @@ from agentlightning.specs import ScoringDriver
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, Row
-from agentlightning.types.aliases import StepMetrics
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
 
@@ -272,7 +271,7 @@ class StoredJob(RLJob):
             **row_metrics(rows, self.recipe),
             **more,
         }
-        batch = Batch(rows=rows, ledgers=[], metrics=StepMetrics(metrics))
+        batch = Batch(rows=rows, ledgers=[], metrics=metrics)
         self.totals.collected(metrics)
         self._fingerprints[self.policy] = []
         self.context.plugins.notify("agl_rows_built", step=step, batch=batch)

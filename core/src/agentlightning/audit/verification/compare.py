@@ -88,7 +88,7 @@ def _or_none(value: Any) -> Any:
 def _call_differences(
     then: RolloutFingerprint, now: RolloutFingerprint, differ: Callable[..., Difference]
 ) -> Iterator[Difference]:
-    """Yield the changed calls, each by itself; fingerprints of older versions do not tell calls apart."""
+    """Yield the changed calls, each by itself, as far as the fingerprint tells calls apart."""
     ledgers = f"what decides whether it is trained: {_ledger(then)} then, {_ledger(now)} now"
     digests = {"then": then.calls_digest, "now": now.calls_digest}
     if not then.parts:

@@ -1,7 +1,7 @@
 """Recompute one step from the store and compare it with its records from training.
 
 The step's link in the chain holds its report and the digests of its fingerprints. For a run without a chain
-(an older version trained it), the report and the fingerprints in the store are trusted.
+(its links are gone), the report and the fingerprints in the store are trusted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from agentlightning.audit.verification.differences import (
     read_records,
     value_differences,
 )
-from agentlightning.credit.fingerprints.call_digests import LAYOUT
 from agentlightning.credit.fingerprints.chain import digest, plain
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
-from agentlightning.types.aliases import LINK, StepMetrics, stored_name
 from agentlightning.types.rewards import effective_reward
 
 UNKNOWN = "differs"
@@ -97,7 +95,6 @@ class StepCheck:
         batch = run.credit(records, report.versions if run.trained else self.version)
         if run.trained:
             batch = policy_batch(batch, report.policy)
-        then = next(iter((self.logged or self.stored).values()), None)
         made = fingerprint_rollouts(
             batch,
             records,
@@ -105,7 +102,6 @@ class StepCheck:
             step=report.step,
             policy=report.policy,
             version=self.version,
-            layout=LAYOUT if then is None else then.layout,
         )
         return batch, {one.rollout_id: one for one in made}
 
@@ -177,7 +173,7 @@ class StepCheck:
     def _metrics(self, batch: Batch) -> Iterator[Difference]:
         """Compare the metrics of credit with the report, if nothing else of the step differs."""
         cause = "the code that makes it has changed, or the chain was made anew" if self.digests else "edited"
-        logged = StepMetrics(self.report.metrics)
+        logged = self.report.metrics
         then = {name: logged.get(name) for name in batch.metrics if name in logged}
         now = {name: batch.metrics[name] for name in then}
         source, at = "its rollouts in the store give", self.report.step
@@ -207,7 +203,7 @@ def from_store(run: OpenRun, report: StepReport, stored: Sequence[RolloutFingerp
     known = {one.rollout_id: one for one in stored}
     step = StepCheck(run, report, known, [*known], logged={**known})
     if not stored:
-        what = "logged without fingerprints (by an older version, or they were deleted): nothing to compare"
+        what = "logged without fingerprints, or they were deleted: nothing to compare"
         step.found.append(step.differ("no-fingerprints", what, now=0))
         return step
     trained = report.metrics.get("rollouts")
@@ -233,7 +229,7 @@ def from_link(
     """Return the check of a step with a link, and the differences of the store from the link. ``others``:
     :func:`report_digest` of every step's report → the step.
     """
-    then = {str(rollout): str(value) for rollout, value in link.body[stored_name("fingerprints", LINK)]}
+    then = {str(rollout): str(value) for rollout, value in link.body["fingerprints"]}
     logged = msgspec.convert(link.body["report"], StepReport)
     step = StepCheck(run, logged, {one.rollout_id: one for one in stored}, [*then], digests=then)
     step.found += _reported(step, link, report, others)

@@ -9,6 +9,7 @@ without a chain, the fingerprints and digests in its store.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentlightning.audit.run import CannotRecompute, OpenRun
@@ -26,7 +27,6 @@ from agentlightning.audit.verification.steps import StepCheck, from_link, from_s
 from agentlightning.credit.fingerprints.chain import KEY_VARIABLE
 from agentlightning.store.pages import pages
 from agentlightning.types import RolloutFingerprint, RolloutStatus, StepReport
-from agentlightning.types.aliases import setting
 from agentlightning.types.base import Model
 
 
@@ -85,7 +85,7 @@ async def verify(
 
     Raise :class:`CannotRecompute` if there is nothing to compare with.
     """
-    key = key or setting(KEY_VARIABLE)
+    key = key or os.environ.get(KEY_VARIABLE)
     chain = await read_chain(run, key, head)
     result = Verification(
         run=run.run_id, links=len(chain.links), head=chain.head, notes=_notes(run, chain, key)
@@ -264,15 +264,12 @@ def _notes(run: OpenRun, chain: Chain, key: str | None) -> list[str]:
     """Say which parts were not compared, and why."""
     if not chain.links:
         return [
-            "this run has no chain (it was trained by an older version): steps are compared with their "
-            "fingerprints; whether a step, an evaluation, a summary or a checkpoint was replaced whole is "
-            "unknown"
+            "this run has no chain: steps are compared with their fingerprints; whether a step, an "
+            "evaluation, a summary or a checkpoint was replaced whole is unknown"
         ]
     notes: list[str] = []
     if chain.first_step:
-        notes.append(
-            f"steps before {chain.first_step} were trained by an older version: the chain begins there"
-        )
+        notes.append(f"the chain begins at step {chain.first_step}: earlier steps have no link")
     if run.folder is None:
         notes.append(
             "files, checkpoints and the exported policy not compared: this store lies in no run's folder"

@@ -1,8 +1,7 @@
 """Digests of a call: of the fields that credit reads, and of each part of the call.
 
-Layout 2 hashes the beginning of a prompt, and each message and value of a request, once for all calls that
-share it, so that the cost of a rollout's fingerprint grows with its tokens. Layout 1 hashes every prompt and
-request from the start; ``agl verify`` uses it for runs that were trained before layout 2.
+The beginning of a prompt, and each message and value of a request, is hashed once for all calls that share
+it, so that the cost of a rollout's fingerprint grows with its tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from agentlightning.credit.fingerprints.digest import digest_of, int_bytes, real
 from agentlightning.types import Call
 from agentlightning.types.tokens import as_ids, shared_buffer
 
-LAYOUT = 2
-"""Layout of new fingerprints."""
 CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "token ids": ("prompt_ids", "response_ids"),
@@ -38,17 +35,12 @@ CALL_PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 OTHER_PART = "identity or fate"
 _NAMED = frozenset(name for names in CALL_PARTS.values() for name in names)
 _FIELDS = {**CALL_PARTS, OTHER_PART: tuple(name for name in Call.__struct_fields__ if name not in _NAMED)}
-_LATER = ("grammar", "logprobs_mode", "policy_versions")
-"""Fields that are hashed only where they have a value: calls without them keep the digests of releases that
-did not know them."""
-_ARRAYS = frozenset({"token ids", "logprobs"})
 
 
 class CallDigests:
     """Digests of the calls of one record."""
 
-    def __init__(self, layout: int = LAYOUT) -> None:
-        self._layout = layout
+    def __init__(self) -> None:
         self._known: dict[int, str] = {}
         """Messages and values of requests, by identity: calls that were read from a store share them."""
 
@@ -67,18 +59,17 @@ class CallDigests:
             call.span_id, call.trace_id, call.sampling, call.allowed, call.tags,
             call.prompt_tokens, call.completion_tokens,
             call.api, call.response_id, call.edited.get("over_length"),
-            *_later_fields(call, _LATER),
+            call.grammar, call.logprobs_mode, call.policy_versions,
         ]  # fmt: skip
-        yield text_bytes(json.dumps(rest, sort_keys=True))
+        yield text_bytes(json.dumps(plain(rest), sort_keys=True))
 
     def _part(self, call: Call, part: str) -> Iterable[bytes]:
-        if part == "token ids" and self._layout > 1:
+        if part == "token ids":
             return self._ids(call)
-        values = [getattr(call, name) for name in _FIELDS[part] if name not in _LATER]
-        values += _later_fields(call, _FIELDS[part])
-        if part in _ARRAYS:
+        values = [getattr(call, name) for name in _FIELDS[part]]
+        if part == "logprobs":
             return map(_array, values)
-        if part == "request" and self._layout > 1 and call.request is not None:
+        if part == "request" and call.request is not None:
             values[0] = {name: self._in_request(name, value) for name, value in call.request.items()}
         return [canonical(values)]
 
@@ -96,19 +87,13 @@ class CallDigests:
         return self._known[id(value)]
 
     def _ids(self, call: Call) -> Iterable[bytes]:
-        """The ids of prompt and response; in layout 2 digests of the prompt, and of prompt + response."""
-        if self._layout == 1 or call.prompt_ids is None or call.response_ids is None:
+        """The ids of prompt and response; digests of the prompt, and of prompt + response."""
+        if call.prompt_ids is None or call.response_ids is None:
             for ids in (call.prompt_ids, call.response_ids):
                 yield b"-" if ids is None else int_bytes(ids)
         else:
             data, own, whole = shared_buffer(as_ids(call.prompt_ids), call.response_ids)
             yield struct.pack("<qq", own, whole) + data.digest(own) + data.digest(whole)
-
-
-def _later_fields(call: Call, names: Sequence[str]) -> list[Any]:
-    """The values of ``_LATER`` fields among ``names``, as far as there are any."""
-    found = (getattr(call, name) for name in _LATER if name in names)
-    return [plain(value) for value in found if value is not None]
 
 
 def _array(values: Sequence[float] | None) -> bytes:

@@ -56,9 +56,7 @@ def _parts(row: Row) -> Iterable[bytes]:
 
 
 def constraint_bytes(row: Row) -> Iterable[bytes]:
-    """Encode the grammars of ``row``, and where it was sampled otherwise than the policy; a row without any
-    has the digest that it had before there were such rows.
-    """
+    """Encode the grammars of ``row``, and where it was sampled otherwise than the policy."""
     for start, grammar in sorted(row.grammars.items()):
         yield struct.pack("<q", start)
         yield from map(text_bytes, (grammar.library, grammar.version, grammar.text))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.fingerprints.call_digests import LAYOUT, CallDigests
+from agentlightning.credit.fingerprints.call_digests import CallDigests
 from agentlightning.credit.fingerprints.chain import plain
 from agentlightning.credit.fingerprints.digest import (
     canonical_order,
@@ -28,7 +28,6 @@ from agentlightning.credit.fingerprints.digest import (
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.semconv import CHOICE, RESPONSE_ID, SUPPLIED, TAG_PREFIX, TOKENS_DIGEST
 from agentlightning.types import Batch, Recipe, Record, Reward, RolloutFingerprint, Row, Span
-from agentlightning.types.aliases import LEFT_OUT, RECIPE, stored_name
 from agentlightning.types.failure import FailureAction, FailureTable
 
 
@@ -40,13 +39,10 @@ def fingerprint_rollouts(
     step: int,
     policy: str,
     version: int | None,
-    layout: int = LAYOUT,
 ) -> list[RolloutFingerprint]:
-    """Return one fingerprint for each record of the step, with rows or without, in the order of the records.
-    ``layout``: of the digests of calls (:mod:`.call_digests`).
-    """
+    """Return one fingerprint for each record of the step, with rows or without, in the records' order."""
     made = [
-        fingerprint_record(record, run_id=run_id, step=step, policy=policy, version=version, layout=layout)
+        fingerprint_record(record, run_id=run_id, step=step, policy=policy, version=version)
         for record in records
     ]
     return add_rows(made, batch, policy=policy, version=version)
@@ -65,7 +61,7 @@ def add_rows(
     out: list[RolloutFingerprint] = []
     for one in fingerprints:
         mine, ledger = rows.get(one.rollout_id, []), ledgers[one.rollout_id]
-        left_out = {stored_name(reason, LEFT_OUT): n for reason, n in ledger.left_out.items()}
+        left_out = ledger.left_out
         whole = msgspec.structs.replace(
             one,
             policy=policy,
@@ -81,10 +77,10 @@ def add_rows(
 
 
 def fingerprint_record(
-    record: Record, *, run_id: str, step: int, policy: str, version: int | None, layout: int = LAYOUT
+    record: Record, *, run_id: str, step: int, policy: str, version: int | None
 ) -> RolloutFingerprint:
     """Return the fingerprint of a rollout without its rows: that of an evaluation's rollout is complete."""
-    digests = CallDigests(layout)
+    digests = CallDigests()
     parts = {call.call_id: digests.parts(call) for call in record.calls}
     inputs = {**_inputs(record), "content": [[name, held] for name, held in parts.items()]}
     return RolloutFingerprint(
@@ -100,7 +96,6 @@ def fingerprint_record(
         calls=len(record.calls),
         calls_digest=digest_of(part for call in record.calls for part in digests.read(call)),
         parts={call: {part: one[:12] for part, one in held.items()} for call, held in parts.items()},
-        layout=layout,
         rewards_digest=digest_of(part for reward in record.rewards for part in _reward(reward)),
         inputs={name: digest_of([_json(value)]) for name, value in inputs.items()},
     )
@@ -108,7 +103,7 @@ def fingerprint_record(
 
 def header(fingerprint: RolloutFingerprint) -> dict[str, Any]:
     """Return the arguments with which a fingerprint is made again."""
-    return {name: getattr(fingerprint, name) for name in ("run_id", "step", "policy", "version", "layout")}
+    return {name: getattr(fingerprint, name) for name in ("run_id", "step", "policy", "version")}
 
 
 def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
@@ -118,7 +113,7 @@ def terms_digest(recipe: Recipe, failure: FailureTable) -> str:
     table = {
         kind: [action.retry, action.reward] for kind, action in failure.items() if action != FailureAction()
     }
-    fields = {stored_name(name, RECIPE): value for name, value in recipe.uses().items()}
+    fields = recipe.uses()
     return digest_of([_json([recipe.name, fields, table])])
 
 

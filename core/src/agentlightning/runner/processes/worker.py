@@ -30,9 +30,8 @@ from agentlightning.runner.processes import messages
 from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.process_tree import adopt_orphans, enter
 from agentlightning.types import Span
-from agentlightning.types.aliases import ENVIRONMENT
 
-SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SIGNING_KEY", *ENVIRONMENT)
+SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SIGNING_KEY")
 """Environment variables that are hidden from the agent and from programs of ``agl run``."""
 
 

@@ -1,4 +1,4 @@
-"""The tables, in SQLAlchemy Core. Each database has migrations that bring an older one to this version.
+"""The tables, in SQLAlchemy Core.
 
 A column is searched, joined or counted; the rest of a record is one packed blob
 (:mod:`agentlightning.store.codec`). Text ids are the public ones; ``seq`` is the order of arrival. Text is
@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 from agentlightning.store.base import StoreError
 
 SCHEMA_VERSION = 7
-"""The version of these tables. A change of them raises it, and adds a migration for each database."""
+"""The version of these tables. A change of them raises it: a store of another version is refused."""
 
 QUEUED = "status IN ('queuing', 'requeuing')"
 """The queue. Index and queries spell the condition the same way, so that SQLite uses the index."""
@@ -225,12 +225,12 @@ requests = _numbered(
 )
 
 
-def refuse_newer(version: int, known: int = SCHEMA_VERSION) -> None:
-    """Raise :class:`StoreError` for a store that a newer agentlightning made."""
-    if version > known:
+def refuse_other(version: int) -> None:
+    """Raise :class:`StoreError` for a store whose tables are not these."""
+    if version != SCHEMA_VERSION:
         raise StoreError(
-            f"the store has schema version {version}, this agentlightning knows versions up to {known}: "
-            "upgrade agentlightning, or open another store"
+            f"the store has schema version {version}, and this agentlightning reads and writes version "
+            f"{SCHEMA_VERSION} only: open it with the agentlightning that made it, or name another store"
         )
 
 

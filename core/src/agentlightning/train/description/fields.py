@@ -1,4 +1,4 @@
-"""Fields of a run by name: keywords of ``Trainer``, former names, and error messages.
+"""Fields of a run by name: keywords of ``Trainer``, and error messages.
 
 Invariant: :func:`build` makes every :class:`RunConfig`, so that the error of a bad value names its place,
 what is wrong and what is allowed.
@@ -19,7 +19,6 @@ from agentlightning.run_program.commands.settings import ContainerSection, Progr
 from agentlightning.train.description.run_config import PolicySection, RunConfig
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.services.metrics_port import MetricsSection
-from agentlightning.types.aliases import RUN_FILE, TRAINER, successor
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE, DataSection, EarlyStopping, Quorum, Section
 
@@ -79,6 +78,8 @@ class RunFields(TypedDict, total=False):
     note: str | None
 
 
+WORKERS = ("n_runners", "n_workers")
+"""What Agent Lightning 0.x calls ``concurrency``."""
 FILE_ONLY = ("target", "command", "reward", "program", "train", "val", "pythonpath")
 """Fields that are no keywords of ``Trainer``: the agent and the tasks are arguments of ``fit``."""
 
@@ -126,7 +127,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
     """
     data: dict[str, Any] = {} if base is None else dict(base)
     for keyword, value in given.items():
-        name = successor(keyword, TRAINER[keyword], "Trainer") if keyword in TRAINER else keyword
+        name = "concurrency" if keyword in WORKERS else keyword
         if name in SECTIONS:
             data[name] = {**dict(data.get(name, {})), **_given(SECTIONS[name], value or {})}
         elif name not in SECTION_OF:
@@ -141,13 +142,13 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
 
 
 def is_field(name: str) -> bool:
-    """Whether ``name`` is a field or a former name of one."""
-    return name in SECTION_OF or name in TRAINER
+    """Whether ``name`` is a field, or a name of one in Agent Lightning 0.x."""
+    return name in SECTION_OF or name in WORKERS
 
 
 def field_of(config: RunConfig, name: str) -> Any:
     """Return the value of a field, or a section. Raise ``AttributeError`` for an unknown name."""
-    name = TRAINER.get(name, name)
+    name = "concurrency" if name in WORKERS else name
     if name in SECTIONS:
         return getattr(config, name)
     if name not in SECTION_OF:
@@ -159,30 +160,6 @@ def field_of(config: RunConfig, name: str) -> Any:
 def fields_of(config: RunConfig) -> dict[str, Any]:
     """Return field → value for all fields that ``Trainer`` takes."""
     return {name: field_of(config, name) for name in SECTION_OF if name not in FILE_ONLY}
-
-
-def rename_keys(data: dict[str, Any], place: str) -> None:
-    """Move values of former keys to the present keys."""
-    for old, new in RUN_FILE.items():
-        section, _, key = old.partition(".")
-        inner = data.get(section)
-        if not isinstance(inner, dict) or key not in inner:
-            continue
-        into, _, now = new.partition(".")
-        target = data.setdefault(into, {})
-        if isinstance(target, dict) and now in target:
-            raise ConfigError(f"{place}: {old} is the former name of {new}; give one of the two")
-        if isinstance(target, dict):
-            target[now] = inner.pop(key)
-            successor(old, new, place)
-
-
-def new_key(dotted: str, place: str) -> str:
-    """Return the present name of key ``dotted``."""
-    for old, new in RUN_FILE.items():
-        if dotted == old or dotted.startswith(old + "."):
-            return successor(old, new, place) + dotted[len(old) :]
-    return dotted
 
 
 def _given(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from agentlightning.train.description.early_keys import expand
-from agentlightning.train.description.fields import build, new_key, rename_keys
+from agentlightning.train.description.fields import build
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE
@@ -42,11 +42,9 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
     path = Path(file)
     data = _read(path)
     expand(data, str(path))
-    rename_keys(data, str(path))
     for key, value in (overrides or {}).items():
-        _assign(data, new_key(key, str(path)), value, path)
+        _assign(data, key, value, path)
     expand(data, str(path))
-    rename_keys(data, str(path))
     config = build(data, str(path), context=FILE)
     _check_required(config, data, path)
     config._folder = path.resolve().parent

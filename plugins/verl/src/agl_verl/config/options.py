@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import Recipe, UsageError
-from agentlightning.types.aliases import DRIVER_OPTIONS, renamed
 from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.attention import Attention
 from agl_verl.config.engines import MEMORY, Engine, InFlight
@@ -110,7 +109,7 @@ def data_parallel(o: Options) -> int:
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options; OptionError for what cannot be used."""
-    given = renamed(given or {}, DRIVER_OPTIONS, "backend.options")
+    given = dict(given or {})
     fields = {field.name for field in msgspec.structs.fields(Options)}
     for name in given:
         if name not in fields:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sqlite3
 import stat
@@ -19,8 +18,6 @@ import pytest
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.http.server import start
-from agentlightning.store.sql import schema
-from agentlightning.store.sqlite.file import versions
 from agentlightning.store.sqlite.file.lock import FileLock, Locked, LockHolder, holder_of
 from agentlightning.types import AttemptStatus
 
@@ -194,24 +191,6 @@ async def test_only_the_user_may_open_the_files(tmp_path: Path) -> None:
     for name in ("s.sqlite", "s.sqlite.lock"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     await store.close()
-
-
-async def test_an_older_file_is_migrated_before_it_is_read(tmp_path: Path) -> None:
-    old = sqlite3.connect(tmp_path / "s.sqlite")
-    old.executescript((Path(__file__).with_name("version1.sql")).read_text())
-    old.close()
-    shutil.copy(tmp_path / "s.sqlite", tmp_path / "newer.sqlite")
-    store = open_store(tmp_path / "s.sqlite", read_only=True)
-    assert isinstance(store, SQLiteStore)
-    assert versions.version_of(store.db.connection) == schema.SCHEMA_VERSION and await store.query_rollouts()
-    assert holder_of(tmp_path / "s.sqlite") is None
-    await store.close()
-    newer = sqlite3.connect(tmp_path / "newer.sqlite")
-    newer.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
-    newer.commit()
-    newer.close()
-    with pytest.raises(StoreError, match="schema version 99"):
-        open_store(tmp_path / "newer.sqlite", read_only=True)
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The SQLite file: its lock, schema, migrations, statements, and its one connection."""
+"""The SQLite file: its lock, schema, statements, and its one connection."""

@@ -107,12 +107,8 @@ class SQLiteDatabase(database.Database):
             version = versions.version_of(connection)
             if version is None:
                 raise StoreError("the file holds no store yet")
-            schema.refuse_newer(version)
-            if version == schema.SCHEMA_VERSION:
-                return connection
-        connection.close()
-        SQLiteDatabase(self.path).close()  # the next writer would migrate it too
-        return self._open_to_read()
+            schema.refuse_other(version)
+        return connection
 
     def require_writable(self) -> None:
         """Raise :class:`StoreError` if the file is open read-only."""

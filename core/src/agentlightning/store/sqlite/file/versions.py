@@ -1,16 +1,14 @@
-"""The schema version of a file: made, migrated, or refused."""
+"""The schema version of a file: made, or refused."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from functools import cache
 
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, refuse_newer
-from agentlightning.store.sqlite.file.migrations import MIGRATIONS, Migration
+from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, refuse_other
 
 
 def version_of(connection: sqlite3.Connection) -> int | None:
@@ -40,19 +38,15 @@ def _statements() -> tuple[str, ...]:
     return tuple(creation(sqlite_dialect()))
 
 
-def prepare(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring a file to this version, or refuse it: create, migrate, or raise :class:`StoreError`."""
-    target = len(migrations) + 1
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables of an empty file. Raise :class:`StoreError` for a file of another schema version."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = version_of(connection)
         if version is None:
             create(connection)
         else:
-            refuse_newer(version, target)
-            for step in range(version, target):
-                migrations[step - 1](connection)
-                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(step + 1),))
+            refuse_other(version)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
