@@ -71,13 +71,14 @@ lint: .venv/lint ## ruff, mypy --strict, import contracts
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
+	@$(PY) scripts/size.py --check >/dev/null
 
 fix: .venv/lint ## what ruff can mend by itself
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-lines: .venv/lint ## lines of code, files and classes by room, before the rebuild and now; the last line is JSON
-	@$(PY) scripts/lines.py
+size: .venv/lint ## lines and files of core, and what a training imports of it; the last line is JSON
+	@$(PY) scripts/size.py
 
 schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
 	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json

@@ -11,8 +11,7 @@ forwards and returns the bodies and records nothing: what is above it is the cos
 read and credited in a process of its own: seconds from ``store.records`` to rows, and its peak memory.
 
 ``linear``: from 10 to 80 turns, the bytes on file, the CPU of recording (``add_calls``) and the CPU from
-records to rows grow by at most 20 % for each new token. The last line is JSON;
-``bench/records_plot.py`` draws what ``bench/record.py`` kept of it.
+records to rows grow by at most 20 % for each new token. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentlightning.plan.memory import cached_numbers, matrix_numbers
 from agl_local.network.config import ModelConfig
+from agl_local.network.memory import cached_numbers, matrix_numbers
 
 
 def forward_operations(shape: ModelConfig, spans: Sequence[tuple[int, int]], outputs: int) -> float:

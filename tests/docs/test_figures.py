@@ -271,14 +271,6 @@ def test_memory_of_an_update() -> None:
             assert f"| {' | '.join(cells)} |" in page
 
 
-def test_int8() -> None:
-    page = " ".join((ROOT / "plugins" / "local" / "README.md").read_text().split())
-    for row in result("int8_products")["rows"]:
-        place = "of CPU at one token" if row["tokens"] == 1 else f"at {row['tokens']}"
-        small, exact = f"{row['int8_ms']:.0f}", f"{row['float32_ms']:.0f}"
-        assert f"{small} instead of {exact} ms {place}" in page
-
-
 def test_finished_first() -> None:
     found = result("finished_first")
     assert found["reward_kept"] and found["bound_held"]

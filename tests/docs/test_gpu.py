@@ -12,9 +12,9 @@ import pytest
 import torch
 import yaml
 
-from agentlightning.plan.shape import NetworkShape
 from agl_local.network.config import ModelConfig
 from agl_local.network.model import CausalLM
+from agl_local.network.shape import NetworkShape
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu.md"

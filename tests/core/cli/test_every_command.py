@@ -42,7 +42,7 @@ EXPECTED = {
     "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "top", "rollouts", "logs",
     "compare", "trace", "explain", "verify", "export", "rescore", "serve", "plugins", "sft", "policy fetch",
     "policy list", "policy clear",
-    "policy new", "policy info", "policy check", "token", "plan",
+    "policy new", "policy info", "policy check", "token",
 }  # fmt: skip
 
 

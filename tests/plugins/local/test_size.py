@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentlightning.plan.memory import (
+from agl_local.network.config import ModelConfig
+from agl_local.network.memory import (
     cached_numbers,
     layer_matrices,
     lora_count,
@@ -16,7 +17,6 @@ from agentlightning.plan.memory import (
     parameter_count,
     saved_numbers,
 )
-from agl_local.network.config import ModelConfig
 from agl_local.network.model import CausalLM, rope_tables
 from agl_local.policy.folder import init_model
 from agl_local.training.forward import hidden_states

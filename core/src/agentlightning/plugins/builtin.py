@@ -138,7 +138,6 @@ def agl_commands() -> list[specs.CommandSpec]:
         "gateway": ("servers.gateway", "record the calls of programs that somebody else starts"),
         "runner": ("servers.runner", "run an agent on a store's rollouts"),
         "doctor": ("doctor", "look a run over before it costs anything"),
-        "plan": ("plan", "say what a run of a given size needs, and what binds first"),
         "runs": ("inspect.runs", "list runs"),
         "top": ("inspect.top", "watch runs while they train"),
         "rollouts": ("inspect.rollouts", "list the rollouts of a run"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agentlightning.plan.shape import NetworkShape
 from agentlightning.types import UsageError
+from agl_local.network.shape import NetworkShape
 
 Arch = Literal["qwen2", "qwen3", "llama"]
 

@@ -53,24 +53,6 @@ MODELS: Mapping[str, NetworkShape] = {
 """Shapes of the published models, from their config.json."""
 
 
-def find_model(text: str) -> tuple[str, NetworkShape]:
-    """Return name and shape of a model that ``text`` names: ``7b``, ``Qwen2.5-7B``, or a folder with a
-    ``config.json``.
-    """
-    folder = Path(text).expanduser()
-    if (folder / "config.json").is_file():
-        return folder.name, read_shape(folder / "config.json")
-    wanted = text.lower().rsplit("/", 1)[-1].removesuffix("-instruct").replace("-coder", "")
-    named = [name for name in MODELS if wanted in (name.lower(), name.lower().rsplit("-", 1)[-1])]
-    if len(named) == 1:
-        return named[0], MODELS[named[0]]
-    sizes = ", ".join(name.rsplit("-", 1)[-1].lower() for name in MODELS)
-    raise ConfigError(
-        f"--model {text!r}: not a model that the planner knows ({sizes}, or by name: {', '.join(MODELS)}), "
-        "and not a folder with a config.json"
-    )
-
-
 def read_shape(file: Path) -> NetworkShape:
     """Read a Hugging Face ``config.json`` of a dense decoder. Raises :class:`ConfigError` with the key."""
     try:
@@ -83,9 +65,7 @@ def read_shape(file: Path) -> NetworkShape:
         key for key in config if re.fullmatch(r"(num|n)_(local_|routed_)?experts", key) and config[key]
     ]
     if experts:
-        raise ConfigError(
-            f"{file}: {experts[0]}: the planner's formulas are those of dense models, without experts"
-        )
+        raise ConfigError(f"{file}: {experts[0]}: the formulas are those of dense models, without experts")
     heads = _size(config, "num_attention_heads", file)
     hidden = _size(config, "hidden_size", file)
     kind = str(config.get("model_type", ""))

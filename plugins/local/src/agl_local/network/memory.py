@@ -18,7 +18,7 @@ cheap is not kept but computed again: probabilities of attention, the scales of 
 
 from __future__ import annotations
 
-from agentlightning.plan.shape import NetworkShape
+from agl_local.network.shape import NetworkShape
 
 SINGLE, HALF = 4, 2
 """Bytes of a number in float32 and bfloat16."""

@@ -1,1 +1,0 @@
-"""What a run of a given size needs: pure formulas over measured costs (``agl plan``, docs/sizing.md)."""
