@@ -60,6 +60,9 @@ drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each n
 apo: .venv/spider ## prompts are searched, one search is killed and goes on (some: TASKS="room_selector"); the last line is JSON
 	@PYTHONPATH=examples $(PY) bench/apo/run.py $(TASKS)
 
+faults: .venv/test ## each fault that was found and mended, by its tests (some: FAULTS="A1 B2"); the last line is JSON
+	@$(PY) scripts/faults.py $(FAULTS)
+
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py
 
