@@ -30,6 +30,7 @@ from agentlightning.gateway.rewrite.sampling import (
 from agentlightning.gateway.upstream.route import Routes, Upstream, choose_route
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.base import LogprobsMode
+from agentlightning.types.record import ASKED_SELECTED
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
@@ -132,7 +133,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             tags=self.tags,
             selected=self.selected,
             request=self.body,
-            asked=sampling.asked,
+            asked=sampling.asked if caller.selected else {**sampling.asked, ASKED_SELECTED: False},
             edited={**self._noted(), **edited},
             start_time=self.start,
             end_time=time.time(),
@@ -157,7 +158,8 @@ class Planner:
         body = chat if messages is None else {**chat, "messages": messages}
         tags, route = self.choose(admitted, body)
         info = attempt.info
-        selected = route.trainable and caller.selected and attempt.selects(tags)
+        wanted = caller.selected or not info.trusted  # who is not trusted takes no call out of training
+        selected = route.trainable and wanted and attempt.selects(tags)
         training = selected and info.mode == "train"
         seed = None
         if selected or route.seeded:

@@ -45,6 +45,10 @@ class Grammar(Model):
     """The whole grammar, in the library's language."""
 
 
+ASKED_SELECTED = "selected"
+"""Key of ``Call.asked``: false where the request asked not to be trained (``x-agl-selected: 0``)."""
+
+
 class Call(Model):
     """One choice of one model call, as the gateway recorded it. ``n`` choices make ``n`` records.
 

@@ -25,7 +25,7 @@ from agentlightning.credit.merging.messages import answer
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
-from agentlightning.types.rewards import effective_reward
+from agentlightning.types.rewards import by_agent_beside_judge, effective_reward
 from agentlightning.types.select import caller_name
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
@@ -108,6 +108,7 @@ def rewards(record: Record) -> list[dict[str, Any]]:
     by_target, _ = attach_rewards(record)
     attached = {id(reward) for emitted in by_target.values() for reward in emitted}
     counting = {id(effective_reward(emitted)) for emitted in by_target.values()}
+    ignored = {id(reward) for reward in by_agent_beside_judge(record)}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
     out = []
@@ -115,6 +116,8 @@ def rewards(record: Record) -> list[dict[str, Any]]:
         unused = ""
         if failed:
             unused = "nothing that a failed rollout emits counts"
+        elif id(r) in ignored:
+            unused = "the agent gave it to itself beside a judge, and is not trusted (agent.trusted)"
         elif id(r) not in attached:
             unused = "no such call is on record"
         elif id(r) not in counting:

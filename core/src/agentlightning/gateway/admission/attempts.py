@@ -50,6 +50,8 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     gateway's own."""
     tags: Tags = {}
     """Tags of every call; a call's own tags win."""
+    trusted: bool = True
+    """Whether its agent may ask not to be trained (``RolloutConfig.trusted``)."""
 
     @classmethod
     def of(cls, rollout: Rollout, attempt: Attempt, policies: dict[str, str]) -> AttemptInfo:
@@ -64,6 +66,7 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
             greedy=bool(rollout.metadata.get("greedy", False)),
             policies=policies,
             tags=_string_map(rollout.metadata.get("tags")),
+            trusted=rollout.config.trusted,
         )
 
 

@@ -34,7 +34,7 @@ class RunFields(TypedDict, total=False):
     timeout_seconds: float | None
     unresponsive_seconds: float | None
     max_attempts: int
-    emitted_overrides_returned: bool
+    trusted: bool | None
     select: Any
     policies: Mapping[str, str] | None
     steps: int

@@ -106,7 +106,7 @@ async def test_rollouts_of_version_3_are_tried_as_they_would_have_been_then(old:
     for rollout in await store.query_rollouts():
         config = rollout.config
         assert (config.max_attempts, config.unresponsive_seconds, config.retry_on) == (1, None, [])
-        assert (rollout.resources_version, config.emitted_overrides_returned) == (None, False)
+        assert (rollout.resources_version, config.trusted) == (None, True)
     (record,) = await store.records(["ro-0"])
     assert [(r.value, r.returned) for r in record.rewards] == [(1.0, False)]
     made = await store.enqueue_rollout(1, run_id="run")

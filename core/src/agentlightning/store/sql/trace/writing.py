@@ -141,8 +141,8 @@ class TraceStore(CallStore):
     ) -> Attempt:
         """Store the attempt's spans and its new status in one transaction. Metadata is merged.
 
-        ``returned``: rewards that the agent returned, as its runner reports them. They count before emitted
-        ones, unless the rollout's configuration has ``emitted_overrides_returned``.
+        ``returned``: rewards that the agent or a judge returned, as the runner reports them. They count before
+        emitted ones, which do not count beside them at all where the agent is not trusted.
         """
         given = [*spans, *returned]
         for span in given:
@@ -156,6 +156,7 @@ class TraceStore(CallStore):
         if target is AttemptStatus.PREPARING and attempt.status is not target:
             raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
         self._refuse_late_rewards(spans)
+        attempt.metadata = {**attempt.metadata, **(metadata or {})}
         self._insert_new_spans(state, spans, returned)
         alive = bool(given) or target in (None, AttemptStatus.RUNNING)
         if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
@@ -163,7 +164,6 @@ class TraceStore(CallStore):
         elif alive:
             attempt.status = AttemptStatus.RUNNING
         attempt.worker_id = worker_id or attempt.worker_id
-        attempt.metadata = {**attempt.metadata, **(metadata or {})}
         attempt.last_heartbeat_time = now
         if target in FINAL_STATUSES:
             self._end_and_move_on(state, target, now, reason)
@@ -178,7 +178,7 @@ class TraceStore(CallStore):
         """Number and insert the spans of an attempt, and the rewards that its agent returned."""
         given, a = [*spans, *returned], state.attempt
         if not given:
-            return
+            return self._count_overridden(state, returned)
         total = state.arrivals + len(given)
         _assign_numbers(given, range(state.arrivals + 1, total + 1))
         self._insert_spans(spans)
@@ -188,13 +188,16 @@ class TraceStore(CallStore):
         self._count_overridden(state, returned)
 
     def _count_overridden(self, state: AttemptState, returned: Sequence[Span]) -> None:
-        """Count the emitted rewards for whose name and target the agent returned one."""
-        if not returned or state.config.emitted_overrides_returned:
+        """Count the emitted rewards that do not count: those for whose name and target there is a returned
+        one, and all of an agent that is not trusted beside a judge.
+        """
+        trusted = state.config.trusted
+        if not returned and (trusted or state.attempt.metadata.get(semconv.JUDGED) is not True):
             return
         ids = (state.attempt.rollout_id, state.attempt.attempt_id)
         rows = self.db.all(_EMITTED, rollout_id=ids[0], attempt_id=ids[1])
         had = {reward_target(span) for span in returned}
-        n = sum(reward_target(span_from_row(row)) in had for row in rows)
+        n = sum(not trusted or reward_target(span_from_row(row)) in had for row in rows)
         if n:
             self._count("refused", OVERRIDDEN, *ids, n)
 
