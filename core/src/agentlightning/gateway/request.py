@@ -27,7 +27,7 @@ from agentlightning.gateway.rewrite.sampling import (
     apply_sampling,
     ask_for_tokens,
 )
-from agentlightning.gateway.upstream.route import Routes, Upstream, choose_route
+from agentlightning.gateway.upstream.route import Routes, Upstream, check_open, choose_route
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.base import LogprobsMode
 from agentlightning.types.record import ASKED_SELECTED
@@ -197,13 +197,15 @@ class Planner:
         tags = with_role(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
         mapped = policy_for(info.policies, tags)
         try:
-            return tags, choose_route(self.routes, str(body.get("model", "")), caller.policy, mapped)
+            route = choose_route(self.routes, str(body.get("model", "")), caller.policy, mapped)
         except RequestRefused as refused:
             if mapped is not None or caller.policy is not None:
                 raise
             self.metrics.count_unrouted(who := caller_name(tags))
             message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
             raise RequestRefused(404, "no-route", message) from None
+        check_open(route, self.routes, info.policies)
+        return tags, route
 
     def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
         """Return the request for the engine that serves its policy now; it may have changed during a wait."""
