@@ -103,12 +103,13 @@ async def test_a_name_that_is_no_text_is_refused_and_named(sqlite: SQLiteStore, 
         lambda: sqlite.enqueue_rollout(1, rollout_id=bad),
         lambda: sqlite.enqueue_rollout(1, run_id=bad),
         lambda: sqlite.add_calls([call(lease), call(lease, 1, policy=bad)]),
-        lambda: sqlite.add_span(span(lease, bad)),
         lambda: sqlite.count("dropped", bad),
         lambda: sqlite.query_rollouts(run_id=bad),
     ]
     for attempt in attempts:
         with pytest.raises(ValueError, match=r"surrogates not allowed"):
             await attempt()
+    kept = await sqlite.add_span(span(lease, bad))
+    assert kept.name == "agentlightning.bad_record" and "no UTF-8 form" in (kept.status_message or "")
     assert await sqlite.query_calls(lease.rollout.rollout_id) == []
     assert len(await sqlite.query_rollouts()) == 1

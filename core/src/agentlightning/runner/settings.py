@@ -35,7 +35,7 @@ class RunnerSection(CallSection):
     takes its calls out of training (``docs/rewards.md``). None: yes for Python agents, no for commands and
     where the runner gives agents pods of their own."""
 
-    def rollout_config(self, table: FailureTable, *, trusted: bool) -> RolloutConfig:
+    def rollout_config(self, table: FailureTable, *, trusted: bool = True) -> RolloutConfig:
         """Return the configuration of rollouts, whose failures are retried as ``table`` says. ``trusted``:
         whether the agent is, where the section does not say.
         """

@@ -8,7 +8,7 @@ never went on from their answer, so no rule sees them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -45,7 +45,7 @@ def untrainable_reasons(
     against its own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
     """
     superseded, attempt = superseded_calls(record), record.attempt
-    supplied = attempt.metadata.get(semconv.SUPPLIED) if attempt else None
+    supplied = _supplied(record)
     reasons: dict[str, str] = {}
     for call in record.calls:
         trained = version_of(version, call.policy)
@@ -72,6 +72,12 @@ def untrainable_reasons(
         if reason := next((reason for applies, reason in checks if applies), None):
             reasons[call.call_id] = reason
     return reasons
+
+
+def _supplied(record: Record) -> Collection[str] | None:
+    """Return the ids of the calls that the agent's own record names, or ``None`` if it handed in none."""
+    found = record.attempt.metadata.get(semconv.SUPPLIED) if record.attempt else None
+    return found if isinstance(found, list) else None
 
 
 def _not_selected(call: Call) -> str:
