@@ -25,6 +25,7 @@ from agentlightning.credit.merging.messages import answer
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
+from agentlightning.types.record import tool_calls_of
 from agentlightning.types.rewards import by_agent_beside_judge, effective_reward
 from agentlightning.types.select import caller_name
 
@@ -284,8 +285,7 @@ def _tail(call: Call) -> list[dict[str, str]]:
 def _speech(message: Mapping[str, Any]) -> str:
     """A message's text and its tool calls as ``name(arguments)``."""
     said = message.get("content") or message.get("text") or ""
-    asked = [
-        tool.get("function") or tool for tool in message.get("tool_calls") or () if isinstance(tool, dict)
-    ]
+    functions = [(tool.get("function"), tool) for tool in tool_calls_of(message)]
+    asked = [function if isinstance(function, Mapping) else tool for function, tool in functions]
     tools = [f"{function.get('name')}({function.get('arguments', '')})" for function in asked]
     return " ".join([str(said), *tools]).strip()

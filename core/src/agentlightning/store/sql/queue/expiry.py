@@ -206,6 +206,7 @@ class ExpiryStore(AttemptStore):
         return None if due is None else due - self.clock()
 
     def _ensure_timer(self) -> None:
-        """Set the timer for a caller that waits for attempts to end."""
+        """Set the timer for the attempts that run, if it is not set on this loop."""
         if not self.timer.armed and (due := self._next_due()) is not None:
             self.timer.arm(due - self.clock())
+            self.watch.start()
