@@ -31,7 +31,7 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
-from agentlightning.keys import Keys
+from agentlightning.keys import ByteQuota, Keys
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.webserver import app_runner, gc_tuning, log_limit
@@ -89,6 +89,7 @@ class Gateway:
             keep_alive=keep_alive,
             body_limit=body_limit,
             max_requests=settings.max_requests,
+            quota=ByteQuota(settings.attempt_bytes),
         )
         self.moved: Callable[[], Awaitable[None]] | None = None
         """Never called: its one address stays (:class:`~.base.RunGateway`)."""

@@ -61,6 +61,7 @@ class RunFields(TypedDict, total=False):
     listen: str | None
     advertise: str | None
     max_requests: int
+    attempt_bytes: int
     gateways: int
     over_length: Literal["error", "drop", "truncate"]
     reserve: int
