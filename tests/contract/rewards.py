@@ -56,7 +56,9 @@ class RewardContract:
         assert resolve(record).final == 1.0
         assert (await store.counts(lease.rollout.rollout_id))["refused"] == {BESIDE: 2}
 
-    async def test_what_an_agent_without_trust_emits_does_not_count_beside_a_judge(self, store: Store) -> None:
+    async def test_what_an_agent_without_trust_emits_does_not_count_beside_a_judge(
+        self, store: Store
+    ) -> None:
         lease = await self._lease(store, RolloutConfig(trusted=False))
         style, writer = said(lease, 0.7), said(lease, 0.5, **{semconv.REWARD_AGENT: "writer"})
         style.attributes[semconv.REWARD_NAME] = "style"

@@ -71,9 +71,7 @@ class ByteQuota:
         """Count ``n`` bytes of an attempt. Raise :class:`RequestRefused` 413 beyond the limit."""
         sent = self._sent.get(claims.attempt_id, 0) + n
         if sent > self.limit:
-            message = (
-                f"attempt {claims.attempt_id} has sent {self.limit} bytes here, which is all that an attempt may send"
-            )
+            message = f"attempt {claims.attempt_id} has sent {self.limit} bytes here, all that it may send"
             raise RequestRefused(413, "attempt-bytes", message, claims=claims)
         if claims.attempt_id not in self._sent and len(self._sent) >= self.MAX_ATTEMPTS:
             del self._sent[next(iter(self._sent))]

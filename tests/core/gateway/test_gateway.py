@@ -30,7 +30,10 @@ async def test_models_health_metrics(world):
     await world.post()
     status, body, _ = await get(world, "/metrics")
     assert body["calls"] == {"ok": 1} and body["attempts"] == 1 and "secret" not in json.dumps(body)
-    for accept in ("application/json", "text/plain"):  # an agent reads it too: no address to ask past the gateway
+    for accept in (
+        "application/json",
+        "text/plain",
+    ):  # an agent reads it too: no address to ask past the gateway
         address = world.url.removesuffix("/v1") + "/metrics"
         async with world.session.get(address, headers={"Accept": accept}) as response:
             assert world.engine.url.removesuffix("/v1").removeprefix("http://") not in await response.text()

@@ -142,10 +142,12 @@ def agents_word(metrics: Mapping[str, float]) -> str:
     if left := metrics.get(f"left_out/{MISMATCH_BY_AGENT}"):
         said.append(f"{left:.0f} calls are left out because spans of their agent contradict the gateway")
     if trained := metrics.get("calls_disputed", 0.0) - (left or 0.0):
-        said.append(f"{trained:.0f} calls are trained although their agent, which is not trusted, disputes them")
+        said.append(
+            f"{trained:.0f} calls are trained although their agent, which is not trusted, disputes them"
+        )
     if ignored := metrics.get(f"reward_unused/{BY_AGENT}"):
         said.append(
-            f"{ignored:.0f} rewards do not count: an agent that is not trusted gave them to itself beside a judge's"
+            f"{ignored:.0f} rewards do not count: agents without trust gave them to themselves beside a judge"
         )
     return f"WARNING: {'; '.join(said)} (agent.trusted)" if said else ""
 

@@ -35,7 +35,7 @@ class LitAgent(Generic[Task]):
     """
 
     trusted = True
-    """Whether it is code of the user, whose word about itself counts unless ``agent.trusted`` says otherwise."""
+    """Whether it is the user's code: its word about itself counts unless ``agent.trusted`` says otherwise."""
     judged = False
     """Whether a reward function or rule, and not the agent, gives the reward."""
 

@@ -2,8 +2,8 @@
 ids that a URL cannot name, and fields of the wrong type.
 
 Invariant: what a writer in the store's process gives is checked as what comes over HTTP, so that nothing is
-stored that a reader cannot decode. Every number from outside is checked here before it reaches a timer or SQLite. NaN compares with
-nothing: one in the heap of an event loop stops every other timer.
+stored that a reader cannot decode. Every number from outside is checked here before it reaches a timer or
+SQLite. NaN compares with nothing: one in the heap of an event loop stops every other timer.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_count(name: str, value: int | None, least: int = 0) -> None:
 
 
 def check_fields(record: msgspec.Struct, where: str = "") -> None:
-    """``ValueError``, which names the field, unless each field of a record has its type. Structs check what they
-    are decoded from, and nothing when they are made in Python.
+    """``ValueError``, which names the field, unless each field of a record has its type. Structs check what
+    they are decoded from, and nothing when they are made in Python.
     """
     for name, hint in _fields(type(record)).items():
         value = getattr(record, name)

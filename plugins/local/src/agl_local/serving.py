@@ -55,8 +55,9 @@ def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
 
 
 def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
-    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory. Only
-    who is told by :meth:`.Engines.llm`, which is the gateway, has their key: no agent asks them directly.
+    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory.
+
+    Their key is told by :meth:`.Engines.llm` alone, to the gateway: no agent asks them directly.
     """
     weights, token = SharedWeights(o.dtype), secrets.token_urlsafe(32)
     each = [_make_engine(path, name, o, loaded, weights, token) for _ in range(o.engines)]

@@ -26,7 +26,14 @@ def v03(attributes: dict[str, Any] | None = None, **fields: Any) -> dict[str, An
         "gen_ai.completion.0.content": "a",
         **(attributes or {}),
     }
-    return {"rollout_id": "r", "attempt_id": "a", "span_id": "s", "attributes": known, "start_time": 1.0, **fields}
+    return {
+        "rollout_id": "r",
+        "attempt_id": "a",
+        "span_id": "s",
+        "attributes": known,
+        "start_time": 1.0,
+        **fields,
+    }
 
 
 def rewarded(value: Any, name: Any = "score") -> list[dict[str, Any]]:
@@ -59,7 +66,9 @@ HOSTILE: dict[str, str] = {
     "half a character": json.dumps(v03({"gen_ai.request.model": "\ud83d"})),
     "half a character in an id": json.dumps({**v03(), "rollout_id": "\udcff"}),
     "a time": json.dumps(v03()).replace('"start_time": 1.0', f'"start_time": {BIG}'),
-    "a time of langfuse": json.dumps(langfuse(startTime=NUMBER)).replace(f'"{json.dumps(NUMBER)[1:-1]}"', BIG),
+    "a time of langfuse": json.dumps(langfuse(startTime=NUMBER)).replace(
+        f'"{json.dumps(NUMBER)[1:-1]}"', BIG
+    ),
     "digits beyond python": json.dumps(v03()).replace('"start_time": 1.0', '"start_time": ' + "9" * 5_000),
     "attributes of otlp": json.dumps(otlp(attributes=[{"key": "x", "value": {"intValue": "many"}}])),
     "a span of otlp": json.dumps(otlp(attributes=5)),
@@ -90,8 +99,12 @@ def test_a_hostile_export_is_refused_by_file_and_place(
 
 def test_one_bad_trace_leaves_none_of_the_file(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
-    (tmp_path / "export.json").write_text(json.dumps([v03(), {**v03({"gen_ai.usage.input_tokens": 10**30}), "rollout_id": "r2"}]))
-    found = CliRunner().invoke(app(), ["import", str(tmp_path / "export.json"), "--store", str(store), "--run", "r"])
+    (tmp_path / "export.json").write_text(
+        json.dumps([v03(), {**v03({"gen_ai.usage.input_tokens": 10**30}), "rollout_id": "r2"}])
+    )
+    found = CliRunner().invoke(
+        app(), ["import", str(tmp_path / "export.json"), "--store", str(store), "--run", "r"]
+    )
     assert "trace 'r2/a'" in str(found.exception) and not store.exists()
 
 

@@ -1,4 +1,4 @@
-"""What a program may say of itself: real programs forge rewards and evidence with the key of their attempt."""
+"""What a program may say of itself: real programs forge rewards and evidence with their attempt's key."""
 
 from __future__ import annotations
 

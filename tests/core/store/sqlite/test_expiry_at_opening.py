@@ -1,4 +1,4 @@
-"""Attempts whose worker died with an earlier process of the store end by themselves: nobody waits or leases."""
+"""Attempts whose worker died with an earlier process of the store end by themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ async def left_behind(tmp_path: Path) -> Path:
     """A store whose process ended while an attempt ran."""
     file = tmp_path / "store.sqlite"
     store = SQLiteStore(file)
-    await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.3, max_attempts=1), rollout_id="ro-1")
+    await store.start_rollout(
+        1, config=RolloutConfig(unresponsive_seconds=0.3, max_attempts=1), rollout_id="ro-1"
+    )
     await store.close()
     return file
 

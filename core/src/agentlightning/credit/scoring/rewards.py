@@ -5,8 +5,8 @@ Invariant: *missing is not zero*. A reward that was never emitted, or that is Na
 
 Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
 one, else any. Of several the returned one, else the one that the store received last
-(:mod:`agentlightning.types.rewards`). Of an agent that is not trusted, only a judge's count where there is one. The other names are dimensions, shown in the metrics as
-``reward/<name>`` and used by no built-in rule.
+(:mod:`agentlightning.types.rewards`). Of an agent that is not trusted, only a judge's count where there is
+one. The other names are dimensions, shown in the metrics as ``reward/<name>`` and used by no built-in rule.
 """
 
 from __future__ import annotations

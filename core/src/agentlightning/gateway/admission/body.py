@@ -26,7 +26,8 @@ _bodies = msgspec.json.Decoder(dict[str, Any])
 
 async def read_json(request: web.Request, limit: int, take: Callable[[int], None]) -> dict[str, Any]:
     """Read the JSON object of a request's body. Raise :class:`RequestRefused` when the body is larger than
-    ``limit`` bytes, contradicts its headers, or is no JSON object. ``take`` is told its bytes, and may refuse.
+    ``limit`` bytes, contradicts its headers, or is no JSON object. ``take`` is told its bytes
+    and may refuse.
     """
     raw = await read(request, limit)
     take(len(raw))

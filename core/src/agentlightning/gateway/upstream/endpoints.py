@@ -56,7 +56,7 @@ class Endpoint:
         }
 
     def state(self) -> dict[str, object]:
-        """The counters, for JSON. Whoever reaches the gateway may read them, agents too: without the address."""
+        """The counters, for JSON, without the address: agents that reach the gateway may read them too."""
         counts = {name: getattr(self, name) for name in ("in_flight", "answered", "lost", "failovers")}
         return {"up": not self.ejected_until, **counts}
 

@@ -128,8 +128,10 @@ Routes = dict[str, Upstream]
 
 
 def check_open(route: Upstream, routes: Routes, policies: Mapping[str, str]) -> None:
-    """Raise :class:`RequestRefused` 403 unless an attempt's key opens the route. It opens the policies that are
-    trained, and those that ``policies`` gives to agents; without such a map and without a trained policy, all.
+    """Raise :class:`RequestRefused` 403 unless an attempt's key opens the route.
+
+    It opens the policies that are trained, and those that ``policies`` gives to agents; without such a map
+    and without a trained policy, all.
     """
     if route.trainable or route.policy in policies.values():
         return
@@ -137,7 +139,8 @@ def check_open(route: Upstream, routes: Routes, policies: Mapping[str, str]) -> 
         raise RequestRefused(
             403,
             "policy-closed",
-            f"no agent of this run is given the policy {route.policy!r}: `policies` says which agents may ask it",
+            f"no agent of this run is given the policy {route.policy!r}: "
+            "`policies` says which agents may ask it",
         )
 
 

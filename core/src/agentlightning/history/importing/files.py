@@ -14,7 +14,6 @@ from agentlightning.specs import ImportFormatSpec
 from agentlightning.types import UsageError
 from agentlightning.webserver.body import NotPlain, check_plain
 
-
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading what is not of the format; :class:`.UnreadableTrace` and ``NotPlain`` are ValueErrors."""
 
@@ -39,15 +38,17 @@ class TraceFile:
         self.format = _format(self.entries, formats, name, path)
 
     def traces(self) -> list[ImportedTrace]:
-        """Return the traces, each of which a store can hold. Raise :class:`UsageError`, which names the file and
-        the place in it, for what is not of the format and for values that no model call has.
+        """Return the traces, each of which a store can hold. Raise :class:`UsageError`, which names the file
+        and the place in it, for what is not of the format and for values that no model call has.
         """
         try:
             found: list[ImportedTrace] = self.format.read(self.entries)
         except _UNREADABLE as error:
             place = f", entry {n}" if (n := self._unreadable_entry()) else ""
             said = str(error) if isinstance(error, UnreadableTrace) else repr(error)
-            raise UsageError(f"{self.path}{place}: not of the format {self.format.name}: {said[:500]}") from error
+            raise UsageError(
+                f"{self.path}{place}: not of the format {self.format.name}: {said[:500]}"
+            ) from error
         for trace in found:
             try:
                 check_trace(trace)

@@ -1,8 +1,8 @@
 """Imported traces into a store: a run, a rollout for each trace, its calls and rewards.
 
-Invariants: a rollout is written as a whole or not at all. Every trace becomes a rollout, was imported before, or is left out with a reason. Calls have no
-token ids, so no driver trains them by their tokens (``no-ids`` in the ledger); ``agl chats`` makes chats of
-them.
+Invariants: a rollout is written as a whole or not at all. Every trace becomes a rollout, was imported before,
+or is left out with a reason. Calls have no token ids, so no driver trains them by their tokens (``no-ids`` in
+the ledger); ``agl chats`` makes chats of them.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ async def _is_known(store: Store, rollout_id: str, trace: ImportedTrace) -> bool
         return False
     if known.status not in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED):
         raise UsageError(
-            f"trace {trace.trace_id[:80]!a} was imported in part by an earlier version (rollout {rollout_id}): "
-            "import into another run"
+            f"trace {trace.trace_id[:80]!a} was imported in part by an earlier version "
+            f"(rollout {rollout_id}): import into another run"
         )
     return True
 

@@ -107,9 +107,7 @@ class CommandAgent(LitAgent[Any]):
         for path in paths:
             value_text(task, path)
 
-    async def rollout_async(
-        self, task: Any, resources: dict[str, Resource], rollout: Rollout
-    ) -> Result:
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run the program on one task and return its reward."""
         found = current_attempt()
         if found is None or found.key is None or found.gateway is None:

@@ -62,8 +62,8 @@ class SpanStore(Protocol):
 
 
 def add_route(app: web.Application, store: Store, access: StoreAccess, load: Load) -> None:
-    """Add the route. Every role may write; a sender with the key of an attempt, to this attempt only, and only
-    so many bytes.
+    """Add the route. Every role may write; a sender with the key of an attempt, to this attempt only, and
+    only so many bytes.
     """
     quota = ByteQuota(ATTEMPT_BYTES)
 
@@ -114,8 +114,8 @@ async def _take(store: Store, claims: Claims, quota: ByteQuota, n: int) -> None:
     try:
         quota.take(claims, n)
     except RequestRefused as refused:
-        ids = {"rollout_id": claims.rollout_id, "attempt_id": claims.attempt_id}
-        await store.count("refused", refused.reason, **ids)
+        rollout_id, attempt_id = claims.rollout_id, claims.attempt_id
+        await store.count("refused", refused.reason, rollout_id=rollout_id, attempt_id=attempt_id)
         raise
 
 

@@ -19,7 +19,6 @@ from agentlightning.store.sql.trace.reading import TraceReader
 from agentlightning.store.sql.trace.records import RecordReader
 from agentlightning.store.sql.writer import PartialWrite, Touched
 
-
 _PAGES = 4 * 4096
 """Bytes that no free place in a page of the file holds."""
 

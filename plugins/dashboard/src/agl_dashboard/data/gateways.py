@@ -76,9 +76,7 @@ async def ask(url: str) -> LiveGateway:
 
 def _read(url: str, state: Mapping[str, Any]) -> LiveGateway:
     engines = [
-        Engine(
-            str(policy), number, bool(e["up"]), int(e["in_flight"]), int(e["answered"]), int(e["lost"])
-        )
+        Engine(str(policy), number, bool(e["up"]), int(e["in_flight"]), int(e["answered"]), int(e["lost"]))
         for policy, endpoints in state["engines"].items()
         for number, e in enumerate(endpoints)
     ]

@@ -48,7 +48,7 @@ class Engines:
         self._all(lambda engine: engine.start())
 
     def llm(self, name: str) -> LLM:
-        """Where they are, once they are started, and the key for them; each serves the policy under ``name``."""
+        """Where they are once they are started, and their key; each serves the policy under ``name``."""
         first, *others = (f"{engine.address}/v1" for engine in self.each)
         return LLM(
             endpoint=first, replicas=others, model=name, api_key=self._token, logprobs_mode="processed"

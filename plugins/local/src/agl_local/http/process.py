@@ -37,8 +37,8 @@ class EngineProcess:
         timeout: float = 120.0, deterministic: bool = False, weights: SharedWeights | None = None,
         token: str | None = None,
     ) -> None:  # fmt: skip
-        """``weights``: where new ones come from, if several engines share them; None: its own. ``token``: the API
-        key that requests must bear, 16 characters or more; None: whoever reaches it may ask it.
+        """``weights``: where new ones come from, if several engines share them; None: its own. ``token``: the
+        API key that requests must bear, 16 characters or more; None: whoever reaches it may ask it.
         """
         self.name = name
         self.address = ""

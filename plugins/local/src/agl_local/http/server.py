@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_interface("the engine", args.host, guarded=token is not None, variable=TOKEN_VARIABLE)
         for name, path in zip(args.name, args.policy, strict=True):
             engines[name] = _open(name, path, args, threads)
-        app = create_app(engines, admin_token=admin or None, token=token, files=args.weights)
+        given = {"admin_token": admin or None, "token": token, "open_metrics": args.child}
+        app = create_app(engines, **given, files=args.weights)
         asyncio.run(_serve(app, args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -93,7 +93,8 @@ class EngineThread:
             raise
 
     async def _serve(self) -> None:
-        runner, address = await serve(create_app({self.engine.name: self.engine}, token=self._token))
+        app = create_app({self.engine.name: self.engine}, token=self._token, open_metrics=True)
+        runner, address = await serve(app)
         self._ready.set_result(address)
         try:
             await self._stop.wait()

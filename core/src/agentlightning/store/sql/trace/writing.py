@@ -183,8 +183,8 @@ class TraceStore(CallStore):
     ) -> Attempt:
         """Store the attempt's spans and its new status in one transaction. Metadata is merged.
 
-        ``returned``: rewards that the agent or a judge returned, as the runner reports them. They count before
-        emitted ones, which do not count beside them at all where the agent is not trusted.
+        ``returned``: rewards that the agent or a judge returned, as the runner reports them. They count
+        before emitted ones, which do not count beside them at all where the agent is not trusted.
         """
         spans, bad = _admitted(spans)
         returned, bad_returned = _admitted(returned)
