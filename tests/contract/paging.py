@@ -82,7 +82,7 @@ class PagingContract:
         assert len(attempts) == 5
         assert await flat(pages(store.query_attempts, rollout_id, size=2)) == attempts
         await store.add_calls([call(lease, i, choice=c) for i in (2, 0, 1) for c in (1, 0)])
-        await store.add_many_spans([span(lease, f"s{i}", start_time=float(-i)) for i in range(4)])
+        await store.add_many_spans([span(lease, f"s{i}", start_time=float(4 - i)) for i in range(4)])
         for attempt_id in ("latest", None):
             calls = await store.query_calls(rollout_id, attempt_id)
             assert len(calls) == 6

@@ -56,13 +56,35 @@ class RewardContract:
         assert resolve(record).final == 1.0
         assert (await store.counts(lease.rollout.rollout_id))["refused"] == {BESIDE: 2}
 
-    async def test_emitted_rewards_override_where_the_rollout_says_so(self, store: Store) -> None:
-        lease = await self._lease(store, RolloutConfig(emitted_overrides_returned=True))
-        await self._settle(store, lease, said(lease, 1.0), spans=(said(lease, 0.3), said(lease, 0.4)))
+    async def test_what_an_agent_without_trust_emits_does_not_count_beside_a_judge(
+        self, store: Store
+    ) -> None:
+        lease = await self._lease(store, RolloutConfig(trusted=False))
+        style, writer = said(lease, 0.7), said(lease, 0.5, **{semconv.REWARD_AGENT: "writer"})
+        style.attributes[semconv.REWARD_NAME] = "style"
+        await store.add_span(style)
+        await self._settle(store, lease, said(lease, 0.0), spans=(writer,))
         (record,) = await store.records([lease.rollout.rollout_id])
-        assert record.rollout.config.emitted_overrides_returned
-        assert resolve(record).final == 0.4
-        assert "refused" not in await store.counts(lease.rollout.rollout_id)
+        found = resolve(record)
+        assert (found.final, found.by_name, found.agents) == (0.0, {"reward": 0.0}, {})
+        assert found.missing == {"by-agent": 2}
+        assert (await store.counts(lease.rollout.rollout_id))["refused"] == {BESIDE: 2}
+
+    async def test_a_judge_that_gave_none_leaves_no_reward(self, store: Store) -> None:
+        lease = await self._lease(store, RolloutConfig(trusted=False))
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        await store.add_span(said(lease, 1.0))
+        await store.update_attempt(*ids, AttemptStatus.SUCCEEDED, metadata={semconv.JUDGED: True})
+        (record,) = await store.records([lease.rollout.rollout_id])
+        assert (resolve(record).final, resolve(record).missing) == (None, {"by-agent": 1})
+        assert (await store.counts(lease.rollout.rollout_id))["refused"] == {BESIDE: 1}
+
+    async def test_without_a_judge_what_the_program_emits_counts(self, store: Store) -> None:
+        lease = await self._lease(store, RolloutConfig(trusted=False))
+        await store.add_span(said(lease, 0.4))
+        await self._settle(store, lease)
+        (record,) = await store.records([lease.rollout.rollout_id])
+        assert (resolve(record).final, resolve(record).missing) == (0.4, {})
 
     async def test_emitted_rewards_count_where_nothing_was_returned(self, store: Store) -> None:
         lease = await self._lease(store)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from contract.door import DoorContract
 from contract.input import InputContract
 from contract.paging import PagingContract
 from contract.requeue import RequeueContract
@@ -41,6 +42,7 @@ class StoreContract(
     RequeueContract,
     PagingContract,
     InputContract,
+    DoorContract,
     PinContract,
     RewardContract,
     RescoredContract,

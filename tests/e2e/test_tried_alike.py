@@ -49,7 +49,7 @@ async def test_every_way_of_queueing_follows_the_trainer(tmp_path: Path) -> None
         failure={"agent-raised": "retry"},
         max_attempts=4,
         timeout_seconds=30.0,
-        emitted_overrides_returned=True,
+        trusted=False,
     )
     summary = await trainer.afit(clumsy, ["a task"])
     thrice = ["succeeded", 3]
@@ -64,5 +64,5 @@ async def test_every_way_of_queueing_follows_the_trainer(tmp_path: Path) -> None
     store = SQLiteStore(folder / "store.sqlite")
     config = next(r.config for r in await store.query_rollouts() if r.input == "one")
     assert (config.max_attempts, config.timeout_seconds) == (4, 30.0)
-    assert "agent-raised" in config.retry_on and config.emitted_overrides_returned
+    assert "agent-raised" in config.retry_on and not config.trusted
     await store.close()

@@ -29,6 +29,8 @@ CONTEXT_KEY = "agl-context"
 key.
 """
 
+ATTEMPT_BYTES = 1 << 30
+"""Bytes that an attempt may send to a server by default: a thousand calls with a megabyte of history each."""
 MAX_KNOWN = 4_096
 """Verified keys whose claims are kept."""
 
@@ -53,6 +55,27 @@ class Claims(msgspec.Struct, array_like=True, frozen=True):
     attempt_id: str
     fence: int
     expires: float
+
+
+class ByteQuota:
+    """How many bytes each attempt may send to one server: what it sends is kept. ``limit``: bytes."""
+
+    MAX_ATTEMPTS = 65_536
+    """Attempts that are remembered; the one that came first is forgotten."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._sent: dict[str, int] = {}
+
+    def take(self, claims: Claims, n: int) -> None:
+        """Count ``n`` bytes of an attempt. Raise :class:`RequestRefused` 413 beyond the limit."""
+        sent = self._sent.get(claims.attempt_id, 0) + n
+        if sent > self.limit:
+            message = f"attempt {claims.attempt_id} has sent {self.limit} bytes here, all that it may send"
+            raise RequestRefused(413, "attempt-bytes", message, claims=claims)
+        if claims.attempt_id not in self._sent and len(self._sent) >= self.MAX_ATTEMPTS:
+            del self._sent[next(iter(self._sent))]
+        self._sent[claims.attempt_id] = sent
 
 
 class Keys:

@@ -88,6 +88,9 @@ SUPPLIED: Final = "agl.supplied"
 """On a reward that came with an agent-supplied transition; in an attempt's metadata, the ids of the calls
 that its agent's own record names: the others are replaced.
 """
+JUDGED: Final = "agl.judged"
+"""In an attempt's metadata, written by its runner: a reward function or rule of the runner's side judged it,
+also where it gave no reward."""
 RESAMPLED: Final = "agl.resampled"
 """In an attempt's metadata: how many earlier attempts failed by their own doing (``types/failure.py:
 OUTAGE_KINDS``). Each further attempt samples anew; one that only repeats what was cut short does not.

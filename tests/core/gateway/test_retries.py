@@ -194,6 +194,7 @@ async def test_a_store_that_is_away_for_a_moment(world, client):
 async def test_frozen_agents_and_evaluation_keep_their_own_on_a_retry(world, client):
     world.gateway.add_route(Upstream(policy="judge", url=world.engine.url, model="big", trainable=False))
     failing(world, 500)
+    client = client.with_options(api_key=world.open("2", policies={"judge": "judge"}))
     await client.chat.completions.create(model="judge", messages=MESSAGES, temperature=0.2, seed=5)
     assert [(b["temperature"], b["seed"]) for b in world.engine.bodies] == [(0.2, 5)] * 2
     assert [c.selected for c in world.store.calls] == [False, False]

@@ -42,6 +42,10 @@ def returns_a_span(task: Any) -> list[Span]:
     return [Span(rollout_id="", attempt_id="", name=REWARD_SPAN, attributes={REWARD_VALUE: 1.0})]
 
 
+def returns_a_transition(task: Any) -> list[Triplet]:
+    return [Triplet(prompt_ids=[1], response_ids=[2], reward=1.0)]
+
+
 def emits_names(task: Any) -> float:
     emit_reward(0.7, name="style")
     emit_reward(0.2, agent="judge")
@@ -70,8 +74,16 @@ async def test_emitted_ones_count_where_nothing_is_returned(store: Store) -> Non
     assert "refused" not in await store.counts()
 
 
-async def test_emitted_ones_override_where_that_is_wanted(store: Store) -> None:
-    assert resolve(await ran(store, emits_and_returns, emitted_overrides_returned=True)).final == 0.3
+async def test_emitted_ones_of_an_agent_without_trust_do_not_count_beside_the_returned(store: Store) -> None:
+    found = resolve(await ran(store, emits_names, trusted=False))
+    assert (found.final, found.by_name, found.agents) == (1.0, {"reward": 1.0}, {})
+    assert found.missing == {"by-agent": 2}
+
+
+async def test_transitions_of_an_agent_without_trust_are_refused(store: Store) -> None:
+    record = await ran(store, returns_a_transition, trusted=False, max_attempts=1)
+    assert record.rollout.status == "failed" and not record.calls
+    assert "agent.trusted" in (record.rollout.reason or "")
 
 
 async def test_returned_spans_are_returned_rewards(store: Store) -> None:

@@ -164,3 +164,15 @@ async def test_a_file_that_was_deleted_is_noticed(tmp_path: Path, what: str) -> 
     after = await store.enqueue_rollout("after")
     assert [r.rollout_id for r in await store.query_rollouts()] == [before.rollout_id, after.rollout_id]
     await store.close()
+
+
+@pytest.mark.parametrize("version", ["abc", "", "-3", "0", "1.5", "9" * 5_000])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_version_that_is_none_is_refused_and_named(tmp_path: Path, version: str, read_only: bool) -> None:
+    file = tmp_path / "store.sqlite"
+    asyncio.run(SQLiteStore(file).close())
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
+    connection.close()
+    with pytest.raises(StoreError, match=r"schema_version|newer"):
+        SQLiteStore(file, read_only=read_only)

@@ -80,7 +80,7 @@ async def test_a_gateway_says_what_it_counts_now() -> None:
     await gateway.stop()
     await store.close()
     assert state.problem == "" and state.counts == {"calls": {"ok": 3}} and state.gate["in_flight"] == 0
-    assert [(e.policy, e.url, e.up) for e in state.engines] == [("policy", "http://127.0.0.1:9/v1", True)]
+    assert [(e.policy, e.endpoint, e.up) for e in state.engines] == [("policy", 0, True)]
 
 
 @pytest.mark.parametrize("body, status", [("[]", 200), ("{", 200), ("{}", 200), ("{}", 500)])
@@ -104,7 +104,7 @@ async def test_the_machines_of_a_run_that_trains(tmp_path: Path, serve: Serve) -
     await store.add_run("r", {"run_id": "r", "about": {"gateway": gateway.url}})
     browser = await serve(tmp_path / "kept.sqlite")
     page = await browser.get("/s/kept/machines")
-    assert "Gateway of r , now" in page.words and "http://127.0.0.1:9/v1 up" in page.words
+    assert "Gateway of r , now" in page.words and "policy 0 up" in page.words
     several = [gateway.url, "http://127.0.0.1:9/v1"]
     await store.add_run("s", {"run_id": "s", "about": {"gateway": gateway.url, "gateways": several}})
     page = await browser.get("/s/kept/machines")

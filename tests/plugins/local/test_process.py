@@ -14,8 +14,10 @@ from plugins.local.engine_fixtures import logprobs_of, small_policy
 
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
+from agl_local.options import Options
 from agl_local.policy.folder import StateError, state
 from agl_local.policy.shared import Handover
+from agl_local.serving import make_engines
 
 OPTIONS = {"threads": 1, "slots": 4, "max_len": 128}
 PARENT = """
@@ -79,6 +81,36 @@ def test_start_update_and_close(policy_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_an_engine_of_a_run_answers_only_who_has_its_key(policy_dir, engine):
+    """An agent that finds the address, for which any program may look, does not sample past the gateway."""
+    engines = make_engines(Path(policy_dir), "p", Options(engine=engine, threads=1, max_len=128))
+    try:
+        engines.start()
+        llm = engines.llm("p")
+        assert llm.api_key and len(llm.api_key) >= 32
+        fields = {"prompt": [5, 6, 7], "max_tokens": 2}
+        for key in ({}, {"Authorization": "Bearer EMPTY"}, {"Authorization": "Bearer " + "x" * 43}):
+            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/v1/models"):
+                with pytest.raises(urllib.error.HTTPError, match="401"):
+                    ask(llm.endpoint.removesuffix("/v1") + path, fields, key)
+        key = {"Authorization": f"Bearer {llm.api_key}"}
+        assert ask(llm.endpoint + "/completions", fields, key)["choices"]
+        for pid in engines.pids().values():  # nor does the kernel tell the key
+            kept = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+            assert not any(llm.api_key.encode() in one for one in kept)
+    finally:
+        engines.close()
+
+
+def ask(url, body, headers):
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"} | headers
+    )
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
 def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(policy_dir):
     child = EngineProcess(policy_dir, **OPTIONS)
     child.start()

@@ -154,6 +154,8 @@ class Context:
         """Return ``samples`` rollouts of each task for batch ``name``, with ``policy`` (default: the trained
         one) and the run's settings; ``fields`` go to :func:`group_rollouts`.
         """
+        if policy in self.headroom:  # a key opens no scripted policy but in its own evaluation
+            fields["metadata"] = {**(fields.get("metadata") or {}), "policies": {"re:.*": policy}}
         fields = {
             "seed": self.seed,
             "config": self.config,

@@ -15,6 +15,7 @@ from agentlightning.algorithms.evaluation.evaluate import (
     first_traceback,
     unread_rewards,
 )
+from agentlightning.credit.metrics import agents_word
 from agentlightning.types import Batch, Record, UsageError
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.select import caller_name
@@ -95,6 +96,8 @@ class NoSignalGuard:
                 f"{failure_reasons(records)}{first_traceback(records)}"
             )
         self._note_zero_variance(step, batch)
+        if note := agents_word(batch.metrics):
+            self._say(f"step {step + 1}: {note}")
         for name, own in batch.policies.items():
             self.idle_policies[name] = 0 if own["rows"] else self.idle_policies[name] + 1
             if self.idle_policies[name] == NO_SIGNAL_STEPS:

@@ -15,6 +15,9 @@ TOTALS = {
     "calls_left_behind": "left_out/other-attempt",
     "calls_frozen": "left_out/frozen-policy",
     "calls_trained": "calls_trained",
+    "calls_disputed": "calls_disputed",
+    "calls_left_out_by_agent": "left_out/mismatch-by-agent",
+    "rewards_by_agent_ignored": "reward_unused/by-agent",
     "tokens_trained": "tokens_trained",
     "tokens_zero_advantage": "tokens_zero_advantage",
 }

@@ -73,7 +73,8 @@ def with_rewards(record: Record, entry: Rescored | None) -> Record:
     rollout = record.rollout
     if rewards and rollout.status == RolloutStatus.FAILED and failed_by_reward(record):
         rollout = msgspec.structs.replace(rollout, status=RolloutStatus.SUCCEEDED, reason=None)
-    return msgspec.structs.replace(record, rollout=rollout, rewards=list(rewards))
+    judged = [msgspec.structs.replace(reward, returned=True) for reward in rewards]  # no agent gave them
+    return msgspec.structs.replace(record, rollout=rollout, rewards=judged)
 
 
 def failed_by_reward(record: Record) -> bool:

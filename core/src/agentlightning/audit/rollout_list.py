@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.scoring.rewards import BY_AGENT, resolve
 from agentlightning.types import Attempt, Mode, Record, RolloutStatus, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
+from agentlightning.types.rewards import by_agent_beside_judge
 
 _PAGE = 100
 """Rollouts whose records are read at once, with every token."""
@@ -156,9 +157,15 @@ def _line(run_id: str, record: Record) -> RolloutSummary:
             )
             for call in record.calls
         ],
-        reason=rollout.reason or (attempt.reason if attempt else None),
+        reason=rollout.reason or (attempt.reason if attempt else None) or _ignored(record),
         raised_at=_raised_at(attempt),
     )
+
+
+def _ignored(record: Record) -> str | None:
+    """Return how many rewards the agent gave itself that do not count."""
+    n = len(by_agent_beside_judge(record))
+    return f"{BY_AGENT}: {n} rewards that the agent gave itself do not count beside a judge's" if n else None
 
 
 def _raised_at(attempt: Attempt | None) -> str | None:

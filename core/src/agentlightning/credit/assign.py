@@ -281,7 +281,7 @@ def _start(
     action = failure.get(kind) if kind is not None else None
     value = action.reward if action is not None else None
     if value is not None:
-        record = msgspec.structs.replace(record, rewards=[Reward(value=value)])
+        record = msgspec.structs.replace(record, rewards=[Reward(value=value, returned=True)])
     if kind is None or value is not None:
         account.rewards = resolve(record)
     elif kind != "no-call":  # whose calls, if any, have reasons of their own

@@ -24,6 +24,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "error": "the engine did not answer it",
         "cancelled": "the agent hung up before the answer was complete",
         "not-selected": "`select`, the run's or a marked class's, does not choose it for training",
+        "not-selected-by-agent": "its agent's own code asked to leave it out (`@agl.agent(select=…)`)",
         "frozen-policy": "it went to a policy that this run does not train",
         "off-policy-sampling": "it was sampled from another distribution than is trained (greedy, forced, …) "
         "and the probabilities that it was drawn with are not on record",
@@ -35,6 +36,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "empty-prompt": "its prompt has no token, so nothing predicts the first one of the answer",
         "outside-vocabulary": "it has token ids that the policy's vocabulary does not have",
         "mismatch": "gateway and wire layer contradict each other about it",
+        "mismatch-by-agent": "the spans of its agent, which is trusted, contradict the gateway about it",
         "no-logprobs": "the engine gave no logprobs for it",
         "bad-logprobs": "one of its logprobs is not finite",
         "stale": "it was sampled by a policy version older than the recipe's `max_staleness` allows",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from agentlightning.credit.advantage.groups import CreditedCall
-from agentlightning.credit.eligibility.verdicts import Verdict, refusal_of, refused, unrecorded
+from agentlightning.credit.eligibility.verdicts import Verdict, disputed, refusal_of, refused, unrecorded
 from agentlightning.credit.merging.forest import Forest
 from agentlightning.credit.scoring.rewards import Rewards
 from agentlightning.types import EarlierAttempt, Ledger, Record, Rollout
@@ -58,6 +58,7 @@ def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
             **codes,
         },
         verdicts=dict(Counter(v.kind for v in verdicts.values())),
+        disputed=disputed(record, verdicts),
     )
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from agentlightning.credit.advantage.baselines import Advantages
 from agentlightning.credit.advantage.groups import grouped
 from agentlightning.credit.advantage.spread import mean, std
+from agentlightning.credit.eligibility.trainable import MISMATCH_BY_AGENT
 from agentlightning.credit.ledger import RolloutAccount
-from agentlightning.credit.scoring.rewards import Rewards
+from agentlightning.credit.scoring.rewards import BY_AGENT, Rewards
 from agentlightning.types import AttemptStatus, Batch, EarlierAttempt, Ledger, Recipe, Row
 from agentlightning.types.failure import failure_kind_of_end
 
@@ -120,6 +121,8 @@ def _calls(ledgers: Sequence[Ledger]) -> dict[str, float]:
         **_counts_under("merge_failures", _sum(ledger.merge_failures for ledger in ledgers)),
         **_counts_under("verdicts", verdicts),
     }
+    if disputed := sum(ledger.disputed for ledger in ledgers):
+        out["calls_disputed"] = disputed
     return {**out, "exact": verdicts["exact"] / verdicts.total()} if verdicts else out
 
 
@@ -129,6 +132,24 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
     for part in parts:
         total.update(part)
     return total
+
+
+def agents_word(metrics: Mapping[str, float]) -> str:
+    """Return what agents said about themselves that did not agree with the gateway or a judge, as a warning
+    (``docs/rewards.md``); an empty text if there is nothing. ``metrics``: of a step's batch.
+    """
+    said = []
+    if left := metrics.get(f"left_out/{MISMATCH_BY_AGENT}"):
+        said.append(f"{left:.0f} calls are left out because spans of their agent contradict the gateway")
+    if trained := metrics.get("calls_disputed", 0.0) - (left or 0.0):
+        said.append(
+            f"{trained:.0f} calls are trained although their agent, which is not trusted, disputes them"
+        )
+    if ignored := metrics.get(f"reward_unused/{BY_AGENT}"):
+        said.append(
+            f"{ignored:.0f} rewards do not count: agents without trust gave them to themselves beside a judge"
+        )
+    return f"WARNING: {'; '.join(said)} (agent.trusted)" if said else ""
 
 
 def row_metrics(rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:

@@ -34,6 +34,11 @@ class LitAgent(Generic[Task]):
     methods call it. ``resources``: the algorithm's resources by name, such as an :class:`.LLM`.
     """
 
+    trusted = True
+    """Whether it is the user's code: its word about itself counts unless ``agent.trusted`` says otherwise."""
+    judged = False
+    """Whether a reward function or rule, and not the agent, gives the reward."""
+
     def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run one task. The runner calls it in a thread."""
         raise AgentError(f"{type(self).__name__} defines neither rollout nor rollout_async")
@@ -158,6 +163,8 @@ class ScoredAgent(FunctionAgent):
     """A method of ``owner``, whose class is decorated with a reward function, as an agent. The function turns
     what the method returns into the rollout's reward.
     """
+
+    judged = True
 
     def __init__(self, function: Callable[..., Any], owner: Any, score: RewardFunction, *, name: str) -> None:
         super().__init__(function, name=name)

@@ -31,7 +31,7 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
-from agentlightning.keys import Keys
+from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
 from agentlightning.store.base import Store
 from agentlightning.types import Call
@@ -90,6 +90,7 @@ class Gateway:
             keep_alive=keep_alive,
             body_limit=body_limit,
             max_requests=settings.max_requests,
+            quota=ByteQuota(settings.attempt_bytes),
         )
         self.moved: Callable[[], Awaitable[None]] | None = None
         """Never called: its one address stays (:class:`~.base.RunGateway`)."""

@@ -68,7 +68,7 @@ def _exposed() -> Iterable[Exposed]:
         yield Exposed(PREFIX + name, "gauge" if kind is GaugeMetricFamily else "counter", text)
     yield Exposed(f"{PREFIX}policy_held", "gauge", "1 while the policy's calls wait.", ("policy",))
     for name, (kind, text) in ENGINE.items():
-        labels = ("policy", "url")
+        labels = ("policy", "endpoint")
         yield Exposed(
             f"{PREFIX}engine_{name}", "gauge" if kind is GaugeMetricFamily else "counter", text, labels
         )
@@ -153,14 +153,14 @@ class Metrics:
 
 def state_families(state: Mapping[str, Any]) -> Iterable[Metric]:
     """Return one metric for each entry of the gateway's state (its JSON)."""
-    engines = [(policy, engine) for policy, of in state["engines"].items() for engine in of]
+    engines = {(policy, str(i)): e for policy, of in state["engines"].items() for i, e in enumerate(of)}
     held = state["policies_held"]
     values: dict[str, float | dict[tuple[str, ...], float]] = {
         **{PREFIX + name: {(value,): n for value, n in state[name].items()} for name in LABELLED},
         **{PREFIX + name: float(state[name]) for name in (*PLAIN, *GATE)},
         f"{PREFIX}policy_held": {(policy,): float(policy in held) for policy in state["engines"]},
         **{
-            f"{PREFIX}engine_{name}": {(policy, one["url"]): float(one[name]) for policy, one in engines}
+            f"{PREFIX}engine_{name}": {where: float(one[name]) for where, one in engines.items()}
             for name in ENGINE
         },
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -32,7 +33,7 @@ from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.streaming import relay
 from agentlightning.gateway.upstream.answer import engine_error, parse_answer
 from agentlightning.gateway.upstream.client import EngineClient
-from agentlightning.keys import Keys
+from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limited
 from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
@@ -66,6 +67,8 @@ class Pipeline:
     keep_alive: float
     body_limit: int
     max_requests: int
+    quota: ByteQuota
+    """Of bytes that an attempt may send."""
     under_way: int = 0
     """Requests that are being answered, those that wait for a hold to end included."""
 
@@ -110,7 +113,8 @@ class Pipeline:
             if self.under_way > self.max_requests:
                 message = f"{self.max_requests} requests are under way here: ask again in a second"
                 raise RequestRefused(503, "busy", message, retry=True)
-            body = await read_json(http, self.body_limit) if http.method == "POST" else {}
+            take = partial(self.quota.take, caller.claims)
+            body = await read_json(http, self.body_limit, take) if http.method == "POST" else {}
             attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
         except RequestRefused as error:

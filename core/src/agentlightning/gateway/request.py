@@ -27,9 +27,10 @@ from agentlightning.gateway.rewrite.sampling import (
     apply_sampling,
     ask_for_tokens,
 )
-from agentlightning.gateway.upstream.route import Routes, Upstream, choose_route
+from agentlightning.gateway.upstream.route import Routes, Upstream, check_open, choose_route
 from agentlightning.types import Call, Tags, merge_tags
 from agentlightning.types.base import LogprobsMode
+from agentlightning.types.record import ASKED_SELECTED
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
@@ -132,7 +133,7 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             tags=self.tags,
             selected=self.selected,
             request=self.body,
-            asked=sampling.asked,
+            asked=sampling.asked if caller.selected else {**sampling.asked, ASKED_SELECTED: False},
             edited={**self._noted(), **edited},
             start_time=self.start,
             end_time=time.time(),
@@ -157,7 +158,8 @@ class Planner:
         body = chat if messages is None else {**chat, "messages": messages}
         tags, route = self.choose(admitted, body)
         info = attempt.info
-        selected = route.trainable and caller.selected and attempt.selects(tags)
+        wanted = caller.selected or not info.trusted  # who is not trusted takes no call out of training
+        selected = route.trainable and wanted and attempt.selects(tags)
         training = selected and info.mode == "train"
         seed = None
         if selected or route.seeded:
@@ -195,13 +197,15 @@ class Planner:
         tags = with_role(merge_tags(info.tags, caller.tags) if info.tags else caller.tags)
         mapped = policy_for(info.policies, tags)
         try:
-            return tags, choose_route(self.routes, str(body.get("model", "")), caller.policy, mapped)
+            route = choose_route(self.routes, str(body.get("model", "")), caller.policy, mapped)
         except RequestRefused as refused:
             if mapped is not None or caller.policy is not None:
                 raise
             self.metrics.count_unrouted(who := caller_name(tags))
             message = f"no policy is given to {who!r}: add its agent, role or node to `policies` ({refused})"
             raise RequestRefused(404, "no-route", message) from None
+        check_open(route, self.routes, info.policies)
+        return tags, route
 
     def reroute(self, request: ModelRequest, holds: int) -> ModelRequest:
         """Return the request for the engine that serves its policy now; it may have changed during a wait."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from agentlightning.keys import ATTEMPT_BYTES
 from agentlightning.types.sections import Section, SelectField
 
 
@@ -56,6 +57,9 @@ class GatewaySection(RouteSection):
     max_requests: int = Field(default=16_384, ge=1)
     """Requests that a gateway has under way, at most; a further one is answered 503 ``busy``, and
     the SDK asks again a second later."""
+    attempt_bytes: int = Field(default=ATTEMPT_BYTES, ge=1)
+    """Bytes of requests that one attempt may send, all together; a further request is answered 413
+    ``attempt-bytes`` and counted. Several gateways count each for itself."""
     gateways: int = Field(default=0, ge=0, le=64)
     """Number of gateways that are processes of their own, on the port of ``listen`` and those after it; 0:
     one gateway in the run's process."""

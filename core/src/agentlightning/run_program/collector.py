@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import http_exceptions, web
 
-from agentlightning.keys import Claims
+from agentlightning.keys import ATTEMPT_BYTES, ByteQuota, Claims
 from agentlightning.run_program.inside import messages
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
 from agentlightning.store.http import otlp, traces
@@ -89,6 +89,7 @@ class Collector:
         self._store, self._keys = store, keys
         self._programs: dict[str, ConnectedProgram] = {}
         """Attempt → its program: attempts of processes, and of entries under way."""
+        self._quota = ByteQuota(ATTEMPT_BYTES)
         self.refused: Counter[str] = Counter()
         """Requests without a valid key, by reason."""
         app = web.Application(middlewares=[self._authorized])
@@ -227,6 +228,11 @@ class Collector:
     async def _store_spans(
         self, body: bytes, claims: Claims, program: ConnectedProgram
     ) -> traces.RefusalCounts:
+        try:
+            self._quota.take(claims, len(body))
+        except RequestRefused as error:
+            program.refused[error.reason] += 1
+            return traces.RefusalCounts({(error.reason, str(error)): 1})
         try:
             spans, damaged, reports = await decoded(body, _read_spans, _SMALL)
             program.reports |= {report.process: report for report in reports}

@@ -73,6 +73,10 @@ class ProgramOptions(EngineOptions):
         str | None,
         typer.Option(help="File into which the program writes its reward; default: that of AGL_REWARD_FILE."),
     ] = None
+    trusted: Annotated[
+        bool,
+        typer.Option("--trusted", help="The program's word about itself counts as that of your own code."),
+    ] = False
     per_entry: Annotated[
         bool,
         typer.Option("--per-entry", help="A rollout for each call of an @agl.rollout or @agl.agent entry."),

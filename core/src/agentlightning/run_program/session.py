@@ -78,7 +78,9 @@ class ProgramSession:
             task,
             resources_id=self.resources_id,
             run_id=self.run_id,
-            config=RolloutConfig(timeout_seconds=self.options.timeout, max_attempts=1),
+            config=RolloutConfig(
+                timeout_seconds=self.options.timeout, max_attempts=1, trusted=self.options.trusted
+            ),
             **{**fields, "metadata": {**fields["metadata"], "tags": dict(self.options.tags)}},
         )
         lease = await self.store.start_attempt(queued.rollout_id, worker_id=self.worker_id)

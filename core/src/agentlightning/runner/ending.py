@@ -18,7 +18,7 @@ from agentlightning.capture.spans.convert import error_text
 from agentlightning.runner.outcomes.outcome import Outcome, classify
 from agentlightning.runner.outcomes.transitions import match_transitions
 from agentlightning.runner.resources import attempt_resources
-from agentlightning.semconv import SUPPLIED
+from agentlightning.semconv import JUDGED, SUPPLIED
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import Attempt, AttemptedRollout, AttemptStatus, Span
@@ -32,13 +32,14 @@ UNSTORABLE = (TypeError, ValueError, ArithmeticError, RecursionError)
 @dataclass(frozen=True, slots=True)
 class EndWriter:
     """Writes ends of attempts to ``store``. ``counts``: :attr:`.Runner.counts`. ``calls_recorded``: a gateway
-    records the calls of the attempts.
+    records the calls of the attempts. ``judged``: :attr:`.LitAgent.judged`.
     """
 
     store: Store
     policies: Mapping[str, str]
     counts: Counter[str]
     calls_recorded: bool
+    judged: bool = False
 
     async def write(self, lease: AttemptedRollout, outcome: Outcome, spans: list[Span]) -> Attempt:
         """Write the end and return the attempt as it is stored. ``spans`` and ``outcome.returned`` become the
@@ -74,9 +75,13 @@ class EndWriter:
         """Match the returned transitions with the recorded calls and give a failure its kind. Return the
         outcome and the attempt's metadata.
         """
-        metadata: dict[str, Any] = {}
+        metadata: dict[str, Any] = {JUDGED: True} if self.judged else {}
         if outcome.triplets:
             try:
+                if not lease.rollout.config.trusted:
+                    raise BadRecord(
+                        "it returned transitions, which count for an agent that is trusted: set agent.trusted"
+                    )
                 resources = await attempt_resources(self.store, lease.rollout)
                 matched = await match_transitions(
                     self.store, lease, outcome.triplets, policies=self.policies, resources=resources

@@ -30,16 +30,20 @@ class RunnerSection(CallSection):
     """Seconds without a heartbeat after which an attempt is given to another runner; null: never."""
     max_attempts: int = Field(default=MAX_ATTEMPTS, ge=1)
     """Attempts of a rollout, if the failure table retries the kinds of its failures."""
-    emitted_overrides_returned: bool = False
-    """Whether a reward that the agent emits wins over the reward that it returns."""
+    trusted: bool | None = None
+    """Whether what the agent says of itself counts: rewards that it emits beside a judge's, and evidence that
+    takes its calls out of training (``docs/rewards.md``). None: yes for Python agents, no for commands and
+    where the runner gives agents pods of their own."""
 
-    def rollout_config(self, table: FailureTable) -> RolloutConfig:
-        """Return the configuration of rollouts, whose failures are retried as ``table`` says."""
+    def rollout_config(self, table: FailureTable, *, trusted: bool = True) -> RolloutConfig:
+        """Return the configuration of rollouts, whose failures are retried as ``table`` says. ``trusted``:
+        whether the agent is, where the section does not say.
+        """
         kinds = sorted(kind for kind, action in table.items() if action.retry)
         return RolloutConfig(
             timeout_seconds=self.timeout_seconds,
             unresponsive_seconds=self.unresponsive_seconds,
             max_attempts=self.max_attempts if kinds else 1,
             retry_on=kinds,
-            emitted_overrides_returned=self.emitted_overrides_returned,
+            trusted=trusted if self.trusted is None else self.trusted,
         )

@@ -53,3 +53,5 @@ class RunnerSpec:
     options: Callable[[], type[BaseModel]]
     """Imports and returns the pydantic model of its options: the section ``runner`` without ``kind``."""
     about: str = ""
+    trusted: bool = True
+    """Whether its agents are trusted where ``agent.trusted`` is not set."""

@@ -135,6 +135,7 @@ class Store:
         rollout_id: str | None = None,
         run_id: str | None = None,
         group_id: str | None = None,
+        attempt_id: str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout: ...
     async def dequeue_rollout(

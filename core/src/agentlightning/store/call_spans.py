@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
 from agentlightning.store import codec
 from agentlightning.types import Call, Span
+from agentlightning.types.record import tool_calls_of
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "seed", "max_tokens", "frequency_penalty", "presence_penalty"),
@@ -157,8 +158,9 @@ def _messages(prefix: str, messages: Sequence[dict[str, Any]]) -> Iterable[tuple
             if (value := message.get(key)) is not None:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 yield f"{at}.{key}", text
-        for m, tool in enumerate(message.get("tool_calls") or ()):
-            function = tool.get("function") or {}
+        for m, tool in enumerate(tool_calls_of(message)):
+            function = tool.get("function")
+            function = function if isinstance(function, Mapping) else {}
             parts = {"id": tool.get("id"), **{key: function.get(key) for key in ("name", "arguments")}}
             for key, value in parts.items():
                 if value is not None:

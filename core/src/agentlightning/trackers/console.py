@@ -25,6 +25,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.algorithms.totals import TOTALS
+from agentlightning.credit.metrics import agents_word
 from agentlightning.hookspecs import hookimpl
 from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
@@ -175,6 +177,8 @@ class ConsoleTracker(RewardHistory):
                 f"{'not measured' if gap is None else f'{gap:.1e}'}",
                 highlight=False,
             )
+        if note := agents_word({metric: totals.get(total, 0.0) for total, metric in TOTALS.items()}):
+            self._print(Text(note, "yellow"))
         for who, counts in summary.get("accounts", {}).items():
             listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
             self._print(Text.assemble(("counted", "yellow"), f" {who}: {listed}"))

@@ -55,9 +55,10 @@ class Policies:
 
     @property
     def routing(self) -> dict[str, str]:
-        """Return ``agents``; if one policy is trained, all other agents talk to it."""
-        only = self.named and len(self.trained) == 1 and CATCH_ALL not in self.agents
-        return {**self.agents, CATCH_ALL: next(iter(self.trained))} if only else dict(self.agents)
+        """Return ``agents``; if one policy is trained, or there is only one, all other agents talk to it."""
+        others = list(self.trained or self.frozen)
+        only = self.named and len(others) == 1 and CATCH_ALL not in self.agents
+        return {**self.agents, CATCH_ALL: others[0]} if only else dict(self.agents)
 
     def record(self) -> dict[str, Any]:
         """Return the policies for the run's record, without keys."""

@@ -109,7 +109,7 @@ class TrainingSession:
                 named=policies.names if policies.named and serve_policy else (),
                 driver=driver,
                 headroom=config.environment.headroom,
-                config=config.agent.rollout_config(config.training.failure),
+                config=config.agent.rollout_config(config.training.failure, trusted=self._trusts(agent)),
                 say=say,
                 initial_resources=dict(self.initial_resources),
                 serve_policy=serve_policy,
@@ -131,6 +131,12 @@ class TrainingSession:
                     say(f"The run did not finish. What there is of it: {run.folder}")
                     say(f"To go on with it: --run {run.folder.name} --resume")
                 raise
+
+    def _trusts(self, agent: Any) -> bool:
+        """Whether the agent is the user's own code, and runs where the user's code runs."""
+        kind = (self.config.runner or {}).get("kind")
+        spec = self.plugins.runners.get(kind) if kind is not None else None
+        return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
     async def _fetch_run(self) -> None:
         """Bring the run that is resumed from where its files are kept, if it is not here."""

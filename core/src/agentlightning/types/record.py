@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from agentlightning.types.arrays import Floats, Ints, make_arrays
@@ -43,6 +44,10 @@ class Grammar(Model):
     """Version of the library that made the masks."""
     text: str
     """The whole grammar, in the library's language."""
+
+
+ASKED_SELECTED = "selected"
+"""Key of ``Call.asked``: false where the request asked not to be trained (``x-agl-selected: 0``)."""
 
 
 class Call(Model):
@@ -161,6 +166,12 @@ class Reward(Model):
     """The agent returned it and its runner wrote it; otherwise the agent emitted it while it ran."""
     attributes: dict[str, Any] = {}
     time: float = 0.0
+
+
+def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tool calls of a message as agents and engines write it; what is no mapping is none."""
+    found = message.get("tool_calls")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else []
 
 
 class EarlierAttempt(Model):

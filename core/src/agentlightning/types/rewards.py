@@ -1,8 +1,8 @@
 """Read rewards from spans and choose the one that counts. Every component uses these functions.
 
 Rewards count in the order in which the store received them, whatever the senders' clocks say. A reward that
-the agent *returned* overrides those it *emitted*, unless the rollout's configuration reverses that
-(``emitted_overrides_returned``).
+the agent *returned* overrides those it *emitted*. Of an agent that is not trusted, emitted ones do not count
+at all where a judge gave the rewards (:func:`is_judged`).
 
 Invariant: a reward span without a number is a reward of NaN, for the failure table to decide; it is never
 ignored and never 0.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from agentlightning import semconv
-from agentlightning.types.record import Reward, Span
+from agentlightning.types.record import Record, Reward, Span
 
 PRIMARY = "reward"
 """Name of the reward that is trained."""
@@ -29,9 +29,11 @@ def reward_of(span: Span) -> Reward | None:
     if span.name != semconv.REWARD_SPAN:
         return None
     a = span.attributes
-    raw = a.get(semconv.REWARD_VALUE)
-    value = _number(raw)
+    value = _number(a.get(semconv.REWARD_VALUE))
     call_id, span_id, agent = (a.get(name) for name in _NARROWED)
+    if not all(isinstance(target, str | None) for target in (call_id, span_id, agent)):
+        # A store of another version may hold it: a number for nobody, which is counted and never trained.
+        return Reward(value=math.nan, final=False, returned=span.returned, attributes=dict(a))
     return Reward(
         value=math.nan if value is None else value,
         name=str(a.get(semconv.REWARD_NAME, PRIMARY)),
@@ -52,9 +54,26 @@ def _number(raw: object) -> float | None:
         return None
 
 
-def by_precedence(given: Sequence[Ranked], emitted_overrides: bool = False) -> list[Ranked]:
+def by_precedence(given: Sequence[Ranked]) -> list[Ranked]:
     """Sort rewards: the store's order stays, and the ones of higher precedence come last."""
-    return sorted(given, key=lambda one: one.returned is not emitted_overrides)
+    return sorted(given, key=lambda one: one.returned)
+
+
+def is_judged(record: Record) -> bool:
+    """Return whether the runner's side judged the attempt: it wrote a reward, or it has a reward function or
+    rule, which may have given none.
+    """
+    marked = record.attempt is not None and record.attempt.metadata.get(semconv.JUDGED) is True
+    return marked or any(reward.returned for reward in record.rewards)
+
+
+def by_agent_beside_judge(record: Record) -> list[Reward]:
+    """Return the rewards that do not count because the agent, which is not trusted, gave them to itself, and
+    a judge gave the others.
+    """
+    if record.rollout.config.trusted or not is_judged(record):
+        return []
+    return [reward for reward in record.rewards if not reward.returned]
 
 
 def effective_reward(emitted: Sequence[Reward]) -> Reward:

@@ -85,6 +85,9 @@ class Ledger(Model):
     """
     verdicts: dict[str, int] = {}
     """Fidelity verdict → calls."""
+    disputed: int = 0
+    """Calls that the agent's own evidence speaks against (:func:`.verdicts.disputed`): of an agent that is
+    trusted they are left out, of another one they are trained all the same."""
 
     @property
     def sums(self) -> bool:

@@ -49,7 +49,7 @@ RETRIED_KINDS = ("bad-record", "cancelled", "model-5xx", "unresponsive")
 
 
 class RolloutConfig(Model):
-    """Retries and time limits of a rollout, and which of its rewards counts. The defaults are the
+    """Retries and time limits of a rollout, and whether its agent is trusted. The defaults are the
     trainer's, except that only the trainer limits an attempt.
     """
 
@@ -63,8 +63,10 @@ class RolloutConfig(Model):
     """Ends of an attempt that lead to another one, while ``max_attempts`` allows."""
     retry_on: list[str] = msgspec.field(default_factory=lambda: list(RETRIED_KINDS))
     """Kinds of failure (:mod:`agentlightning.types.failure`) that do so too."""
-    emitted_overrides_returned: bool = False
-    """Whether an emitted reward overrides a returned one."""
+    trusted: bool = True
+    """Whether what the agent says of itself counts beside the gateway's record and a judge's rewards
+    (``docs/rewards.md``). False: what came with the attempt's own key is kept and counted, and trained only
+    where no judge gave a reward."""
 
 
 class Rollout(Model):

@@ -21,6 +21,10 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
             super().log(level, msg, *args, **kwargs)
 
 
+IDLE_SECONDS: Final = 120.0
+"""Seconds after which a connection is closed that has no complete request: one that sends half a header, or
+nothing. Proxies and clients keep idle connections for shorter.
+"""
 _LOG: Final = ServerLog(logging.getLogger("aiohttp.server"))
 
 
@@ -34,7 +38,7 @@ def app_runner(app: web.Application, *, handler_cancellation: bool = True, **opt
         handler_cancellation=handler_cancellation,
         auto_decompress=False,
         logger=_LOG,
-        **options,
+        **{"keepalive_timeout": IDLE_SECONDS, **options},
     )
 
 

@@ -23,6 +23,8 @@ MAX_CONTAINERS: Final = 500_000
 """Objects and lists in one body, at most: an empty one has 2 bytes, and takes 64 in memory."""
 THREAD_BYTES: Final = 1 << 20
 """Bytes from which a body is decoded in a thread, so that the event loop goes on."""
+IDLE_SECONDS: Final = 60.0
+"""Seconds for the next bytes of a body that has begun."""
 MAX_RATIO: Final = 200
 """Bytes that a compressed byte may become, beyond the first :data:`FREE_BYTES`."""
 FREE_BYTES: Final = 4 << 20
@@ -44,11 +46,18 @@ async def read(request: web.Request, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
-        while piece := await request.content.readany():
-            size += len(piece)
-            if size > limit:
-                raise too_large(limit)
-            pieces.append(piece)
+        # A body that came with its head, as small ones do, needs no timer.
+        async with asyncio.timeout(None if request.content.is_eof() else IDLE_SECONDS) as waiting:
+            while piece := await request.content.readany():
+                size += len(piece)
+                if size > limit:
+                    raise too_large(limit)
+                pieces.append(piece)
+                if waiting.when() is not None:
+                    waiting.reschedule(asyncio.get_running_loop().time() + IDLE_SECONDS)
+    except TimeoutError:
+        message = f"no further part of the body came for {IDLE_SECONDS:g} s: send the request again"
+        raise RequestRefused(408, "slow-body", message) from None
     except _BROKEN as error:
         reason = str(error).partition("\n")[0][:200]
         raise RequestRefused(400, "broken-body", f"the body contradicts its headers: {reason}") from None

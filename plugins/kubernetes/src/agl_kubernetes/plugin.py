@@ -14,6 +14,7 @@ def agl_runners() -> list[RunnerSpec]:
             lazily("agl_kubernetes.controller:make"),
             lazy_type("agl_kubernetes.settings:KubernetesOptions"),
             "one Job a rollout, in a cluster that the kubeconfig or the pod's own account reaches",
+            trusted=False,
         )
     ]
 

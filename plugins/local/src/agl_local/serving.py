@@ -6,6 +6,7 @@ Invariant: an engine that was begun is closed, also one whose start was given up
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,12 +55,18 @@ def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
 
 
 def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
-    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory."""
-    weights = SharedWeights(o.dtype)
-    return Engines([_make_engine(path, name, o, loaded, weights) for _ in range(o.engines)], weights)
+    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory.
+
+    Their key is told by :meth:`.Engines.llm` alone, to the gateway: no agent asks them directly.
+    """
+    weights, token = SharedWeights(o.dtype), secrets.token_urlsafe(32)
+    each = [_make_engine(path, name, o, loaded, weights, token) for _ in range(o.engines)]
+    return Engines(each, weights, token)
 
 
-def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights) -> Serving:
+def _make_engine(
+    path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights, token: str
+) -> Serving:
     device = pick_device(o.device)
     if o.engine == "thread":
         fits = loaded is not None and o.dtype == "float32"
@@ -71,6 +78,7 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weigh
             max_len=o.max_len,
             deterministic=o.deterministic,
             weights=weights,
+            token=token,
         )
     return EngineProcess(
         path,
@@ -82,6 +90,7 @@ def _make_engine(path: Path, name: str, o: Options, loaded: Policy | None, weigh
         dtype=o.dtype,
         deterministic=o.deterministic,
         weights=weights,
+        token=token,
     )
 
 

@@ -149,7 +149,7 @@ class VerlDriver:
         ready = await self._alive(self._ready, self.options.start_seconds)
         self._say_stage("ready")
         first, *others = (f"{address}/v1" for address in ready["addresses"])
-        key = key_of(secret) if self.options.engine == "vllm" else None
+        key = None if self.options.engine == "sglang" else key_of(secret)  # verl gives SGLang none
         mode = LOGPROBS_MODES[self.options.engine]
         return LLM(endpoint=first, replicas=others, model=self.name, api_key=key, logprobs_mode=mode)
 

@@ -99,7 +99,7 @@ async def test_a_reward_and_something_else(tmp_path: Path) -> None:
         (
             lambda call: setattr(call, "response_ids", [9, *call.response_ids[1:]]),
             "its token ids were changed after training; what decides whether it is trained: 2 trained then, "
-            "1 trained (1 mismatch) now",
+            "1 trained (1 mismatch-by-agent) now",
         ),
         (lambda call: call.tags.update(turn="2"), "its tags were changed"),
         (lambda call: call.sampling.update(top_p=0.9), "its sampling was changed"),

@@ -8,14 +8,17 @@ import pytest
 from core.credit.builders import make_record, make_wire, one_call
 
 from agentlightning import semconv
+from agentlightning.credit import assign
 from agentlightning.credit.eligibility.trainable import live_record, untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.metrics import agents_word
 from agentlightning.recipes import GRPO
 from agentlightning.types import Span
 
 
-def reasons(*calls, max_staleness=0, version=None, wire: list[Span] | None = None):
+def reasons(*calls, max_staleness=0, version=None, wire: list[Span] | None = None, trusted=True):
     record = make_record(calls=list(calls), wire=wire)
+    record.rollout.config.trusted = trusted
     recipe = GRPO(max_staleness=max_staleness)
     return untrainable_reasons(record, verdicts(record), recipe, version=version)
 
@@ -53,7 +56,46 @@ def test_a_sound_call_has_none():
 
 def test_a_wire_layer_that_saw_other_ids():
     call = one_call(response_id="x")
-    assert reasons(call, wire=[make_wire(call, **{semconv.TOKENS_DIGEST: "0"})]) == {"r0-c0": "mismatch"}
+    wire = [make_wire(call, **{semconv.TOKENS_DIGEST: "0"})]
+    assert reasons(call, wire=wire) == {"r0-c0": "mismatch-by-agent"}
+    assert reasons(call, wire=wire, trusted=False) == {}
+
+
+def test_an_agent_without_trust_takes_no_answered_call_out():
+    """By other tags, by a header that asks not to be trained, or by a retry of what was answered."""
+    tagged = one_call(response_id="x", tags={"agent": "A"})
+    assert reasons(tagged, wire=[make_wire(tagged, **{"agl.tag.agent": "B"})], trusted=False) == {}
+    tries = [one_call(sequence=i, span_id="s", trace_id="t", retry=i) for i in range(2)]
+    assert reasons(*tries, trusted=False) == {}
+    tries[0].status = "error"
+    assert reasons(*tries, trusted=False) == {"r0-c0": "superseded"}
+
+
+def test_what_contradicts_itself_is_out_whoever_the_agent_is():
+    call = one_call()
+    call.prompt_tokens = 9
+    assert reasons(call, trusted=False) == {"r0-c0": "mismatch"}
+
+
+def test_what_an_agent_asked_not_to_be_trained_has_a_reason_of_its_own():
+    call = one_call(selected=False, asked={"selected": False})
+    assert reasons(call) == {"r0-c0": "not-selected-by-agent"}
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_disputed_calls_are_counted_and_told(trusted):
+    calls = [one_call(sequence=i, response_id=f"x{i}") for i in range(3)]
+    record = make_record(
+        calls=calls, reward=1.0, wire=[make_wire(one, **{semconv.TOKENS_DIGEST: "0"}) for one in calls[:2]]
+    )
+    record.rollout.config.trusted = trusted
+    batch = assign([record], GRPO())
+    (ledger,) = batch.ledgers
+    assert ledger.sums and ledger.disputed == 2 == batch.metrics["calls_disputed"]
+    assert ledger.trained == (1 if trusted else 3)
+    assert ledger.left_out == ({"mismatch-by-agent": 2} if trusted else {})
+    said = agents_word(batch.metrics)
+    assert said.startswith("WARNING: 2 calls are " + ("left out" if trusted else "trained"))
 
 
 def test_a_later_retry_supersedes():

@@ -8,7 +8,9 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning.credit import resolve
-from agentlightning.types import Reward
+from agentlightning.credit.scoring.rewards import BY_AGENT
+from agentlightning.credit.scoring.rules import RULES
+from agentlightning.types import Recipe, Reward
 
 
 def resolved(*rewards: Reward, calls=None):
@@ -36,13 +38,33 @@ def test_an_emitted_reward_counts_where_none_of_that_name_was_returned():
     assert resolved(Reward(value=0.25), Reward(value=1.0, name="style", returned=True)).final == 0.25
 
 
-def test_emitted_rewards_override_the_returned_one_where_the_rollout_says_so():
-    record = make_record(rewards=[Reward(value=0.25), Reward(value=1.0, returned=True)])
-    assert resolve(record).final == 1.0
-    record.rollout.config.emitted_overrides_returned = True
-    assert resolve(record).final == 0.25
-    record.rewards = record.rewards[1:]
-    assert resolve(record).final == 1.0
+FORGED = [
+    Reward(value=1.0, call_id="r0-c0", final=False),
+    Reward(value=1.0, agent="solver", final=False),
+    Reward(value=1.0, name="bonus"),
+    Reward(value=1.0),
+]
+"""What a program may emit for itself, by the key of its attempt."""
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_no_rule_reads_what_an_agent_without_trust_emitted_beside_a_judge(rule):
+    judged = Reward(value=0.0, name="score", returned=True)
+    record = make_record(calls=[one_call()], rewards=[*FORGED, judged])
+    record.rollout.config.trusted = False
+    credits = RULES[rule](record, Recipe(name="grpo"))
+    assert set(credits.values()) <= {0.0, None}
+    found = resolve(record)
+    assert (found.final, found.outcome, found.by_name, found.targeted) == (0.0, 0.0, {"score": 0.0}, [])
+    assert found.missing == {BY_AGENT: 4}
+
+
+def test_a_reward_of_the_judge_for_an_agent_alone_leaves_no_other():
+    record = make_record(
+        calls=[one_call()], rewards=[*FORGED, Reward(value=0.0, agent="critic", final=False, returned=True)]
+    )
+    record.rollout.config.trusted = False
+    assert (resolve(record).final, resolve(record).agents) == (None, {"critic": 0.0})
 
 
 def test_the_one_named_reward_is_trained_others_are_dimensions():

@@ -353,7 +353,8 @@ async def test_a_batch_is_refused_in_the_apis_own_shape(world):
 
 async def test_frozen_policies_answer_too(world):
     world.gateway.add_route(Upstream(policy="judge", url=world.engine.url, model="big", trainable=False))
-    answer = await world.post(MESSAGES | {"model": "judge", "stream": True}, path="/messages")
+    key = world.open("2", policies={"judge": "judge"})
+    answer = await world.post(MESSAGES | {"model": "judge", "stream": True}, path="/messages", key=key)
     assert sent_events(answer.raw)[-1][0] == "message_stop"
     assert "return_token_ids" not in world.engine.bodies[0]
 

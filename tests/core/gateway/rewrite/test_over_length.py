@@ -4,7 +4,7 @@ import json
 
 import pytest
 from aiohttp import web
-from core.gateway.rewrite.test_window import HISTORIES, no_orphans
+from core.gateway.rewrite.test_window import HISTORIES, no_orphans, said
 
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.merging.forest import build_forest
@@ -104,6 +104,16 @@ async def test_two_chats_of_one_agent_have_their_own_cuts(world, served):
         for end in (8, 11):
             assert (await world.post({"messages": chat[:end]})).status == 200
     assert len(world.gateway._attempts._open["at-1"].dropped_blocks) == 2
+
+
+@pytest.mark.parametrize("tools", [-1, 2.5, True, "x", {"a": 1}, [3], [[1]], [{"id": [1]}]])
+async def test_tool_calls_that_are_none_are_no_fault_of_the_gateway(world, served, tools):
+    """What they are worth is for the engine to say."""
+    chat = [said("system"), said("user", "card"), {**said("assistant", "七" * 90), "tool_calls": tools}]
+    chat += [said("assistant", "七" * 90), said("user", "and now?")]
+    await served(120, over_length="truncate")
+    got = await world.post({"messages": chat})
+    assert b"gateway-error" not in got.raw and (await world.metrics())["refused"] == {}
 
 
 async def test_a_prompt_that_fits_costs_nothing(world, served):

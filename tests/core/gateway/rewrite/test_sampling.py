@@ -152,7 +152,8 @@ async def test_policies_are_matched_like_select(run, policies, policy):
 async def test_frozen_policies_are_left_alone(run):
     run.gateway.add_route(Upstream(policy="judge", url=run.engine.url, model="big", trainable=False))
     run.gateway.policy_sampling("judge", SamplingPolicy())
-    await run.post({"model": "judge", "temperature": 0.2})
+    key = run.open("2", policies={"judge": "judge"})
+    await run.post({"model": "judge", "temperature": 0.2}, key=key)
     sent, (call,) = run.engine.bodies[0], run.store.calls
     assert sent["temperature"] == 0.2 and sent["model"] == "big"
     assert not {"return_token_ids", "logprobs", "seed"} & set(sent)

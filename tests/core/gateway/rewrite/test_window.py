@@ -24,6 +24,12 @@ def call(*ids):
     return {"role": "assistant", "content": None, "tool_calls": tools}
 
 
+@pytest.mark.parametrize("tools", [-1, True, "x", {"a": 1}, [3], [{"id": [1]}]])
+def test_tool_calls_that_are_none_join_no_blocks(tools):
+    chat = [said("user"), {**said("assistant"), "tool_calls": tools}, said("user")]
+    assert blocks(chat) == [(0, 1), (1, 2), (2, 3)]
+
+
 def result(call_id):
     return said("tool", "1", tool_call_id=call_id)
 

@@ -372,6 +372,21 @@ async def test_a_key_speaks_for_its_own_attempt(sqlite: SQLiteStore, monkeypatch
     await served.close()
 
 
+async def test_a_key_sends_so_many_bytes(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_SECRET", SECRET)
+    monkeypatch.setattr(traces, "ATTEMPT_BYTES", 1_500)
+    mine = await sqlite.start_rollout(1)
+    key = Keys(SECRET.encode()).mint(mine.rollout.rollout_id, mine.attempt.attempt_id)
+    served = await start(sqlite, port=0, token="s3cret")
+    async with aiohttp.ClientSession(served.url) as http:
+        codes = [(await post(http, by_hand(None, n), Authorization=f"Bearer {key}"))[0] for n in (1, 9, 9)]
+        assert codes[0] == 200 and codes[-1] == 413
+        assert (await post(http, by_hand(mine, 9), Authorization="Bearer s3cret"))[0] == 200
+    refused = (await sqlite.counts(mine.rollout.rollout_id))["refused"]
+    assert refused == {"attempt-bytes": codes.count(413)}
+    await served.close()
+
+
 async def test_a_key_that_cannot_be_checked_is_refused(http: aiohttp.ClientSession) -> None:
     key = Keys().mint("ro", "at")
     status, answer = await post(http, by_hand(None), Authorization=f"Bearer {key}")

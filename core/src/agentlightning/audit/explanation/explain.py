@@ -25,7 +25,8 @@ from agentlightning.credit.merging.messages import answer
 from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
-from agentlightning.types.rewards import effective_reward
+from agentlightning.types.record import tool_calls_of
+from agentlightning.types.rewards import by_agent_beside_judge, effective_reward
 from agentlightning.types.select import caller_name
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
@@ -108,6 +109,7 @@ def rewards(record: Record) -> list[dict[str, Any]]:
     by_target, _ = attach_rewards(record)
     attached = {id(reward) for emitted in by_target.values() for reward in emitted}
     counting = {id(effective_reward(emitted)) for emitted in by_target.values()}
+    ignored = {id(reward) for reward in by_agent_beside_judge(record)}
     trains = record.rollout.status.final and record.rollout.mode == "train"
     failed = trains and failure_of(record) not in (None, "no-reward")
     out = []
@@ -115,6 +117,8 @@ def rewards(record: Record) -> list[dict[str, Any]]:
         unused = ""
         if failed:
             unused = "nothing that a failed rollout emits counts"
+        elif id(r) in ignored:
+            unused = "the agent gave it to itself beside a judge, and is not trusted (agent.trusted)"
         elif id(r) not in attached:
             unused = "no such call is on record"
         elif id(r) not in counting:
@@ -281,8 +285,7 @@ def _tail(call: Call) -> list[dict[str, str]]:
 def _speech(message: Mapping[str, Any]) -> str:
     """A message's text and its tool calls as ``name(arguments)``."""
     said = message.get("content") or message.get("text") or ""
-    asked = [
-        tool.get("function") or tool for tool in message.get("tool_calls") or () if isinstance(tool, dict)
-    ]
+    functions = [(tool.get("function"), tool) for tool in tool_calls_of(message)]
+    asked = [function if isinstance(function, Mapping) else tool for function, tool in functions]
     tools = [f"{function.get('name')}({function.get('arguments', '')})" for function in asked]
     return " ".join([str(said), *tools]).strip()

@@ -269,7 +269,7 @@ def _with_reward(record: Record, value: float) -> Record:
     """Return ``record`` with ``value`` as the effective final reward."""
     emitted = attach_rewards(record)[0].get(ROLLOUT)
     if emitted is None:
-        return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value)])
+        return msgspec.structs.replace(record, rewards=[*record.rewards, Reward(value=value, returned=True)])
     counts = effective_reward(emitted)
     rewards = [msgspec.structs.replace(r, value=value) if r is counts else r for r in record.rewards]
     return msgspec.structs.replace(record, rewards=rewards)

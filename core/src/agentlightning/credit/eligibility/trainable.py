@@ -8,7 +8,7 @@ never went on from their answer, so no rule sees them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -16,11 +16,14 @@ from agentlightning import semconv
 from agentlightning.credit.eligibility.off_policy import OFF_POLICY, is_unweighable, is_weighed
 from agentlightning.credit.eligibility.verdicts import Verdict
 from agentlightning.types import Call, Recipe, Record
+from agentlightning.types.record import ASKED_SELECTED
 
 Versions = int | Mapping[str, int | None] | None
 """Policy version about to be trained: one number, or one for each named policy; ``None``: unknown."""
 
 OVER_LENGTH = "over-length"
+MISMATCH_BY_AGENT = "mismatch-by-agent"
+"""The agent's own spans contradict the gateway's record, and the agent is trusted."""
 REFUSED_MASKS = (OVER_LENGTH, "budget")
 """``Call.masked`` of calls that the gateway refused before an engine saw them."""
 NOT_LIVE = frozenset(
@@ -42,10 +45,11 @@ def untrainable_reasons(
     against its own policy's; a call of another policy is ``frozen-policy``: the run does not train it.
     """
     superseded, attempt = superseded_calls(record), record.attempt
-    supplied = attempt.metadata.get(semconv.SUPPLIED) if attempt else None
+    supplied = _supplied(record)
     reasons: dict[str, str] = {}
     for call in record.calls:
         trained = version_of(version, call.policy)
+        judged = verdicts[call.call_id]
         age = 0 if trained is None or call.policy_version is None else trained - call.policy_version
         checks = (
             (attempt is not None and call.attempt_id != attempt.attempt_id, "other-attempt"),
@@ -53,12 +57,12 @@ def untrainable_reasons(
             (call.status != "ok", call.masked if call.masked in REFUSED_MASKS else call.status),
             (supplied is not None and call.call_id not in supplied, "replaced-by-agent"),
             (isinstance(version, Mapping) and call.policy not in version, "frozen-policy"),
-            (not call.selected, "not-selected"),
+            (not call.selected, _not_selected(call)),
             (call.masked and not is_weighed(call, recipe), call.masked),
             (not call.has_ids, "no-ids"),
             (not call.response_ids, "empty-response"),
             (not call.prompt_ids, "empty-prompt"),
-            (verdicts[call.call_id].kind == "mismatch", "mismatch"),
+            (judged.kind == "mismatch", MISMATCH_BY_AGENT if judged.by_agent else "mismatch"),
             (call.logprobs is None, "no-logprobs"),
             (not _are_logprobs(call.logprobs or ()), "bad-logprobs"),
             (is_unweighable(call, recipe) or not _has_distribution(call), OFF_POLICY),
@@ -70,6 +74,17 @@ def untrainable_reasons(
     return reasons
 
 
+def _supplied(record: Record) -> Collection[str] | None:
+    """Return the ids of the calls that the agent's own record names, or ``None`` if it handed in none."""
+    found = record.attempt.metadata.get(semconv.SUPPLIED) if record.attempt else None
+    return found if isinstance(found, list) else None
+
+
+def _not_selected(call: Call) -> str:
+    """Return who left the call out: ``select`` of the run, or the agent by its request."""
+    return "not-selected-by-agent" if call.asked.get(ASKED_SELECTED) is False else "not-selected"
+
+
 def version_of(version: Versions, policy: str) -> int | None:
     """Return the version of ``policy`` that is about to be trained."""
     return version.get(policy) if isinstance(version, Mapping) else version
@@ -77,14 +92,19 @@ def version_of(version: Versions, policy: str) -> int | None:
 
 def superseded_calls(record: Record) -> set[str]:
     """Return the calls that the SDK retried: another call has the same caller span and a higher retry
-    count.
+    count. Both are headers of the agent's: one that is not trusted takes back no call that was answered.
     """
+    trusted = record.rollout.config.trusted
     newest: dict[tuple[str, str | None], int] = {}
     for call in record.calls:
         if call.span_id:
             key = (call.span_id, call.trace_id)
             newest[key] = max(newest.get(key, 0), call.retry)
-    return {c.call_id for c in record.calls if c.span_id and c.retry < newest[c.span_id, c.trace_id]}
+    return {
+        c.call_id
+        for c in record.calls
+        if c.span_id and c.retry < newest[c.span_id, c.trace_id] and (trusted or c.status != "ok")
+    }
 
 
 def live_record(record: Record, reasons: Mapping[str, str]) -> Record:

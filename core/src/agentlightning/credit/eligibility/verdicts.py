@@ -4,19 +4,28 @@ A call is *exact* if the engine's counts (``usage``) equal the numbers of ids an
 layer, which read the answer in the agent's process, has the same digest and tags as the gateway. Without a
 wire span it is *gateway-only*: trained, but unconfirmed. A call whose evidence disagrees is a *mismatch*
 and never trained.
+
+What comes with the attempt's own key (the wire layer's spans, headers) is the agent's word about itself. It
+may take a call out of training only for an agent that is trusted (``RolloutConfig.trusted``); otherwise it is
+noted beside the gateway's verdict. :func:`disputed` counts such calls either way.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from agentlightning import semconv
 from agentlightning.types import Call, Record, Span
+from agentlightning.types.record import ASKED_SELECTED
 from agentlightning.types.tokens import tokens_digest
 
 Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids", "supplied"]
+
+
+SAYS_OTHERWISE: Final = "the agent's spans say otherwise"
+"""Beginning of the reason of verdicts on calls about which the agent and the gateway disagree."""
 
 
 class Verdict(NamedTuple):
@@ -25,12 +34,20 @@ class Verdict(NamedTuple):
     kind: Kind
     reason: str
 
+    @property
+    def by_agent(self) -> bool:
+        """Whether the agent's own evidence, and not the engine's answer, contradicts the record."""
+        return self.reason.startswith(SAYS_OTHERWISE)
 
-def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()) -> Verdict:
+
+def verdict(
+    call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = (), *, trusted: bool = True
+) -> Verdict:
     """Judge one call against the engine's counts and the wire layer's spans.
 
     ``wire_spans`` may hold spans of other calls. ``choices``: all choices of the same request, because with
     ``n > 1`` the engine's ``completion_tokens`` is their sum; empty means that this call is the only one.
+    ``trusted``: whether contradicting spans make it a ``mismatch``.
     """
     if call.api == "supplied":
         return Verdict("supplied", "the agent handed it in; no engine was asked")
@@ -43,10 +60,11 @@ def verdict(call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = ()
     contradiction, unchecked = _check_counts(call, choices)
     if contradiction:
         return Verdict("mismatch", contradiction)
+    denied: Kind = "mismatch" if trusted else "gateway-only"
     if digests and digests != {tokens_digest(call.prompt_ids, call.response_ids)}:
-        return Verdict("mismatch", "wire layer and gateway have different token ids")
+        return Verdict(denied, f"{SAYS_OTHERWISE}: they have other token ids than the gateway")
     if differing := _differing_tags(call, spans):
-        return Verdict("mismatch", f"wire layer and gateway disagree on tags: {', '.join(differing)}")
+        return Verdict(denied, f"{SAYS_OTHERWISE} on tags: {', '.join(differing)}")
     if unchecked:
         return Verdict("gateway-only", unchecked)
     if not spans:
@@ -68,8 +86,20 @@ def verdicts(record: Record) -> dict[str, Verdict]:
     out: dict[str, Verdict] = {}
     for call in record.calls:
         near = [span for key in _join_keys(call.response_id, call.span_id) for span in by_join.get(key, ())]
-        out[call.call_id] = verdict(call, near, requests[_request(call)])
+        trusted = record.rollout.config.trusted
+        out[call.call_id] = verdict(call, near, requests[_request(call)], trusted=trusted)
     return out
+
+
+def disputed(record: Record, verdicts: Mapping[str, Verdict]) -> int:
+    """Return the number of calls that the agent's own evidence speaks against: spans with other tokens or
+    tags, or the header that asks not to train them, where the agent is not trusted with that.
+    """
+    unheeded = not record.rollout.config.trusted
+    return sum(
+        verdicts[call.call_id].by_agent or (unheeded and call.asked.get(ASKED_SELECTED) is False)
+        for call in record.calls
+    )
 
 
 def unrecorded(record: Record) -> list[Span]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentlightning.types import Call
+from agentlightning.types.record import tool_calls_of
 
 THINK_END = "</think>"
 
@@ -65,7 +66,7 @@ def without_reasoning(message: Message) -> Message:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
-    tools = tuple(_tool(tool) for tool in item.get("tool_calls") or () if isinstance(tool, Mapping))
+    tools = tuple(map(_tool, tool_calls_of(item)))
     return Message(str(item.get("role", "")), _text(item.get("content") or item.get("text")), tools)
 
 

@@ -5,8 +5,8 @@ Invariant: *missing is not zero*. A reward that was never emitted, or that is Na
 
 Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
 one, else any. Of several the returned one, else the one that the store received last
-(:mod:`agentlightning.types.rewards`). The other names are dimensions, shown in the metrics as
-``reward/<name>`` and used by no built-in rule.
+(:mod:`agentlightning.types.rewards`). Of an agent that is not trusted, only a judge's count where there is
+one. The other names are dimensions, shown in the metrics as ``reward/<name>`` and used by no built-in rule.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from agentlightning.credit.advantage.spread import mean
 from agentlightning.types import Record, Reward
-from agentlightning.types.rewards import by_precedence, effective_reward
+from agentlightning.types.rewards import by_agent_beside_judge, by_precedence, effective_reward
 
 RewardTarget = tuple[str, str]
 """``("call", call id)``, ``("agent", name)`` or ``ROLLOUT``."""
 ROLLOUT: RewardTarget = ("rollout", "")
+BY_AGENT: Final = "by-agent"
+"""Reason of rewards that an agent without trust gave itself beside a judge's (``docs/rewards.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Rewards:
     """Name → last finite final reward of that name."""
     missing: dict[str, int] = field(default_factory=dict)
     """Reason → rewards that were emitted and could not be used (``nan``, ``unknown-call``, ``unattached``,
-    …)."""
+    ``by-agent``, …)."""
 
     @property
     def targeted(self) -> list[float]:
@@ -85,13 +88,15 @@ def attach_rewards(record: Record) -> tuple[dict[RewardTarget, list[Reward]], Co
     count by reason those that cannot be used.
     """
     by_target: dict[RewardTarget, list[Reward]] = {}
-    missing: Counter[str] = Counter()
+    ignored = by_agent_beside_judge(record)
+    missing: Counter[str] = Counter({BY_AGENT: len(ignored)} if ignored else {})
+    counting = [reward for reward in record.rewards if reward.returned] if ignored else record.rewards
     calls: dict[tuple[str, str | None], list[str]] = {}
     for call in record.calls:
         calls["call", call.call_id] = [call.call_id]
         if call.span_id:
             calls.setdefault(("span", call.span_id), []).append(call.call_id)
-    for reward in by_precedence(record.rewards, record.rollout.config.emitted_overrides_returned):
+    for reward in by_precedence(counting):
         if reason := defect(reward.value):
             missing[reason] += 1
         if reward.call_id is not None or reward.span_id is not None:

@@ -50,10 +50,12 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     gateway's own."""
     tags: Tags = {}
     """Tags of every call; a call's own tags win."""
+    trusted: bool = True
+    """Whether its agent may ask not to be trained (``RolloutConfig.trusted``)."""
 
     @classmethod
     def of(cls, rollout: Rollout, attempt: Attempt, policies: dict[str, str]) -> AttemptInfo:
-        """The facts about an attempt of the store."""
+        """The facts about an attempt of the store. Its rollout may have a map of policies of its own."""
         return cls(
             rollout_id=rollout.rollout_id,
             attempt_id=attempt.attempt_id,
@@ -62,8 +64,9 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
             mode=rollout.mode,
             seed=root_seed(rollout, attempt),
             greedy=bool(rollout.metadata.get("greedy", False)),
-            policies=policies,
+            policies=_string_map(rollout.metadata.get("policies")) or policies,
             tags=_string_map(rollout.metadata.get("tags")),
+            trusted=rollout.config.trusted,
         )
 
 
@@ -225,8 +228,7 @@ class OpenAttempts:
             self._keys.check(self._keys.mint(claims.rollout_id, claims.attempt_id))
         except RequestRefused:
             raise ended(claims) from None
-        policies = _string_map(rollout.metadata.get("policies")) or self._policies
-        told = self._expected.get(claims.attempt_id) or AttemptInfo.of(rollout, attempt, policies)
+        told = self._expected.get(claims.attempt_id) or AttemptInfo.of(rollout, attempt, self._policies)
         sequence = 1 + max((c.sequence for c in calls), default=-1)
         found = self._attempt(*self._completed(told), sequence)
         for call in calls:

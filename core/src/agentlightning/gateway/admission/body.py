@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,11 +24,13 @@ MAX_CHOICES = 1024
 _bodies = msgspec.json.Decoder(dict[str, Any])
 
 
-async def read_json(request: web.Request, limit: int) -> dict[str, Any]:
+async def read_json(request: web.Request, limit: int, take: Callable[[int], None]) -> dict[str, Any]:
     """Read the JSON object of a request's body. Raise :class:`RequestRefused` when the body is larger than
-    ``limit`` bytes, contradicts its headers, or is no JSON object.
+    ``limit`` bytes, contradicts its headers, or is no JSON object. ``take`` is told its bytes
+    and may refuse.
     """
     raw = await read(request, limit)
+    take(len(raw))
     check_container_count(raw)
     return await decoded(raw, decode_json)
 

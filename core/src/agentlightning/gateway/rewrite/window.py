@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.types.record import tool_calls_of
+
 Message = Mapping[str, Any]
 SYSTEM = ("system", "developer")
 RESULT = ("tool", "function")
@@ -53,8 +55,8 @@ def blocks(messages: Sequence[Message]) -> list[tuple[int, int]]:
         while found and found[-1][1] > start:
             start = min(start, found.pop()[0])
         found.append((start, i + 1))
-        for call in message.get("tool_calls") or ():
-            if isinstance(call, Mapping) and call.get("id"):
+        for call in tool_calls_of(message):
+            if call.get("id"):
                 calls[str(call["id"])] = i
     return found
 

@@ -56,9 +56,9 @@ class Endpoint:
         }
 
     def state(self) -> dict[str, object]:
-        """The counters, for JSON."""
+        """The counters, for JSON, without the address: agents that reach the gateway may read them too."""
         counts = {name: getattr(self, name) for name in ("in_flight", "answered", "lost", "failovers")}
-        return {"url": self.url, "up": not self.ejected_until, **counts}
+        return {"up": not self.ejected_until, **counts}
 
 
 class Endpoints:

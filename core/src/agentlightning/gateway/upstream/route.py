@@ -127,6 +127,23 @@ Routes = dict[str, Upstream]
 """Policy name → its engine, in the order in which they were added."""
 
 
+def check_open(route: Upstream, routes: Routes, policies: Mapping[str, str]) -> None:
+    """Raise :class:`RequestRefused` 403 unless an attempt's key opens the route.
+
+    It opens the policies that are trained, and those that ``policies`` gives to agents; without such a map
+    and without a trained policy, all.
+    """
+    if route.trainable or route.policy in policies.values():
+        return
+    if policies or any(other.trainable for other in routes.values()):
+        raise RequestRefused(
+            403,
+            "policy-closed",
+            f"no agent of this run is given the policy {route.policy!r}: "
+            "`policies` says which agents may ask it",
+        )
+
+
 def choose_route(
     routes: Mapping[str, Upstream], model: str, header: str | None, agent_policy: str | None
 ) -> Upstream:

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.history.importing.trace import ImportedTrace, UnreadableTrace
+from agentlightning.history.importing.writing import check_trace
 from agentlightning.specs import ImportFormatSpec
 from agentlightning.types import UsageError
+from agentlightning.webserver.body import NotPlain, check_plain
+
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Errors of reading what is not of the format; :class:`.UnreadableTrace` and ``NotPlain`` are ValueErrors."""
 
 
 class TraceFile:
@@ -25,16 +30,40 @@ class TraceFile:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         self.sha256 = hashlib.sha256(content).hexdigest()
         self.entries = _entries(content, path)
+        for place, entry in enumerate(self.entries, start=1):
+            try:
+                check_plain(entry)
+            except NotPlain as error:
+                raise UsageError(f"{path}, entry {place}: {error}") from None
         self.format = _format(self.entries, formats, name, path)
 
     def traces(self) -> list[ImportedTrace]:
-        """Return the traces. Raise :class:`UsageError` for an entry that is not of the format."""
+        """Return the traces, each of which a store can hold. Raise :class:`UsageError`, which names the file
+        and the place in it, for what is not of the format and for values that no model call has.
+        """
         try:
             found: list[ImportedTrace] = self.format.read(self.entries)
-        except (UnreadableTrace, KeyError, TypeError, ValueError, AttributeError) as error:
+        except _UNREADABLE as error:
+            place = f", entry {n}" if (n := self._unreadable_entry()) else ""
             said = str(error) if isinstance(error, UnreadableTrace) else repr(error)
-            raise UsageError(f"{self.path}: not of the format {self.format.name}: {said}") from error
+            raise UsageError(
+                f"{self.path}{place}: not of the format {self.format.name}: {said[:500]}"
+            ) from error
+        for trace in found:
+            try:
+                check_trace(trace)
+            except _UNREADABLE as error:
+                raise UsageError(f"{self.path}, trace {trace.trace_id[:80]!a}: {str(error)[:500]}") from error
         return found
+
+    def _unreadable_entry(self) -> int | None:
+        """Return the number of the first entry that cannot be read by itself."""
+        for n, entry in enumerate(self.entries, start=1):
+            try:
+                self.format.read([entry])
+            except _UNREADABLE:
+                return n
+        return None
 
 
 def _entries(content: bytes, path: Path) -> list[Any]:
@@ -45,6 +74,8 @@ def _entries(content: bytes, path: Path) -> list[Any]:
     try:
         whole = json.loads(text)
         entries = whole if isinstance(whole, list) else [whole]
+    except RecursionError:
+        raise UsageError(f"{path}: its values are nested too deeply") from None
     except ValueError:
         entries = list(_lines(text.split("\n"), path))
     if not entries:
@@ -57,6 +88,8 @@ def _lines(lines: Iterable[str], path: Path) -> Iterable[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
+            except RecursionError:
+                raise UsageError(f"{path}, line {place}: its values are nested too deeply") from None
             except ValueError as error:
                 raise UsageError(f"{path}, line {place}: neither JSON nor JSON Lines: {error}") from None
 

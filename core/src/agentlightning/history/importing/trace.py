@@ -67,7 +67,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool | int | float | str):
         try:
             found = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         return found if found - found == 0 else None
     return None

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from agentlightning.webserver.body import check_plain
+
 
 def seconds(value: Any) -> float:
     """Return a time as seconds since 1970: from ISO 8601 (UTC if it names no zone), or from seconds,
@@ -26,12 +28,14 @@ def seconds(value: Any) -> float:
 
 
 def parsed(value: Any) -> Any:
-    """Return the value of JSON text, or the value itself where it is not JSON text."""
+    """Return the value of JSON text, or the value itself where it is not JSON text, or nested too deeply."""
     if isinstance(value, str) and value[:1] in ("{", "[", '"'):
         try:
-            return json.loads(value)
-        except ValueError:
+            found = json.loads(value)
+            check_plain(found)
+        except (ValueError, RecursionError):
             return value
+        return found
     return value
 
 

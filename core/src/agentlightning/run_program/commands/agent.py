@@ -20,11 +20,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentlightning.capture.context import AttemptContext, current_attempt
+from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, new_span
+from agentlightning.capture.emit.emitters import returned_reward_span
 from agentlightning.capture.identity import parent_ids
-from agentlightning.decorator.agents import LitAgent
+from agentlightning.decorator.agents import LitAgent, Result
 from agentlightning.decorator.errors import AgentError
 from agentlightning.plugins.manager import load
 from agentlightning.run_program.attempts import REWARD_FILE, size_hint
@@ -48,8 +49,8 @@ from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import executable, program_name
 from agentlightning.run_program.process import ProgramFailed, RewardFile, environment, watched_packages
 from agentlightning.runner.event_loops.threads import in_thread
-from agentlightning.semconv import COMMAND_SPAN
-from agentlightning.types import LLM, Resource, Rollout
+from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
+from agentlightning.types import LLM, Resource, Rollout, Span
 
 _LOG = logging.getLogger(__name__)
 SHOWN = 4_000
@@ -69,6 +70,8 @@ class CommandAgent(LitAgent[Any]):
     :class:`.ProgramSection`. Raise :class:`UsageError` for values that cannot be used.
     """
 
+    trusted = False
+
     def __init__(
         self,
         command: str | Sequence[str],
@@ -85,6 +88,7 @@ class CommandAgent(LitAgent[Any]):
         self.adapters = list(adapters)
         self.name = name or program_name(_words(command))
         self.reward = RewardReader(reward, self.name)
+        self.judged = reward is not None
         self._check()
 
     def _check(self) -> None:
@@ -103,9 +107,7 @@ class CommandAgent(LitAgent[Any]):
         for path in paths:
             value_text(task, path)
 
-    async def rollout_async(
-        self, task: Any, resources: dict[str, Resource], rollout: Rollout
-    ) -> float | None:
+    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run the program on one task and return its reward."""
         found = current_attempt()
         if found is None or found.key is None or found.gateway is None:
@@ -118,9 +120,25 @@ class CommandAgent(LitAgent[Any]):
         try:
             written = RewardFile(folder.scratch / "reward")
             result = await self._run(task, context, folder, written)
-            return await self.reward.read(result, written, self)
+            return await self._judge(context, result, written)
         finally:
             folder.close()
+
+    async def _judge(self, context: AttemptContext, result: CommandResult, written: RewardFile) -> Result:
+        """Return the reward. Rewards that the reward function emits are a judge's too, not the program's."""
+        emitted: list[Span] = []
+
+        def take(span: Span) -> None:
+            if span.name == REWARD_SPAN:
+                emitted.append(span)
+            else:
+                deliver(context, span)
+
+        with attempt_context(dataclasses.replace(context, sink=take)):
+            value = await self.reward.read(result, written, self)
+            if not emitted:
+                return value
+            return [*emitted, *([] if value is None else [returned_reward_span(value)])]
 
     async def _run(
         self, task: Any, context: AttemptContext, folder: WorkFolder, written: RewardFile

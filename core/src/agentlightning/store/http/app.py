@@ -106,11 +106,11 @@ def _refuse_foreign(store: SQLStore) -> Any:
     return guard(refuse)
 
 
-async def _problems(store: Store, load: Load) -> list[str]:
+async def _problems(store: SQLStore, load: Load) -> list[str]:
     """Return why the server cannot take work now."""
     problems = ["busy: as many writes as it takes are under way"] if load.full else []
     try:
-        await store.query_runs(limit=1)
+        await store.check_writable()
     except StoreError as error:
         problems.append(str(error))
     return problems

@@ -62,6 +62,7 @@ async def start(
         await store.close()
         raise StoreError(f"cannot serve the store on {host}:{port}: {error.strerror or error}") from error
     store.announce(url)
+    await store.expire()  # from now on the store ends overdue attempts by itself, before anybody asks
     return ServedStore(store, url, runner)
 
 

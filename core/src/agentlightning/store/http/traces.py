@@ -19,7 +19,7 @@ from aiohttp import web
 
 from agentlightning import semconv
 from agentlightning.capture.emit.validation import BadRecord, validated
-from agentlightning.keys import Claims
+from agentlightning.keys import ATTEMPT_BYTES, ByteQuota, Claims
 from agentlightning.store.base import Busy, Conflict, NotFound, Store, StoreError
 from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.load import Load
@@ -41,7 +41,7 @@ _SMALL_BODY: Final = 64 << 10
 _SPANS_PER_COMMIT: Final = 128
 """Spans of one commit; other requests go on between two."""
 _TYPES: Final = ("application/x-protobuf", JSON)
-_CODES: Final = {400: 3, 401: 16, 403: 7, 409: 9, 413: 8, 415: 3, 503: 14}
+_CODES: Final = {400: 3, 401: 16, 403: 7, 408: 4, 409: 9, 413: 8, 415: 3, 503: 14}
 """HTTP status → code of ``google.rpc.Status``."""
 
 
@@ -62,13 +62,16 @@ class SpanStore(Protocol):
 
 
 def add_route(app: web.Application, store: Store, access: StoreAccess, load: Load) -> None:
-    """Add the route. Every role may write; a sender with the key of an attempt, to this attempt only."""
+    """Add the route. Every role may write; a sender with the key of an attempt, to this attempt only, and
+    only so many bytes.
+    """
+    quota = ByteQuota(ATTEMPT_BYTES)
 
     async def handle(request: web.Request) -> web.Response:
         try:
             caller = access.caller(request.headers.get("Authorization", ""))
             with load.writing(request.content_length or 0):
-                return await _ingest(request, store, caller.claims)
+                return await _ingest(request, store, caller.claims, quota)
         except RequestRefused as refused:
             return refusal_response(request, refused)
         except Busy as busy:
@@ -87,7 +90,9 @@ def refusal_response(request: web.Request, refused: RequestRefused) -> web.Respo
     return web.Response(body=body, status=refused.status, content_type=content_type, headers=headers)
 
 
-async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> web.Response:
+async def _ingest(
+    request: web.Request, store: Store, claims: Claims | None, quota: ByteQuota
+) -> web.Response:
     from agentlightning.store.http import otlp  # protobuf is imported on first use
 
     content_type = request.content_type
@@ -96,11 +101,22 @@ async def _ingest(request: web.Request, store: Store, claims: Claims | None) -> 
             415, "unknown-type", f"Content-Type {content_type}: send one of {', '.join(_TYPES)}"
         )
     body = await read(request, BODY_LIMIT if claims is None else KEY_BODY_LIMIT)
+    if claims is not None:
+        await _take(store, claims, quota, len(body))
     read_spans = partial(_read_spans, content_type=content_type)
     found, damaged = await decoded(body, read_spans, _SMALL_BODY)
     refused = await store_spans(store, found, claims, damaged)
     n, why = sum(refused.values()), reasons_text(refused)
     return web.Response(body=otlp.answer(content_type, n, why), content_type=content_type)
+
+
+async def _take(store: Store, claims: Claims, quota: ByteQuota, n: int) -> None:
+    try:
+        quota.take(claims, n)
+    except RequestRefused as refused:
+        rollout_id, attempt_id = claims.rollout_id, claims.attempt_id
+        await store.count("refused", refused.reason, rollout_id=rollout_id, attempt_id=attempt_id)
+        raise
 
 
 def _read_spans(body: bytes, content_type: str) -> tuple[list[Span], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import or_
@@ -9,6 +10,7 @@ from typing import Any
 
 from agentlightning.store.base import Store, StoreError
 from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
+from agentlightning.store.sql import schema
 from agentlightning.store.sql.run_data.retention import RetentionStore
 from agentlightning.store.sql.run_data.rewards import RewardVersionStore
 from agentlightning.store.sql.run_data.runs import RunStore
@@ -16,6 +18,9 @@ from agentlightning.store.sql.run_data.statistics import StatisticsStore
 from agentlightning.store.sql.trace.reading import TraceReader
 from agentlightning.store.sql.trace.records import RecordReader
 from agentlightning.store.sql.writer import PartialWrite, Touched
+
+_PAGES = 4 * 4096
+"""Bytes that no free place in a page of the file holds."""
 
 
 class SQLStore(
@@ -67,6 +72,18 @@ class SQLStore(
         if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
             raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
         return await getattr(self, method)(**given)
+
+    async def check_writable(self) -> None:
+        """Write something that takes room on the disk, and take it back. Raise :class:`StoreError` where the
+        store cannot be written.
+        """
+        await self._write("check", self._write_and_delete)
+
+    def _write_and_delete(self) -> None:
+        request_id = f"check-{secrets.token_hex(8)}"
+        row = {"request_id": request_id, "method": "check", "time": self.clock(), "answer": bytes(_PAGES)}
+        self.db.insert(schema.requests, row)
+        self.db.delete(schema.requests, request_id=request_id)
 
     def announce(self, url: str) -> None:
         """Tell other processes that this one serves the store at ``url``, where they may need to know."""

@@ -62,6 +62,9 @@ class SQLiteStore(SQLStore):
         super().__init__(db, writer, clock or monotonic_clock(), cache, Waiters())
         if not read_only:
             self._begin_limits()
+            self.writer.took_loop = (
+                self._ensure_timer
+            )  # attempts of an earlier process end without being asked for
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"

@@ -33,7 +33,7 @@ class RunFields(TypedDict, total=False):
     timeout_seconds: float | None
     unresponsive_seconds: float | None
     max_attempts: int
-    emitted_overrides_returned: bool
+    trusted: bool | None
     select: Any
     policies: Mapping[str, str] | None
     steps: int
@@ -60,6 +60,7 @@ class RunFields(TypedDict, total=False):
     listen: str | None
     advertise: str | None
     max_requests: int
+    attempt_bytes: int
     gateways: int
     over_length: Literal["error", "drop", "truncate"]
     reserve: int

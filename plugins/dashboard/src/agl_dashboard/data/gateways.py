@@ -26,7 +26,8 @@ class Engine(NamedTuple):
     """An endpoint of a policy, as the gateway sees it."""
 
     policy: str
-    url: str
+    endpoint: int
+    """Its number among the policy's endpoints."""
     up: bool
     in_flight: int
     answered: int
@@ -75,11 +76,9 @@ async def ask(url: str) -> LiveGateway:
 
 def _read(url: str, state: Mapping[str, Any]) -> LiveGateway:
     engines = [
-        Engine(
-            str(policy), str(e["url"]), bool(e["up"]), int(e["in_flight"]), int(e["answered"]), int(e["lost"])
-        )
+        Engine(str(policy), number, bool(e["up"]), int(e["in_flight"]), int(e["answered"]), int(e["lost"]))
         for policy, endpoints in state["engines"].items()
-        for e in endpoints
+        for number, e in enumerate(endpoints)
     ]
     counts = {name: {str(k): int(v) for k, v in state[name].items()} for name in FAMILIES if state.get(name)}
     gate = {name: int(state[name]) for name in GATE}

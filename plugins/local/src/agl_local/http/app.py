@@ -50,15 +50,18 @@ def create_app(
     *,
     admin_token: str | None = None,
     token: str | None = None,
+    open_metrics: bool = False,
     files: Sequence[int] = (),
 ) -> web.Application:
     """The application that serves ``engines`` by policy name; it does not close them.
 
-    ``files``: of the trainer's ``policy.shared.SharedWeights``, from which new weights are taken.
+    ``open_metrics``: whether ``/metrics``, which has counts alone, needs no token. ``files``: of the
+    trainer's ``policy.shared.SharedWeights``, from which new weights are taken.
     """
     if not engines:
         raise ValueError("at least one engine is needed")
     token = check_token(token, TOKEN_VARIABLE)
+    open_paths = ("/health", "/metrics") if open_metrics else ("/health",)
 
     def is_admin(request: web.Request) -> bool:
         return _same(request.headers.get(ADMIN_HEADER, ""), admin_token)
@@ -68,7 +71,7 @@ def create_app(
         if request.path.startswith("/agl/"):
             if not is_admin(request):
                 return _error(ApiError(403, f"{ADMIN_HEADER} is missing or wrong", code="forbidden"))
-        elif token is not None and request.path != "/health":
+        elif token is not None and request.path not in open_paths and not is_admin(request):
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not _same(given, token):
                 said = f"the API key is missing or wrong: it is the engine's {TOKEN_VARIABLE}"

@@ -34,20 +34,25 @@ class Serving(Protocol):
 
 
 class Engines:
-    """``each``: the engines, not started; they were given ``weights``."""
+    """``each``: the engines, not started; they were given ``weights``, and ``token`` as the API key that they
+    want.
+    """
 
-    def __init__(self, each: Sequence[Serving], weights: SharedWeights) -> None:
+    def __init__(self, each: Sequence[Serving], weights: SharedWeights, token: str | None = None) -> None:
         self.each = list(each)
         self.weights = weights
+        self._token = token
 
     def start(self) -> None:
         """Start all, at a time. Raises what the first of those raised that did not start."""
         self._all(lambda engine: engine.start())
 
     def llm(self, name: str) -> LLM:
-        """Where they are, once they are started; each serves the policy under ``name``."""
+        """Where they are once they are started, and their key; each serves the policy under ``name``."""
         first, *others = (f"{engine.address}/v1" for engine in self.each)
-        return LLM(endpoint=first, replicas=others, model=name, logprobs_mode="processed")
+        return LLM(
+            endpoint=first, replicas=others, model=name, api_key=self._token, logprobs_mode="processed"
+        )
 
     def update(
         self,

@@ -1,7 +1,7 @@
 """The engine as a child process: its own interpreter and cores, the driver's weights in shared memory.
 
-Invariants: the child ends when ``close`` is called or its parent dies, however it dies; the admin token
-travels through a pipe, never on a command line.
+Invariants: the child ends when ``close`` is called or its parent dies, however it dies; the admin token and
+the API key travel through a pipe, never on a command line or in an environment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ class EngineProcess:
         self, path: str | Path, *, name: str = "policy", threads: int | None = None, slots: int = 64,
         max_len: int | None = None, device: str = "cpu", dtype: str = "float32", version: int = 0,
         timeout: float = 120.0, deterministic: bool = False, weights: SharedWeights | None = None,
+        token: str | None = None,
     ) -> None:  # fmt: skip
-        """``weights``: where new ones come from, if several engines share them; None: its own."""
+        """``weights``: where new ones come from, if several engines share them; None: its own. ``token``: the
+        API key that requests must bear, 16 characters or more; None: whoever reaches it may ask it.
+        """
         self.name = name
         self.address = ""
         self.timeout = timeout
         self._token = secrets.token_urlsafe(32)
+        self._api_key = token or ""
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -148,7 +152,7 @@ class EngineProcess:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(self._token.encode() + b"\n")
+            process.stdin.write(f"{self._token}\n{self._api_key}\n".encode())
             process.stdin.flush()
         except BrokenPipeError as error:
             raise self._broken("died at once") from error

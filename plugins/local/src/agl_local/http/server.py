@@ -2,8 +2,8 @@
 
 With ``AGL_LOCAL_TOKEN`` set, requests bear it as their API key. A host that others can reach needs it.
 The admin token comes from the environment (``AGL_LOCAL_ADMIN_TOKEN``) or, for a child of ``EngineProcess``,
-as the first line of standard input, never from the command line. A child ends when its standard input does:
-with its parent.
+as the first line of standard input, never from the command line; the second line is a child's token, empty
+for none. A child ends when its standard input does: with its parent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="the same bits whatever else is served; float32 on a CPU, a few times slower",
     )
     parser.add_argument(
-        "--child", action="store_true", help="read the admin token from stdin; end when stdin ends"
+        "--child", action="store_true", help="read the tokens from stdin; end when stdin ends"
     )
     parser.add_argument(
         "--weights",
@@ -74,16 +74,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     admin = sys.stdin.readline().strip() if args.child else os.environ.get(ADMIN_VARIABLE)
+    own = sys.stdin.readline().strip() if args.child else None
     threads = args.threads or torch.get_num_threads()
     # The engines compute in threads of their own, which alone are to use several cores.
     torch.set_num_threads(1)
     engines: dict[str, Engine] = {}
     try:
-        token = None if args.child else token_from_env(TOKEN_VARIABLE)  # a child's users have no key for it
+        token = (own or None) if args.child else token_from_env(TOKEN_VARIABLE)
         check_interface("the engine", args.host, guarded=token is not None, variable=TOKEN_VARIABLE)
         for name, path in zip(args.name, args.policy, strict=True):
             engines[name] = _open(name, path, args, threads)
-        app = create_app(engines, admin_token=admin or None, token=token, files=args.weights)
+        given = {"admin_token": admin or None, "token": token, "open_metrics": args.child}
+        app = create_app(engines, **given, files=args.weights)
         asyncio.run(_serve(app, args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

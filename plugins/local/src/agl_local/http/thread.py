@@ -33,8 +33,10 @@ class EngineThread:
         version: int = 0,
         deterministic: bool = False,
         weights: SharedWeights | None = None,
+        token: str | None = None,
     ) -> None:
         self._own_weights = weights is None
+        self._token = token
         self.weights = weights or SharedWeights(str(policy.model.dtype).removeprefix("torch."))
         self.engine = Engine(
             policy,
@@ -91,7 +93,8 @@ class EngineThread:
             raise
 
     async def _serve(self) -> None:
-        runner, address = await serve(create_app({self.engine.name: self.engine}))
+        app = create_app({self.engine.name: self.engine}, token=self._token, open_metrics=True)
+        runner, address = await serve(app)
         self._ready.set_result(address)
         try:
             await self._stop.wait()

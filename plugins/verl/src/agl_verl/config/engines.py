@@ -131,5 +131,7 @@ REFUSED = {
 
 
 def key_of(secret: str) -> str:
-    """What vLLM servers are asked with; driver and child make it from the channel's ``secret``."""
+    """What servers of vLLM and embedded engines are asked with; driver and child make it from the channel's
+    ``secret``.
+    """
     return hashlib.sha256(f"engines of {secret}".encode()).hexdigest()

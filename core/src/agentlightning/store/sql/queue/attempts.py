@@ -18,6 +18,7 @@ from sqlalchemy import bindparam, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
+from agentlightning.store.bounds import check_metadata
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.cache import CachedAttempt
@@ -115,9 +116,11 @@ class AttemptStore(RolloutStore, WorkerStore):
         """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt too."""
         self.db.lock_rollouts([rollout_id])
         rollout, key = self._rollout(rollout_id), {"rollout_id": rollout_id}
+        rollout.config = rollout.config if config is None else config
+        if metadata is not None:
+            check_metadata(metadata)
+        check_rollout(rollout)
         if config is not None:
-            rollout.config = config
-            check_rollout(rollout)
             self.db.update(_r, key, **config_columns(config))
             self.cache.next_due = None
             self._watch_limits(config, self.clock())

@@ -32,7 +32,7 @@ TIMEOUT_GRACE_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
 """Seconds until the next try after a failed one."""
 _a, _r = schema.attempts, schema.rollouts
-_HELD = select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT))
+HELD = select(_a.c.rollout_id).where(given(_a.c.attempt_id), text(schema.OPEN_ATTEMPT))
 _AHEAD: Any = literal_column("5.0")
 """Seconds by which the clock of another process may be ahead."""
 _opened: Any = bindparam("opened")
@@ -129,7 +129,7 @@ class ExpiryStore(AttemptStore):
         return [attempt_id for attempt_id in attempt_ids if not self._heartbeat_attempt(attempt_id, now)]
 
     def _heartbeat_attempt(self, attempt_id: str, now: float) -> bool:
-        row = self.db.one(_HELD, attempt_id=attempt_id)
+        row = self.db.one(HELD, attempt_id=attempt_id)
         if row is None:
             return False
         try:
@@ -206,6 +206,7 @@ class ExpiryStore(AttemptStore):
         return None if due is None else due - self.clock()
 
     def _ensure_timer(self) -> None:
-        """Set the timer for a caller that waits for attempts to end."""
+        """Set the timer for the attempts that run, if it is not set on this loop."""
         if not self.timer.armed and (due := self._next_due()) is not None:
             self.timer.arm(due - self.clock())
+            self.watch.start()

@@ -19,12 +19,12 @@ from sqlalchemy import bindparam, select, text
 from agentlightning.semconv import RESAMPLED
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.bounds import check_count, check_seconds
+from agentlightning.store.bounds import RESERVED_IDS, check_count, check_seconds
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.cache import CachedAttempt
 from agentlightning.store.sql.core import write
 from agentlightning.store.sql.queue.attempts import WORKER_LEFT
-from agentlightning.store.sql.queue.expiry import ExpiryStore
+from agentlightning.store.sql.queue.expiry import HELD, ExpiryStore
 from agentlightning.store.sql.queue.rollouts import (
     ROLLOUT_COLUMNS,
     Pin,
@@ -70,7 +70,9 @@ Dequeue = Callable[[], list[AttemptedRollout]]
 class LeaseStore(ExpiryStore):
     """The queue."""
 
-    def _lease(self, rollout: Rollout, worker_id: str | None, now: float) -> AttemptedRollout:
+    def _lease(
+        self, rollout: Rollout, worker_id: str | None, now: float, attempt_id: str | None = None
+    ) -> AttemptedRollout:
         rollout_id = rollout.rollout_id
         failed = self._count_failed(rollout_id) if rollout.attempts else 0
         number = rollout.attempts = rollout.attempts + 1
@@ -81,7 +83,7 @@ class LeaseStore(ExpiryStore):
         pin: Pin = {"resources_id": rollout.resources_id, "resources_version": rollout.resources_version}
         self.db.update(_r, {"rollout_id": rollout_id}, status="preparing", attempts=number, **pin)
         attempt = Attempt(
-            attempt_id=time_ordered_id("at"),
+            attempt_id=attempt_id or time_ordered_id("at"),
             rollout_id=rollout_id,
             sequence_id=number,
             fence=number,
@@ -191,9 +193,12 @@ class LeaseStore(ExpiryStore):
         rollout_id: str | None = None,
         run_id: str | None = None,
         group_id: str | None = None,
+        attempt_id: str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout:
-        """Make a rollout and lease it at once, past the queue. A ``rollout_id`` that exists: Conflict."""
+        """Make a rollout and lease it at once, past the queue. A ``rollout_id`` that exists: Conflict.
+        ``attempt_id``: a fresh id, so that one batch can write what the attempt did.
+        """
         rollout = Rollout(
             rollout_id=rollout_id or "",
             input=input,
@@ -207,8 +212,10 @@ class LeaseStore(ExpiryStore):
         check_rollout(rollout)
         if rollout_id and self._known(rollout_id):
             raise Conflict(f"rollout {rollout_id} exists: start_attempt leases it")
+        if attempt_id in RESERVED_IDS or (attempt_id and self.db.one(HELD, attempt_id=attempt_id)):
+            raise Conflict(f"attempt_id {attempt_id!r} is taken: choose a fresh one")
         made = self._insert(rollout, self._pin(resources_id), rollout.config, RolloutStatus.PREPARING)
-        return self._lease(made, worker_id, made.start_time)
+        return self._lease(made, worker_id, made.start_time, attempt_id)
 
     @write
     def start_attempt(

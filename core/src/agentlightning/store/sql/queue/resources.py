@@ -12,7 +12,7 @@ from sqlalchemy import and_, bindparam, func, select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.bounds import RESERVED_IDS, check_count
+from agentlightning.store.bounds import RESERVED_IDS, check_count, check_fields
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.core import StoreCore, read, write
@@ -49,6 +49,7 @@ def to_resource(name: str, value: Resource | str | dict[str, Any]) -> Resource:
     JSON).
     """
     if isinstance(value, (LLM, PromptTemplate, JsonResource)):
+        check_fields(value, f"resources[{name!r}].")
         return value
     if isinstance(value, str):
         return PromptTemplate(template=value)
@@ -141,5 +142,15 @@ class ResourceStore(StoreCore):
 
 def _resources_from_row(row: Row) -> Resources:
     resources_id, version, create_time, data = row
-    resources = codec.unpack(data, dict[str, Resource])
+    try:
+        resources = codec.unpack(data, dict[str, Resource])
+    except msgspec.ValidationError:  # an earlier version took it: what is no resource is shown as it is
+        resources = {name: _resource_or_json(held) for name, held in codec.unpack(data).items()}
     return Resources(resources_id=resources_id, version=version, create_time=create_time, resources=resources)
+
+
+def _resource_or_json(held: Any) -> Resource:
+    try:
+        return cast(Resource, msgspec.convert(held, Resource))
+    except msgspec.ValidationError:
+        return JsonResource(value=held)

@@ -8,6 +8,7 @@ configuration, and records both with it.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from sqlalchemy import select
 
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
-from agentlightning.store.bounds import RESERVED_IDS, check_count, check_seconds
+from agentlightning.store.bounds import RESERVED_IDS, check_count, check_fields, check_seconds
 from agentlightning.store.pages import SortOrder, check_limit, check_order
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.core import read, write
@@ -34,6 +35,9 @@ _NAMES = [c.name for c in ROLLOUT_COLUMNS]
 _GET = select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id))
 _SEQ = select(_t.c.seq).where(given(_t.c.rollout_id))
 _RUN_CONFIG = select(_run.config).where(given(_run.run_id))
+UNREADABLE = "agl.unreadable"
+"""Key in place of metadata that cannot be read."""
+_log = logging.getLogger(__name__)
 Pin = dict[str, Any]
 """``resources_id`` and ``resources_version`` of a rollout."""
 
@@ -48,13 +52,22 @@ def time_ordered_id(prefix: str) -> str:
 
 
 def unpack_config(blob: bytes | None) -> RolloutConfig:
-    """Return the configuration of a blob; the usual one for ``None``."""
-    return RolloutConfig() if blob is None else cast(RolloutConfig, codec.unpack(blob, RolloutConfig))
+    """Return the configuration of a blob; the usual one for ``None``, and for a blob that cannot be read."""
+    try:
+        return RolloutConfig() if blob is None else cast(RolloutConfig, codec.unpack(blob, RolloutConfig))
+    except ValueError as error:
+        _log.warning("the configuration of a rollout cannot be read, the usual one is taken: %s", error)
+        return RolloutConfig()
 
 
 def unpack_metadata(blob: bytes | None) -> dict[str, Any]:
-    """Return the metadata of a blob; ``None`` stands for ``{}``."""
-    return {} if blob is None else cast("dict[str, Any]", codec.unpack(blob, dict[str, Any]))
+    """Return the metadata of a blob; ``None`` stands for ``{}``. Of a blob that is no metadata (an earlier
+    version took it), return what is wrong with it: one row must not stop the queue.
+    """
+    try:
+        return {} if blob is None else cast("dict[str, Any]", codec.unpack(blob, dict[str, Any]))
+    except ValueError as error:
+        return {UNREADABLE: str(error)}
 
 
 def rollout_from_row(row: Sequence[Any]) -> Rollout:
@@ -84,6 +97,7 @@ def check_config(config: RolloutConfig | None) -> None:
 
 def check_rollout(rollout: Rollout) -> None:
     """Raise ``ValueError`` for a bad value, before a worker gets it."""
+    check_fields(rollout)
     for name in ("rollout_id", "run_id", "group_id"):
         value = getattr(rollout, name)
         if value in RESERVED_IDS:

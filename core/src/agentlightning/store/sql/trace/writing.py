@@ -9,6 +9,8 @@ later emitted rewards are refused.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -16,8 +18,10 @@ from typing import Any
 from sqlalchemy import select, text
 
 from agentlightning import semconv
+from agentlightning.capture.emit.validation import BadRecord, quarantine, validated
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
+from agentlightning.store.bounds import check_metadata
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.core import StoreRefusal, write
 from agentlightning.store.sql.queue.attempts import FINAL_STATUSES, AttemptState
@@ -25,7 +29,7 @@ from agentlightning.store.sql.statements import given
 from agentlightning.store.sql.trace.calls import CallStore
 from agentlightning.store.sql.writer import Touched
 from agentlightning.types import Attempt, AttemptStatus, Span
-from agentlightning.types.rewards import reward_target
+from agentlightning.types.rewards import reward_of, reward_target
 
 _s = schema.spans
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)
@@ -38,10 +42,41 @@ OVERRIDDEN = "reward-beside-the-returned"
 """Reason that an emitted reward does not count: the agent returned one of the same name and target."""
 
 
+BAD_SPAN = "bad-record"
+"""Reason of spans that are no valid records: they are kept as ``agentlightning.bad_record``."""
+BadCounts = Counter[tuple[str, str]]
+"""Rollout id and attempt id → spans that are no valid records."""
+
+
+def _admitted(spans: Sequence[Span]) -> tuple[list[Span], BadCounts]:
+    """Return the spans, each valid one as it is and a bad-record span in place of each other, and counts of
+    these. Every writer of spans comes through here.
+    """
+    found, bad = [], BadCounts()
+    for place, span in enumerate(spans):
+        if not isinstance(span, Span):
+            raise TypeError(f"spans[{place}] is a {type(span).__name__}, not a Span")
+        try:
+            kept = validated(span)
+        except BadRecord as error:
+            reward = reward_of(span) if error.kind == "bad-reward" else None
+            if reward is not None and not math.isfinite(reward.value):
+                kept = span  # a reward that is missing, with its reason; credit counts it
+            else:
+                kept = quarantine(span, error, *_attempt_key(span))
+                kept.sequence_id = span.sequence_id
+                bad[_attempt_key(span)] += 1
+        found.append(kept)
+    return found, bad
+
+
 def span_from_row(row: Sequence[Any]) -> Span:
     """Return the span of a row of ``SPAN_COLUMNS``."""
     known = {"rollout_id": row[0], "attempt_id": row[1], "sequence_id": row[2], "name": row[3]}
-    return codec.unpack_span(row[4], **known, returned=bool(row[5]))
+    try:
+        return codec.unpack_span(row[4], **known, returned=bool(row[5]))
+    except ValueError as error:  # an earlier version took it
+        return Span(**{**known, "name": semconv.BAD_RECORD_SPAN}, status="error", status_message=str(error))
 
 
 def _attempt_key(span: Span) -> tuple[str, str]:
@@ -58,11 +93,13 @@ class TraceStore(CallStore):
 
         Rewards among them are *emitted* ones: they are refused once returned rewards are on record.
 
-        ``numbered``: they keep their numbers, which ``get_next_span_sequence_id`` reserved.
+        ``numbered``: they keep their numbers, which ``get_next_span_sequence_id`` reserved. A span that is no
+        valid record is kept as ``agentlightning.bad_record``, with the reason, and counted.
         """
+        spans, bad = _admitted(spans)
         return await self._write(
             "add_spans",
-            lambda: self._add_spans(spans, numbered),
+            lambda: self._add_spans(spans, numbered, bad),
             request_id,
             list[int],
             to_answer=lambda stored: [s.sequence_id for s in stored],
@@ -70,8 +107,9 @@ class TraceStore(CallStore):
             touched=lambda: Touched.by({"spans": spans}),
         )
 
-    def _add_spans(self, spans: Sequence[Span], numbered: bool) -> list[Span]:
+    def _add_spans(self, spans: Sequence[Span], numbered: bool, bad: BadCounts) -> list[Span]:
         now = self.clock()
+        self._count_bad(bad)
         for owner, group in groupby(spans, _attempt_key):
             part = list(group)
             cached = self._writable_attempt(*owner, "spans", len(part))
@@ -83,6 +121,10 @@ class TraceStore(CallStore):
             self._insert_spans(part)
             self._touch(owner[0], cached, now, 0 if numbered else len(part))
         return list(spans)
+
+    def _count_bad(self, bad: BadCounts) -> None:
+        for owner, n in bad.items():
+            self._count("refused", BAD_SPAN, *owner, n)
 
     def _check_numbers(self, spans: Sequence[Span], arrivals: int) -> None:
         numbers = [s.sequence_id for s in spans]
@@ -112,7 +154,7 @@ class TraceStore(CallStore):
     def _insert_spans(self, spans: Sequence[Span], returned: bool = False) -> None:
         rows = []
         for span in spans:
-            span.returned = returned
+            span.returned = returned and span.name == semconv.REWARD_SPAN
             row = {
                 "rollout_id": span.rollout_id,
                 "attempt_id": span.attempt_id,
@@ -120,7 +162,7 @@ class TraceStore(CallStore):
                 "name": span.name,
                 "wire": int(span.attributes.get(semconv.LAYER) == "wire"),
                 "data": codec.pack_span(span),
-                "returned": int(returned),
+                "returned": int(span.returned),
             }
             rows.append(row)
         self.db.insert(_s, *rows)
@@ -141,9 +183,12 @@ class TraceStore(CallStore):
     ) -> Attempt:
         """Store the attempt's spans and its new status in one transaction. Metadata is merged.
 
-        ``returned``: rewards that the agent returned, as its runner reports them. They count before emitted
-        ones, unless the rollout's configuration has ``emitted_overrides_returned``.
+        ``returned``: rewards that the agent or a judge returned, as the runner reports them. They count
+        before emitted ones, which do not count beside them at all where the agent is not trusted.
         """
+        spans, bad = _admitted(spans)
+        returned, bad_returned = _admitted(returned)
+        check_metadata(metadata or {})
         given = [*spans, *returned]
         for span in given:
             if _attempt_key(span) != (rollout_id, attempt_id):
@@ -156,6 +201,8 @@ class TraceStore(CallStore):
         if target is AttemptStatus.PREPARING and attempt.status is not target:
             raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
         self._refuse_late_rewards(spans)
+        self._count_bad(bad + bad_returned)
+        attempt.metadata = {**attempt.metadata, **(metadata or {})}
         self._insert_new_spans(state, spans, returned)
         alive = bool(given) or target in (None, AttemptStatus.RUNNING)
         if alive and attempt.status is AttemptStatus.UNRESPONSIVE:
@@ -163,7 +210,6 @@ class TraceStore(CallStore):
         elif alive:
             attempt.status = AttemptStatus.RUNNING
         attempt.worker_id = worker_id or attempt.worker_id
-        attempt.metadata = {**attempt.metadata, **(metadata or {})}
         attempt.last_heartbeat_time = now
         if target in FINAL_STATUSES:
             self._end_and_move_on(state, target, now, reason)
@@ -178,7 +224,7 @@ class TraceStore(CallStore):
         """Number and insert the spans of an attempt, and the rewards that its agent returned."""
         given, a = [*spans, *returned], state.attempt
         if not given:
-            return
+            return self._count_overridden(state, returned)
         total = state.arrivals + len(given)
         _assign_numbers(given, range(state.arrivals + 1, total + 1))
         self._insert_spans(spans)
@@ -188,13 +234,16 @@ class TraceStore(CallStore):
         self._count_overridden(state, returned)
 
     def _count_overridden(self, state: AttemptState, returned: Sequence[Span]) -> None:
-        """Count the emitted rewards for whose name and target the agent returned one."""
-        if not returned or state.config.emitted_overrides_returned:
+        """Count the emitted rewards that do not count: those for whose name and target there is a returned
+        one, and all of an agent that is not trusted beside a judge.
+        """
+        trusted = state.config.trusted
+        if not returned and (trusted or state.attempt.metadata.get(semconv.JUDGED) is not True):
             return
         ids = (state.attempt.rollout_id, state.attempt.attempt_id)
         rows = self.db.all(_EMITTED, rollout_id=ids[0], attempt_id=ids[1])
         had = {reward_target(span) for span in returned}
-        n = sum(reward_target(span_from_row(row)) in had for row in rows)
+        n = sum(not trusted or reward_target(span_from_row(row)) in had for row in rows)
         if n:
             self._count("refused", OVERRIDDEN, *ids, n)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from functools import cache
 
@@ -22,6 +23,10 @@ def version_of(connection: sqlite3.Connection) -> int | None:
     row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     if row is None:
         raise StoreError("this SQLite file has a table 'meta' without a schema_version: not a store of ours")
+    if not re.fullmatch("[1-9][0-9]{0,8}", str(row[0])):
+        raise StoreError(
+            f"this SQLite file has the schema_version {row[0]!a:.40}: not a store of ours, or damaged"
+        )
     return int(row[0])
 
 

@@ -68,6 +68,8 @@ class SQLiteWriter:
         self._commit_handle: asyncio.Handle | None = None
         self.closed = False
         self.commits = 0
+        self.took_loop: Callable[[], None] = lambda: None
+        """Called on the loop that owns the connection, once it does."""
 
     async def write(self, work: Callable[[], T], touched: Callable[[], Touched] = nothing) -> T:
         """Run ``work`` in this turn's transaction; return its result after the commit. Nobody else writes the
@@ -198,6 +200,11 @@ class SQLiteWriter:
             self._turn.clear()  # nobody waits for these writes any more
         self._loop = loop
         self._fail("its event loop stopped before the commit")
+        loop.call_soon(self._arm)
+
+    def _arm(self) -> None:
+        if not self.closed:
+            self.took_loop()
 
     def _begin(self) -> None:
         assert self._loop is not None

@@ -7,14 +7,16 @@ start the engine, to give it weights, and to end it. The first replicas have an 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import ray
 from verl.workers.rollout.replica import RolloutReplica
 
+from agl_verl.config.engines import key_of
 from agl_verl.inside.cluster import here
-from agl_verl.process.channel import Channel
+from agl_verl.process.channel import SECRET, Channel
 
 ENGINES: dict[str, Any] = {}
 """Address of each engine that the trainer's process has launched → its actor; read by the manager, which
@@ -92,6 +94,7 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
         serve = dict(self.config.engine_kwargs["embedded"])
         engines = serve.pop("engines")
+        serve["token"] = key_of(os.environ[SECRET])
         actor = ray.remote(num_cpus=0, max_concurrency=16)(EmbeddedServer).options(
             name=server_name(self.replica_rank), scheduling_strategy=here()
         )
