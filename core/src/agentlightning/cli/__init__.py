@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentlightning._version import __version__
+from agentlightning.child_environment import hide_secrets
 from agentlightning.cli.terminal.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.types import UsageError
@@ -86,6 +87,7 @@ def _global_options(
 
 def main() -> None:
     """Entry point."""
+    hide_secrets()
     run_command(lambda: app(sys.argv[1:])(prog_name="agl"))
 
 

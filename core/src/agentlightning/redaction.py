@@ -1,0 +1,82 @@
+"""What may be shown and kept of secrets, and of text that other people wrote.
+
+:func:`redacted` takes passwords and tokens out of URLs, :func:`without_values` the values of secret variables
+out of a program's output, and :func:`visible` makes text safe for a terminal. Every page, message, log and
+record uses these. Each hides too much rather than too little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote_plus
+
+HIDDEN = "***"
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+"""Names of variables whose values are secret."""
+_SECRET_PARAMETER = re.compile(
+    r"(key|token|secret|passw(or)?d|passwd|pwd|sig|signature|credentials?)$", re.IGNORECASE
+)
+_URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://(\S+)", re.IGNORECASE)
+_WHOLE = re.compile(r"([a-z][a-z0-9+.-]*)://([^\n]+)", re.IGNORECASE)
+_PARAMETER = re.compile(r"([?&;#])([^=&;#\s]+)=([^&#\s]*)")
+_WEB = ("http", "https", "ws", "wss")
+_SHORTEST = 8
+"""Characters of a value that is looked for in text; a shorter one would hide ordinary words."""
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def redacted(text: object) -> str:
+    """Return a text with ``***`` in place of passwords and tokens in its URLs: what stands between ``:`` and
+    ``@``, a user without a password in the URL of a web server, and the values of parameters such as
+    ``token``, ``api_key`` and ``password``.
+    """
+    found = str(text)
+    if "://" not in found:
+        return found
+    whole = _WHOLE.fullmatch(found)
+    if whole is not None and found.count("://") == 1:  # a password may hold spaces
+        return _without_secrets(whole)
+    return _URL.sub(_without_secrets, found)
+
+
+def _without_secrets(found: re.Match[str]) -> str:
+    scheme, rest = found[1], found[2]
+    head, at, tail = rest.rpartition("@")
+    if at and not (scheme == "sqlite" or head.startswith(("/", "?"))):
+        user, colon, _ = head.partition(":")
+        if colon:
+            head = f"{user}:{HIDDEN}"
+        elif scheme.lower() in _WEB and "/" not in head:
+            head = HIDDEN
+        rest = f"{head}@{tail}"
+    return f"{scheme}://{_PARAMETER.sub(_parameter, rest)}"
+
+
+def _parameter(found: re.Match[str]) -> str:
+    name = unquote_plus(found[2])
+    return f"{found[1]}{found[2]}={HIDDEN if _SECRET_PARAMETER.search(name) else found[3]}"
+
+
+def without_values(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text without the values of secret variables: those whose name says key, token, secret,
+    password or credential, of at least eight characters, and URLs with a password.
+    """
+    secrets = {
+        value
+        for name, value in variables.items()
+        if len(value) >= _SHORTEST and (SECRET_NAME.search(name) or redacted(value) != value)
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return redacted(text)
+
+
+def visible(text: object) -> str:
+    r"""Return a text that a terminal shows and does not obey: control characters (but tabs and line ends),
+    C1 controls, controls of direction, invisible characters and lone surrogates as ``\u001b``. JSON stays
+    the same JSON.
+    """
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
