@@ -56,9 +56,9 @@ def engine_key(variable: str) -> str | None:
 def child_environment(
     base: Mapping[str, str], only: Iterable[str] | None = None, *, named: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the variables of ``base`` for a process of other people's code: without secrets, keys of
-    engines, and URLs that hold a password. ``only``: names that it gets, ``NAME_*`` for all that begin so;
-    ``None``: all others. ``named``: names that the user passes on, whatever they hold, except the run's secrets.
+    """Return the variables of ``base`` for a process of other people's code: without secrets of the run, keys
+    of engines, and URLs that hold a password. ``only``: names that it gets, ``NAME_*`` for all that begin so;
+    ``None``: all others. ``named``: names that the user passes on, whatever they hold but secrets of the run.
     """
     hide_secrets()
     found = {}
@@ -120,8 +120,10 @@ def hidden_variables() -> dict[str, str]:
 
 
 def _hidden(name: str) -> bool:
-    return is_secret(name) or name in _engine_keys or (
-        name in PLACES and redacted(os.environ[name]) != os.environ[name]
+    return (
+        is_secret(name)
+        or name in _engine_keys
+        or (name in PLACES and redacted(os.environ[name]) != os.environ[name])
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -16,12 +16,12 @@ from rich.text import Text
 
 from agentlightning.cli.config_options import Sets, last_line
 from agentlightning.cli.options import add_command
-from agentlightning.cli.terminal.view import TextTable
 from agentlightning.plan.costs import Costs, committed, read_costs
 from agentlightning.plan.estimate import plan
 from agentlightning.plan.figures import Plan, PlanFigure, PlanLimit
 from agentlightning.plan.inputs import PlannedRun, assume, count
 from agentlightning.plan.shape import find_model
+from agentlightning.terminal import Console, TextTable
 from agentlightning.types.base import ConfigError
 
 WIDTH = 118

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import (
@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.hookspecs import hookimpl
+from agentlightning.terminal import Console
 from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
 from agentlightning.types import Call, Evaluation, Progress, Rollout, StepReport

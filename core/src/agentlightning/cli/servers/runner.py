@@ -114,16 +114,16 @@ def run_runner(options: RunnerOptions) -> None:
 
 async def _run(options: RunnerOptions) -> int:
     """Run one worker in this process, or several as processes of their own, and return the exit status."""
+    from agentlightning.redaction import redacted
     from agentlightning.runner.status_line import StatusLine
     from agentlightning.runner.supervisor import Supervisor
-    from agentlightning.store.places import without_password
 
     if options.workers > 1:
         if options.rollout or options.worker_id or options.health:
             raise UsageError("--rollout, --worker-id and --health are for one runner: leave --workers out")
         _require_server(options)
     place = options.store or options.config or store_place() or "the default store"
-    with StatusLine(without_password(place), options.workers) as line:
+    with StatusLine(redacted(place), options.workers) as line:
         if options.workers == 1:
             return await _serve(options, line.show)
         work = partial(_supervised, hidden_variables())

@@ -44,7 +44,7 @@ def check_private_fields(notes: Notes, configured: ConfiguredRun) -> None:
         for where in _in_command(agent, fields):
             notes.warn(
                 f"the program gets what its reward compares with: {where}",
-                f"Name only what it may have ({{task.field}}), and let a function grade ({listed} stays there).",
+                f"Name only what it may have, and grade by a function, which gets {listed} of each task.",
             )
         data = (config.environment.train, config.environment.val)
         named = [config.path(one.file) for one in data if one is not None and one.file]
@@ -94,13 +94,14 @@ def _mentioned(code: types.CodeType) -> Iterator[str]:
 
 
 def _in_command(agent: CommandAgent, fields: Sequence[str]) -> Iterator[str]:
-    texts = {
-        "its arguments": [agent.command.given] if isinstance(agent.command.given, str) else agent.command.given,
+    given = agent.command.given
+    texts: dict[str, Sequence[str]] = {
+        "its arguments": [given] if isinstance(given, str) else given,
         "its standard input": [agent.program.stdin or ""],
         **{f"the variable {name}": [text] for name, text in agent.program.env.items()},
     }
-    for where, given in texts.items():
-        for path in sorted({path for text in given for path in placeholders(text)}):
+    for where, found in texts.items():
+        for path in sorted({path for text in found for path in placeholders(text)}):
             if not path:
                 yield f"{where} hold the whole task, {', '.join(fields)} included"
             elif path.partition(".")[0] in fields:

@@ -16,6 +16,8 @@ from hashlib import blake2b
 
 from yarl import URL
 
+from agentlightning.redaction import redacted
+
 EJECTION_SECONDS = 10.0
 """Seconds for which calls avoid an endpoint that refused a connection; then one call tries it again."""
 MAX_RANKINGS = 16_384
@@ -58,7 +60,7 @@ class Endpoint:
     def state(self) -> dict[str, object]:
         """The counters, for JSON."""
         counts = {name: getattr(self, name) for name in ("in_flight", "answered", "lost", "failovers")}
-        return {"url": self.url, "up": not self.ejected_until, **counts}
+        return {"url": redacted(self.url), "up": not self.ejected_until, **counts}
 
 
 class Endpoints:

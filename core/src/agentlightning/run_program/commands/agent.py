@@ -67,7 +67,8 @@ class CommandAgent(LitAgent[Any]):
     that ``AGL_REWARD_FILE`` names, or emits a reward. ``folder``: the folder to which relative paths of the
     command and of ``files`` and ``keep`` belong, by default the current one. ``adapters``: framework adapters
     to use in Python programs; none: those of the frameworks that they import. ``private``: fields of the
-    tasks that the command must not name. ``program``: the fields of :class:`.ProgramSection`. Raise :class:`UsageError` for values that cannot be used.
+    tasks that the command must not name. ``program``: the fields of :class:`.ProgramSection`. Raise
+    :class:`UsageError` for values that cannot be used.
     """
 
     def __init__(
