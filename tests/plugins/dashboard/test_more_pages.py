@@ -195,8 +195,8 @@ async def test_no_page_shows_a_password_of_a_url(tmp_path: Path, serve: Serve) -
     url = await listen(server)
     browser = await serve(url.replace("//", f"//me:{secret}@"))
     (key,) = [link.split("/")[2] for link in (await browser.get("/")).links if link.endswith("/runs/r")]
-    places = ["/", f"/s/{key}/runs/r", f"/s/{key}/machines", f"/s/{key}/resources", f"/s/{key}/resources/given"]
-    pages = [await browser.get(place) for place in [*places, f"/s/{key}/rollouts/ro"]]
+    names = ("runs/r", "machines", "resources", "resources/given", "rollouts/ro")
+    pages = [await browser.get(place) for place in ("/", *(f"/s/{key}/{name}" for name in names))]
     await server.cleanup()
     await store.close()
     assert not any(secret in page.text for page in pages) and all("***" in page.text for page in pages[2:3])
