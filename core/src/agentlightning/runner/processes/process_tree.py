@@ -55,6 +55,7 @@ def enter(connection: Connection, parent: int) -> None:
     """Set up a new process: it leads a session and a process group, ends with ``parent``, and shares the
     connection with no process that it starts or forks.
     """
+    hide_secrets()  # also from the other workers, which have the same user
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
