@@ -13,5 +13,6 @@ def test_every_reach_has_a_row_and_every_kind_a_column() -> None:
 
 
 def test_a_cell_is_open_if_it_says_so() -> None:
-    text = "| what | a | b | c | d |\n|---|---|---|---|---|\n| a thing (`store`) | open: x | – |  | open |\n| other | a |"
+    head = "| what | a | b | c | d |\n|---|---|---|---|---|\n"
+    text = f"{head}| a thing (`store`) | open: x | – |  | open |\n| other | a |"
     assert documented(text) == {"store": {"inline": True, "process": False, "command": False, "job": True}}

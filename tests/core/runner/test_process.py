@@ -408,10 +408,12 @@ def readable(path):
 
 async def agent(task):
     assert os.environ["MINE"] == "kept" and os.environ["JUDGE_KEY"] == "agl-context"
-    seen = [str(dict(os.environ)).encode(), *(readable(path) for path in Path("/proc").glob("[0-9]*/environ"))]
-    words = (b"word-of-the-secret", b"word-of-the-token", b"word-of-the-store", b"word-of-the-proxy", b"word-of-the-judge")
+    seen = [readable(path) for path in Path("/proc").glob("[0-9]*/environ")]
+    seen.append(str(dict(os.environ)).encode())
+    words = [b"word-of-the-" + of for of in (b"secret", b"token", b"store", b"proxy", b"judge")]
     found = [word.decode() for text in seen for word in words if word in text]
-    runner = [readable(f"/proc/{os.getppid()}/{file}")[:20].decode(errors="replace") for file in ("mem", "environ")]
+    places = [f"/proc/{os.getppid()}/{file}" for file in ("mem", "environ")]
+    runner = [readable(place)[:20].decode(errors="replace") for place in places]
     print(found, *runner, flush=True)
     return 0.0
 

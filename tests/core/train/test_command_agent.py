@@ -85,7 +85,7 @@ def test_a_private_field_is_guarded_at_load(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"q": "2 + 3", "answer": 5}\n')
     more = {"training": {"steps": 0}, "environment": {"val": {"file": "tasks.jsonl"}, "private": ["answer"]}}
     for command in ("echo {task.answer}", "echo {task}"):
-        with pytest.raises(ConfigError, match="agent.command: .* is private"):
+        with pytest.raises(ConfigError, match=r"agent.command: .* is private"):
             load_agent(load_config(described(tmp_path, {"command": command}, **more)))
     config = load_config(described(tmp_path, {"command": "echo {task.q}"}, **more))
     assert configure(config).val == [{"q": "2 + 3", "answer": 5}]

@@ -119,14 +119,10 @@ def test_a_command_that_names_a_private_field_is_refused(given: dict[str, Any]) 
     options = {"reward": "exit-status", **given}
     CommandAgent(options["command"], **{k: v for k, v in options.items() if k != "command"})
     with pytest.raises(AgentError, match="private"):
-        CommandAgent(
-            options.pop("command"), private=["answer"], **options
-        )
+        CommandAgent(options.pop("command"), private=["answer"], **options)
 
 
-async def test_a_proxy_with_a_password_is_not_passed_on(
-    here: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_proxy_with_a_password_is_not_passed_on(here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:hidden-word@127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     await here.run(python(SAY), TASK, reward=look)

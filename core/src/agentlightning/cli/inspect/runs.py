@@ -82,9 +82,7 @@ async def _list(place: str | None) -> list[RunSummary]:
 def _where(line: RunSummary) -> str:
     """Return arguments with which commands find the run again: its store too where it is not in runs/."""
     store = Path(line.store)
-    return (
-        line.run if store.parent.parent == RUNS_FOLDER else f"{redacted(line.store)} --run {line.run}"
-    )
+    return line.run if store.parent.parent == RUNS_FOLDER else f"{redacted(line.store)} --run {line.run}"
 
 
 def table(lines: list[RunSummary]) -> Table:

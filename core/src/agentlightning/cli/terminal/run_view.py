@@ -94,10 +94,6 @@ def _warnings(summary: Summary) -> list[str]:
 def _next(summary: Summary) -> list[str]:
     if not summary.rollouts:
         return []
-    place = (
-        f" --store {redacted(summary.store)}"
-        if summary.folder is None
-        else f" --run {summary.folder}"
-    )
+    place = f" --store {redacted(summary.store)}" if summary.folder is None else f" --run {summary.folder}"
     first = summary.rollouts[-1] if len(summary.rollouts) > len(summary.exit_codes) else summary.rollouts[0]
     return [f"agl trace {first}{place}", f"agl explain {first}{place}"]

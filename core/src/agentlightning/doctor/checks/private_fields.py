@@ -119,11 +119,7 @@ def files_with(
         for task in tasks[:_SAMPLE]
     ]
     wanted = [found for found in values if found]
-    return [
-        file
-        for file in _given_files(agent)
-        if file in data or (wanted and _holds(file, wanted))
-    ]
+    return [file for file in _given_files(agent) if file in data or (wanted and _holds(file, wanted))]
 
 
 def _given_files(agent: CommandAgent) -> Iterator[Path]:

@@ -94,8 +94,10 @@ class CommandAgent(LitAgent[Any]):
         for path in self.named_paths() if self.private else ():
             field = path.partition(".")[0]
             if not field or field in self.private:
-                what = f"{{task.{path}}}: {field} is private" if path else (
-                    f"{{task}} is the whole task, in which {', '.join(self.private)} is private"
+                what = (
+                    f"{{task.{path}}}: {field} is private"
+                    if path
+                    else (f"{{task}} is the whole task, in which {', '.join(self.private)} is private")
                 )
                 raise AgentError(f"{what}: name the fields that the program may have, as {{task.field}}")
         for file in self._files():
