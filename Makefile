@@ -163,6 +163,9 @@ test-storage: ## checkpoints and exports on S3, by a server that answers as S3 d
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py
 
+trust: .venv/demo ## what an attacking agent of each kind reaches, beside the table of SECURITY.md; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=tests "$$python" tests/trust/run.py $(KINDS)
+
 test-access: .venv/test ## who may do what at the store's server, and schemathesis on its OpenAPI document (fewer: EXAMPLES=3); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment openapi) && PYTHONPATH=tests $(PY) bench/access/run.py --openapi-python "$$python" --examples $(or $(EXAMPLES),12) --seed $(or $(SEED),1)
 

@@ -20,7 +20,6 @@ from counted_tests import Outcomes
 from plugins.kubernetes.api_server import VERSIONS, api_server, validated
 
 import agentlightning as agl
-from agentlightning.roles import Role, RoleTokens
 from agentlightning.store.http import server
 from agentlightning.train.description.fields import from_fields
 from agl_kubernetes.command import manifests_of
@@ -34,10 +33,9 @@ JOB_LIMITS = {"timeout_seconds": 600.0, "unresponsive_seconds": 600.0}
 async def trained(folder: Path) -> dict[str, Any]:
     """Train for a step with Jobs; return what became of the rollouts and Jobs."""
     os.environ["AGL_SECRET"] = SECRET
-    token = RoleTokens(SECRET.encode()).issue(Role.RUNNER)[0]
     served = await server.start(folder / "s.sqlite", "127.0.0.1", 0)
     path = os.pathsep.join(str(ROOT / part) for part in ("examples", "tests"))
-    async with api_server(folder, {"agl-runner": {"AGL_TOKEN": token}}) as (api, kubeconfig):
+    async with api_server(folder, {}) as (api, kubeconfig):
         os.environ["KUBECONFIG"] = str(kubeconfig)
         runner = {
             "kind": "kubernetes",

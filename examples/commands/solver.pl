@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # Solve a word problem with a calculator, in Perl with the modules that come with it. The problem stands in the
-# environment (AGL_TASK_QUESTION), and the right answer is the argument. The exit status is 0 if both agree.
+# environment (QUESTION), and the right answer is the argument. The exit status is 0 if both agree.
 use strict;
 use warnings;
 use HTTP::Tiny;
@@ -77,7 +77,7 @@ sub ask {
 
 my @messages = (
     { role => "system", content => "Use the calculator." },
-    { role => "user", content => "$ENV{AGL_TASK_QUESTION}\n\n$form" },
+    { role => "user", content => "$ENV{QUESTION}\n\n$form" },
 );
 my $said = "";
 for (1 .. 4) {

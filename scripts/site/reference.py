@@ -46,7 +46,6 @@ INTERNAL = frozenset(
         "AGL_PROGRAM",
         "AGL_SERVER_HOST",
         "AGL_SERVER_PORT",
-        "AGL_TASK_",
         "AGL_VERL_CHANNEL",
         "AGL_VERL_SECRET",
         "AGL_VERL_TAP",

@@ -37,6 +37,7 @@ DERIVED: Final = "derived"
 REVOKED_VARIABLE: Final = "AGL_REVOKED"
 _PURPOSE: Final = b"agentlightning role token 1"
 _MAX_KNOWN: Final = 1_024
+_EVERY: Final = (None, None, None)
 
 
 class Role(StrEnum):
@@ -64,6 +65,12 @@ class RoleClaims(msgspec.Struct, array_like=True, frozen=True):
     key_id: str
     expires: float | None = None
     """Seconds since the epoch."""
+    rollout_id: str | None = None
+    """The only rollout that a runner with this token reaches; ``None``: every one."""
+    worker_id: str | None = None
+    """Name of the runner that has it, if it has one rollout."""
+    resources_id: str | None = None
+    """The resources of that rollout."""
 
 
 class Revoked:
@@ -118,12 +125,16 @@ class RoleTokens:
         """Return the token of a process that holds the secret: the same each time, without an expiry."""
         return self._signed(RoleClaims(role, DERIVED))
 
-    def issue(self, role: Role, ttl: float | None = None) -> tuple[str, RoleClaims]:
-        """Return a new token, valid ``ttl`` seconds (``None``: until it is revoked), and its claims."""
+    def issue(
+        self, role: Role, ttl: float | None = None, only: tuple[str | None, str | None, str | None] = _EVERY
+    ) -> tuple[str, RoleClaims]:
+        """Return a new token, valid ``ttl`` seconds (``None``: until it is revoked), and its claims.
+        ``only``: rollout, runner and resources of the token of a runner for one rollout.
+        """
         if role not in ISSUED:
             raise UsageError(f"role {role.value!r} has no tokens: the runner makes the keys of attempts")
         expires = None if ttl is None else time.time() + ttl
-        claims = RoleClaims(role, secrets.token_hex(6), expires)
+        claims = RoleClaims(role, secrets.token_hex(6), expires, *only)
         return self._signed(claims), claims
 
     def check(self, token: str) -> RoleClaims:

@@ -11,6 +11,7 @@ from core.run_program.running import run
 from hypothesis import given as for_any, strategies as st
 from msgspec.structs import replace
 
+from agentlightning.child_environment import child_environment
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import ProgramOptions, read_input, read_tags, read_tasks
@@ -89,7 +90,7 @@ def test_settings_survive_the_environment(tags: dict[str, str], task: Any) -> No
 
 def test_secrets_are_kept_back_and_keys_of_other_engines_stay() -> None:
     base = {"AGL_SECRET": "s", "AGL_TOKEN": "t", "OPENAI_API_KEY": "sk-user", "VENDOR": "sk-vendor", "A": "b"}
-    found = environment(base, SETTINGS, ["openai"], "VENDOR")
+    found = environment(child_environment(base), SETTINGS, ["openai"], "VENDOR")
     assert found["A"] == "b" and found["OPENAI_BASE_URL"] == SETTINGS.gateway
     assert found["OPENAI_API_KEY"] == found["VENDOR"] == found["ANTHROPIC_API_KEY"] == "agl-key"
     assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:2"

@@ -390,3 +390,78 @@ async def test_a_runner_that_nobody_closes_does_not_keep_its_process(tmp_path: P
     guarded = UNGUARDED.replace("asyncio.run", 'if __name__ == "__main__":\n    asyncio.run')
     done = await asyncio.to_thread(run_script, tmp_path / "script.py", guarded)
     assert (done.returncode, done.stdout) == (0, "succeeded\n"), done.stderr
+
+
+ENVIRONMENTS = """
+import asyncio, os, sys
+from pathlib import Path
+from agentlightning.child_environment import engine_key
+from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.store import SQLiteStore
+
+def readable(path):
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        return type(error).__name__.encode()
+
+async def agent(task):
+    assert os.environ["MINE"] == "kept" and os.environ["JUDGE_KEY"] == "agl-context"
+    seen = [readable(path) for path in Path("/proc").glob("[0-9]*/environ")]
+    seen.append(str(dict(os.environ)).encode())
+    words = [b"word-of-the-" + of for of in (b"secret", b"token", b"store", b"proxy", b"judge")]
+    found = [word.decode() for text in seen for word in words if word in text]
+    places = [f"/proc/{os.getppid()}/{file}" for file in ("mem", "environ")]
+    runner = [readable(place)[:20].decode(errors="replace") for place in places]
+    print(found, *runner, flush=True)
+    return 0.0
+
+async def main():
+    assert engine_key("JUDGE_KEY") == "word-of-the-judge"
+    runner = Runner(agent, SQLiteStore(":memory:"), RunnerSection(isolation="process", concurrency=1))
+    print((await runner.step(0.5)).status.value, flush=True)
+    await runner.close()
+    assert os.environ["AGL_SECRET"] == "word-of-the-secret"  # our own code finds it
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+SECRETS = {
+    "AGL_SECRET": "word-of-the-secret",
+    "AGL_TOKEN": "word-of-the-token",
+    "AGL_STORAGE": "postgresql://agl:word-of-the-store@127.0.0.1/agl",
+    "HTTPS_PROXY": "http://me:word-of-the-proxy@127.0.0.1:9",
+    "JUDGE_KEY": "word-of-the-judge",
+    "MINE": "kept",
+}
+
+
+WITHOUT_RIGHTS = """
+import ctypes, os, sys
+for capability in range(41):
+    if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
+        sys.exit("this process may not drop a capability")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Runs a script without the rights that root has beyond those of a user."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("all_rights", [True, False])
+async def test_no_process_shows_a_secret_of_the_run(tmp_path: Path, all_rights: bool) -> None:
+    """The agent reads its own environment and that of every process which it may read; without root's rights
+    it can read neither its parent's memory nor its environment."""
+    script = tmp_path / "script.py"
+    script.write_text(ENVIRONMENTS)
+    drops = os.geteuid() == 0 and not all_rights
+    command = [sys.executable, *(["-c", WITHOUT_RIGHTS] if drops else []), str(script)]
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **SECRETS}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    said, errors = await process.communicate()
+    found, ended = said.decode().splitlines() or ["", ""]
+    assert (found[:2], ended) == ("[]", "succeeded"), said.decode() + errors.decode()
+    if os.geteuid() != 0 or drops:
+        assert found == "[] PermissionError PermissionError"

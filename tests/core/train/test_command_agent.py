@@ -16,7 +16,7 @@ import pytest
 
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.testing import ScriptedModelServer
-from agentlightning.train.configured import check_placeholders, load_agent
+from agentlightning.train.configured import check_placeholders, configure, load_agent
 from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError
 
@@ -78,6 +78,21 @@ def test_a_task_without_a_named_field_is_refused_before_the_run(tmp_path: Path) 
     )
     with pytest.raises(ConfigError, match=message):
         check_placeholders(agent, [{"a": 1, "b": 2}, {"a": 1}], "environment.val")
+
+
+def test_a_private_field_is_guarded_at_load(tmp_path: Path) -> None:
+    """A command that names one is refused, and so is a name that no task has."""
+    (tmp_path / "tasks.jsonl").write_text('{"q": "2 + 3", "answer": 5}\n')
+    more = {"training": {"steps": 0}, "environment": {"val": {"file": "tasks.jsonl"}, "private": ["answer"]}}
+    for command in ("echo {task.answer}", "echo {task}"):
+        with pytest.raises(ConfigError, match=r"agent.command: .* is private"):
+            load_agent(load_config(described(tmp_path, {"command": command}, **more)))
+    config = load_config(described(tmp_path, {"command": "echo {task.q}"}, **more))
+    assert configure(config).val == [{"q": "2 + 3", "answer": 5}]
+    more["environment"]["private"] = ["answr"]
+    config = load_config(described(tmp_path, {"command": "echo {task.q}"}, **more))
+    with pytest.raises(ConfigError, match="no task has a field 'answr'; they have answer, q"):
+        configure(config)
 
 
 def agl_eval(folder: Path, server: ScriptedModelServer, command: str) -> subprocess.Popen[bytes]:

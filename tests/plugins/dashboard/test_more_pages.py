@@ -17,8 +17,10 @@ from agentlightning.audit.run import OpenRun
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
+from agentlightning.store.http.app import create_app
 from agentlightning.types import Resources, Rollout
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
+from agentlightning.webserver import app_runner, listen
 from agl_dashboard.data.places import Places
 from agl_dashboard.pages.difference import words
 from agl_dashboard.pages.resources import changes, texts, tree
@@ -179,3 +181,22 @@ async def test_changes_of_any_store_are_seen(tmp_path: Path) -> None:
     assert await anext(marks) != first
     await marks.aclose()  # type: ignore[attr-defined]
     await store.close()
+
+
+async def test_no_page_shows_a_password_of_a_url(tmp_path: Path, serve: Serve) -> None:
+    """Of the store's place, of endpoints, or of text that an agent wrote."""
+    secret = "hidden-word"
+    store = SQLiteStore(tmp_path / "kept.sqlite")
+    await store.add_run("r", {"run_id": "r", "about": {"policy": f"m at http://me:{secret}@engine/v1"}})
+    await store.enqueue_rollout(f"see https://x/y?token={secret}", rollout_id="ro", run_id="r")
+    llm = LLM(endpoint=f"http://me:{secret}@engine/v1?api_key={secret}", model="m", api_key=secret)
+    await store.add_resources({"llm": llm}, resources_id="given")
+    server = app_runner(create_app(store))
+    url = await listen(server)
+    browser = await serve(url.replace("//", f"//me:{secret}@"))
+    (key,) = [link.split("/")[2] for link in (await browser.get("/")).links if link.endswith("/runs/r")]
+    names = ("runs/r", "machines", "resources", "resources/given", "rollouts/ro")
+    pages = [await browser.get(place) for place in ("/", *(f"/s/{key}/{name}" for name in names))]
+    await server.cleanup()
+    await store.close()
+    assert not any(secret in page.text for page in pages) and all("***" in page.text for page in pages[2:3])

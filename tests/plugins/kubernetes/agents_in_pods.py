@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,46 @@ async def ask(task: str, llm: agl.LLM) -> float:
             model=llm.model, messages=[{"role": "user", "content": task}]
         )
     return float("AGL_TOKEN" in os.environ) + float(bool(said.choices))
+
+
+async def intrude(task: str) -> float:
+    """Try with the runner's token to reach the rollout ``task``, which is another one, and the queue. Return
+    how much was reached, and write it into a file.
+    """
+    from agentlightning.store import StoreClient, StoreError
+
+    url = sys.argv[sys.argv.index("--store") + 1]
+    store, reached = StoreClient(url, os.environ["AGL_TOKEN"]), list[str]()
+    tries = {
+        "task": lambda: store.get_rollout_by_id(task),
+        "attempts": lambda: store.query_attempts(task),
+        "spans": lambda: store.query_spans(task, None),
+        "lease": lambda: store.start_attempt(task, worker_id=sys.argv[-1]),
+        "queue": lambda: store.dequeue_many_rollouts("me", 5),
+        "queue as itself": lambda: store.dequeue_rollout(sys.argv[-1]),
+        "list": lambda: store.query_rollouts(),
+        "new": lambda: store.start_rollout("mine", worker_id=sys.argv[-1]),
+        "resources": lambda: store.query_resources(),
+        "token": lambda: store.rollout_token(task, "me"),
+        "batch": lambda: store.batch([("query_spans", {"rollout_id": task, "attempt_id": None})]),
+    }
+    for name, ask in tries.items():
+        try:
+            found = await ask()
+        except StoreError:
+            continue
+        if not (isinstance(found, list) and all(isinstance(one, Exception) for one in found)):
+            reached.append(name)
+    other = Path(f"{task}.other").read_text().split()
+    for name, ask in {
+        "end": lambda: store.update_attempt(*other, "succeeded"),
+        "key": lambda: store.attempt_key(*other),
+    }.items():
+        try:
+            await ask()
+            reached.append(name)
+        except StoreError:
+            pass
+    await store.close()
+    Path(f"{task}.reached").write_text(" ".join(reached))
+    return float(len(reached))

@@ -26,7 +26,7 @@ from aiohttp import web
 VERSIONS = ("1.37", "1.32")
 """Of Kubernetes, whose schemas every object must satisfy."""
 Manifest = dict[str, Any]
-KINDS = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod")}
+KINDS = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod"), "secrets": ("v1", "Secret")}
 
 
 def validated(thing: Manifest) -> None:
@@ -40,7 +40,7 @@ class ApiServer:
 
     def __init__(self, folder: Path, secrets: Mapping[str, Mapping[str, str]]) -> None:
         self.folder, self.secrets = folder, secrets
-        self.objects: dict[str, dict[str, Manifest]] = {"jobs": {}, "pods": {}}
+        self.objects: dict[str, dict[str, Manifest]] = {"jobs": {}, "pods": {}, "secrets": {}}
         self.requests: Counter[str] = Counter()
         """Method and kind → requests; status → answers."""
         self.most_active = 0
@@ -97,7 +97,7 @@ class ApiServer:
     # ---------------------------------------------------------------------- serving
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._gate])
-        for kind, group in (("jobs", "/apis/batch/v1"), ("pods", "/api/v1")):
+        for kind, group in (("jobs", "/apis/batch/v1"), ("pods", "/api/v1"), ("secrets", "/api/v1")):
             place = f"{group}/namespaces/tests/{kind}"
             app.router.add_get(place, self._list_or_watch, name=f"{kind}-list")
             app.router.add_post(place, self._create, name=f"{kind}-create")
@@ -137,12 +137,16 @@ class ApiServer:
         name = body["metadata"]["name"]
         if name in self.objects[kind]:
             return self._status(409, "AlreadyExists", f'jobs.batch "{name}" already exists')
-        if self.quota is not None and len(self.objects["jobs"]) >= self.quota:
+        if kind == "jobs" and self.quota is not None and len(self.objects["jobs"]) >= self.quota:
             return self._status(403, "Forbidden", f"jobs.batch {name} is forbidden: exceeded quota: all")
         try:
             validated(body)
         except kubernetes_validate.ValidationError as error:
             return self._status(422, "Invalid", error.message)
+        body["metadata"]["uid"] = f"uid-of-{name}"
+        if kind == "secrets":
+            await self._put(kind, body, "ADDED")
+            return web.json_response(body, status=201)
         body["status"] = {}
         await self._put(kind, body, "ADDED")
         self._pods[name] = asyncio.create_task(self._run_job(name))
@@ -153,6 +157,9 @@ class ApiServer:
         if name not in self.objects[kind]:
             return self._status(404, "NotFound", f"{kind} {name} not found")
         await self._remove("jobs", name)
+        for secret in [*self.objects["secrets"].values()]:  # what the Job owns
+            if any(one["uid"] == f"uid-of-{name}" for one in secret["metadata"]["ownerReferences"]):
+                await self._remove("secrets", secret["metadata"]["name"])
         self._soon(self._stop_pods(name))
         return web.json_response({"kind": "Status", "status": "Success"})
 
@@ -275,6 +282,7 @@ class ApiServer:
         [container] = spec["containers"]
         command = [*container["command"]]
         assert command[0] == "agl"
+        await self._wait_for_secrets(container)
         program = [sys.executable, "-c", "from _agl_main import main; main()", *command[1:]]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("AGL_", "KUBE"))}
         return await asyncio.create_subprocess_exec(
@@ -285,11 +293,23 @@ class ApiServer:
             stderr=asyncio.subprocess.STDOUT,
         )
 
+    def _secret(self, name: str) -> Mapping[str, str]:
+        if name in self.objects["secrets"]:
+            found: Mapping[str, str] = self.objects["secrets"][name]["stringData"]
+            return found
+        return self.secrets[name]
+
+    async def _wait_for_secrets(self, container: Manifest) -> None:
+        """A container whose Secret is not there yet waits for it (CreateContainerConfigError)."""
+        refs = [one["valueFrom"]["secretKeyRef"]["name"] for one in container["env"] if "valueFrom" in one]
+        async with self._news:
+            await self._news.wait_for(lambda: {*refs} <= {*self.secrets, *self.objects["secrets"]})
+
     def _environment(self, container: Manifest) -> dict[str, str]:
         found = {}
         for one in container["env"]:
             if (ref := one.get("valueFrom", {}).get("secretKeyRef")) is not None:
-                found[one["name"]] = self.secrets[ref["name"]][ref["key"]]
+                found[one["name"]] = self._secret(ref["name"])[ref["key"]]
             else:
                 found[one["name"]] = one["value"]
         return found

@@ -16,7 +16,7 @@ from plugins.kubernetes.api_server import ApiServer, api_server, kubeconfig
 
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.runners import open_runner
-from agentlightning.roles import Role, RoleTokens
+from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.store.http import server
@@ -42,9 +42,8 @@ class Place(NamedTuple):
 async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     monkeypatch.setenv("AGL_SECRET", SECRET)
     (tmp_path / "agents_in_pods.py").write_text((HERE / "agents_in_pods.py").read_text())
-    token = RoleTokens(SECRET.encode()).issue(Role.RUNNER)[0]
     served = await server.start(tmp_path / "s.sqlite", "127.0.0.1", 0)
-    async with api_server(tmp_path, {"agl-runner": {"AGL_TOKEN": token}}) as (api, file):
+    async with api_server(tmp_path, {}) as (api, file):
         monkeypatch.setenv("KUBECONFIG", str(file))
         yield Place(served.store, api, served.url)
     await served.close()
@@ -96,6 +95,36 @@ async def test_each_rollout_runs_in_a_job_of_its_own_and_not_too_many_at_a_time(
     for one in made:
         [attempt] = await place.store.query_attempts(one.rollout_id)
         assert attempt.worker_id in place.api.objects["jobs"] and attempt.worker_id.endswith("-1")
+
+
+async def test_the_agent_of_a_job_reaches_its_own_rollout_alone(place: Place, tmp_path: Path) -> None:
+    """Each Job has a token of its own, and its agent tries whatever a runner may do."""
+    running = await place.store.start_rollout("of another", worker_id="elsewhere")
+    foreign = (running.rollout.rollout_id, running.attempt.attempt_id)
+    (tmp_path / f"{foreign[0]}.other").write_text(" ".join(foreign))
+    made = await place.store.enqueue_rollout(foreign[0])
+    async with serving(controller(place, "intrude", parallelism=1)) as runner:
+        assert await ends(place, made.rollout_id) == ["succeeded"]
+        waiting = [one for one in await place.store.query_rollouts() if one.status == "queuing"]
+    assert (tmp_path / f"{foreign[0]}.reached").read_text() == "" and waiting == []
+    assert runner.counts["jobs"] == 1
+    latest = await place.store.get_latest_attempt(foreign[0])
+    assert latest is not None and latest.attempt_id == foreign[1] and latest.status == "preparing"
+    secrets = [*place.api.objects["secrets"].values()]
+    assert [one["metadata"]["name"] for one in secrets] == [*place.api.objects["jobs"]]
+
+
+async def test_a_store_without_a_secret_makes_no_tokens_and_says_so(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGL_SECRET")
+    served = await server.start(tmp_path / "open.sqlite", "127.0.0.1", 0)
+    await served.store.enqueue_rollout(1)
+    runner = controller(place._replace(url=served.url))
+    with pytest.raises(UsageError, match=r"each Job gets a token for its own rollout: .* AGL_SECRET"):
+        await runner.serve(asyncio.Event())
+    await runner._store.close()
+    await served.close()
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,34 @@ def test_no_pod_is_root_or_writes_to_its_image_or_holds_a_secret_in_plain_text(
 
 
 @pytest.mark.plugins
+@pytest.mark.parametrize("mode", ["deployment", "jobs"])
+def test_a_secret_variable_stands_in_a_secret_and_nowhere_else(tmp_path: Path, mode: str) -> None:
+    env = {"MODE": "fast", "TOOL_API_KEY": "hidden-word", "HTTPS_PROXY": "http://me:hidden-word@proxy:1"}
+    manifests = printed(tmp_path, mode, **{"env": env, "env_from_secrets": []})
+    [secret] = of_kind(manifests, "Secret")
+    assert secret["stringData"] == {name: value for name, value in env.items() if name != "MODE"}
+    assert "hidden-word" not in str([one for one in manifests if one is not secret])
+    named = str([one for one in manifests if one is not secret])
+    assert secret["metadata"]["name"] in named and "fast" in named
+
+
+def test_a_job_names_a_secret_of_its_own_which_goes_with_it() -> None:
+    env = {"MODE": "fast", "TOOL_API_KEY": "hidden-word"}
+    maker = JobMaker(KubernetesOptions(image="a:1", env=env), STORE, "my_agent:solve", None)
+    job = maker.job(Rollout(rollout_id="ro", input=1))
+    secret = maker.secret({"metadata": {**job["metadata"], "uid": "u"}}, "the-token")
+    validated(secret)
+    name = job["metadata"]["name"]
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    refs = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in container["env"] if "valueFrom" in one}
+    assert refs == {key: {"name": name, "key": key} for key in ("AGL_TOKEN", "TOOL_API_KEY")}
+    assert secret["stringData"] == {"AGL_TOKEN": "the-token", "TOOL_API_KEY": "hidden-word"}
+    [owner] = secret["metadata"]["ownerReferences"]
+    assert (owner["name"], owner["uid"], secret["metadata"]["name"]) == (name, "u", name)
+    assert "hidden-word" not in str(job)
+
+
+@pytest.mark.plugins
 def test_the_controller_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
     manifests = printed(tmp_path, "jobs", **{"namespace": "training"})
     [role] = of_kind(manifests, "Role")
@@ -131,6 +159,7 @@ def test_the_controller_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
     assert rights == {
         ("batch", "jobs"): {"create", "delete", "get", "list", "watch"},
         ("", "pods"): {"get", "list", "watch"},
+        ("", "secrets"): {"create"},
     }
     [config] = of_kind(manifests, "ConfigMap")
     described = yaml.safe_load(config["data"]["run.yaml"])

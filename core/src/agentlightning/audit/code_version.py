@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agentlightning.child_environment import child_environment
+
 GIT_SECONDS = 5.0
 """After which git counts as not available."""
 
@@ -68,7 +70,7 @@ def git_state(path: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    quiet = {**child_environment(os.environ), "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from io import StringIO
 from typing import Any
 
-from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 from rich.tree import Tree
 
 from agentlightning.audit.attempt_tree import SpanNode
+from agentlightning.redaction import redacted
+from agentlightning.terminal import Console
 
 _SHORT = 100
 """Characters of an answer, an argument or a result that are shown."""
@@ -55,10 +56,11 @@ def svg(title: str, nodes: Iterable[SpanNode]) -> str:
 
 
 def short(value: Any, most: int) -> str:
-    """Return ``value`` as one line of at most ``most`` characters, without those that XML forbids."""
-    legal = (
-        " " if c < " " else c for c in str(value) if c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff"
-    )
+    """Return ``value`` as one line of at most ``most`` characters, without those that XML forbids, and
+    without passwords of URLs, which a cut could make unrecognisable.
+    """
+    known = (c for c in redacted(value) if c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff")
+    legal = (" " if c < " " else c for c in known)
     text = " ".join("".join(legal).split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

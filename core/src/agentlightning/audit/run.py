@@ -22,9 +22,9 @@ from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import redacted
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
-from agentlightning.store.places import without_password
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
 
@@ -174,7 +174,7 @@ async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = Non
     infos = {info["run_id"]: info for info in await store.query_runs(limit=ALL)}
     copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
     wanted = None if copied else place.run  # a folder may have been renamed
-    run_id = match_name(infos, wanted, without_password(place.store))
+    run_id = match_name(infos, wanted, redacted(place.store))
     mine = place.folder is not None and (len(infos) == 1 or place.folder.name == run_id)
     folder = place.folder if mine else None
     return OpenRun(run_id, infos[run_id], store, plugins or load(), folder)

@@ -14,7 +14,7 @@ import msgspec
 from agentlightning.audit.locations import RunLocation
 from agentlightning.audit.run import ALL, opened
 from agentlightning.plugins.manager import Plugins
-from agentlightning.store.places import without_password
+from agentlightning.redaction import redacted
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
@@ -54,7 +54,7 @@ class RunSummary(Model):
 
 def to_show(line: RunSummary) -> RunSummary:
     """Return the line without a password in its store's place."""
-    return msgspec.structs.replace(line, store=without_password(line.store))
+    return msgspec.structs.replace(line, store=redacted(line.store))
 
 
 async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = None) -> list[RunSummary]:
@@ -68,7 +68,7 @@ async def list_runs(places: Sequence[RunLocation], plugins: Plugins | None = Non
                 pairs = zip(infos, steps, strict=True)
                 lines += [summarise(info, reports, store, place) for info, reports in pairs]
         except (UsageError, OSError, ValueError) as error:
-            name = place.folder.name if place.folder else without_password(place.store)
+            name = place.folder.name if place.folder else redacted(place.store)
             lines.append(RunSummary(run=name, store=place.store, status="unreadable", reason=str(error)))
     return sorted(lines, key=lambda line: line.when or 0.0, reverse=True)
 

@@ -15,9 +15,9 @@ from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, sto
 from agentlightning.audit.run import ALL, OpenRun, open_run, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import redacted
 from agentlightning.store import Store, StoreError
 from agentlightning.store.pages import pages
-from agentlightning.store.places import without_password
 from agentlightning.types import Rollout
 
 _TOKEN = re.compile(r"(.+):(\d+)")
@@ -145,7 +145,7 @@ async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
 def _nowhere(what: str, places: list[RunLocation], unread: list[str]) -> str:
     if not places:
         return f"{what}: there is no run in runs/ to look in; give --run or --store"
-    first = without_password(places[0].store)
+    first = redacted(places[0].store)
     where = first if len(places) == 1 else f"{len(places)} stores ({first}, …)"
     text = f"{what}: no such rollout, attempt, call or token in {where}"
     return text + (f"; could not be read: {'; '.join(unread)}" if unread else "")

@@ -17,8 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from agentlightning._version import __version__
+from agentlightning.child_environment import hide_secrets
 from agentlightning.cli.terminal.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
+from agentlightning.redaction import ShownLines, say, show_tracebacks
 from agentlightning.types import UsageError
 
 
@@ -86,17 +88,21 @@ def _global_options(
 
 def main() -> None:
     """Entry point."""
+    hide_secrets()
+    show_tracebacks()
     run_command(lambda: app(sys.argv[1:])(prog_name="agl"))
 
 
 def run_command(command: Callable[[], object]) -> None:
     """Run a command. Errors that a person can fix are printed as one message, without a traceback."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(ShownLines("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     with sigterm_like_ctrl_c() as terminated:
         try:
             command()
         except UsageError as error:
-            print(f"agl: {error}", file=sys.stderr)
+            say(f"agl: {error}", file=sys.stderr)
             raise SystemExit(error.status) from None
         except (KeyboardInterrupt, Interrupted):
             print("agl: interrupted", file=sys.stderr)

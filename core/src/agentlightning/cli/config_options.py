@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from agentlightning.redaction import say
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.description.run_file import load_config, read_overrides
 
@@ -32,4 +33,4 @@ def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:
 
 def last_line(result: dict[str, Any]) -> None:
     """Print the result as one JSON object, alone on the last line of stdout."""
-    print(json.dumps(result), flush=True)
+    say(json.dumps(result))

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from agentlightning.cli.config_options import Sets, last_line, read
-from agentlightning.cli.terminal.view import TextTable
 from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
+from agentlightning.terminal import Console, TextTable
 from agentlightning.train.configured import configure
 
 SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skipped": ("–", "dim")}

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.redaction import say
 from agentlightning.types import UsageError
 
 
@@ -53,4 +54,4 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json(told)
         else:
-            print(written)
+            say(written)

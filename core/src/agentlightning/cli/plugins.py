@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from agentlightning.cli.inspect import JsonObject
-from agentlightning.cli.terminal.view import TextTable, print_json
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.plugins.manager import Plugins, load
+from agentlightning.terminal import Console, TextTable
 
 KINDS = (
     "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",

@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from agentlightning.cli.options import add_command
+from agentlightning.redaction import say
 from agentlightning.run_program.options import (
     CannotStart,
     ProgramOptions,
@@ -85,7 +86,7 @@ def run_program(options: RunOptions) -> None:
     try:
         code = asyncio.run(_run(options.read().check()))
     except CannotStart as error:
-        print(f"agl: {error}", file=sys.stderr)
+        say(f"agl: {error}", file=sys.stderr)
         raise typer.Exit(error.code) from None
     if code:
         raise typer.Exit(code)
@@ -108,10 +109,10 @@ async def _run(options: RunOptions) -> int:
             summary = await summarise(session, results, time.perf_counter() - began)
             await session.store.update_run(session.run_id, {"summary": as_record(summary)})
         except Exception as error:  # the programs have ended: their exit status stands whatever fails here
-            print(f"agl: the run cannot be summarised: {error}", file=sys.stderr, flush=True)
+            say(f"agl: the run cannot be summarised: {error}", file=sys.stderr)
             return code
     if options.as_json:
-        print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
+        say(msgspec.json.encode(summary).decode(), file=sys.stderr)
     else:
         show(summary)
     return code

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext
+from agentlightning.child_environment import child_environment
 from agentlightning.run_program.collector import ConnectedProgram, entry_refused
 from agentlightning.run_program.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agentlightning.run_program.inside.settings import ChildSettings
@@ -63,7 +64,8 @@ class ProgramAttempt:
         session, options = self._session, self._session.options
         reward = RewardFile(self._reward_file(context))
         settings = self._settings(context)
-        variables = environment(os.environ, settings, watched_packages(session.plugins), options.api_key_env)
+        base = child_environment(os.environ)
+        variables = environment(base, settings, watched_packages(session.plugins), options.api_key_env)
         variables[REWARD_FILE] = str(reward.path)
         command = options.arguments(self._task)
         command[0] = executable(command[0], variables)

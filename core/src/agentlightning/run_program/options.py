@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from agentlightning.child_environment import engine_key
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class ProgramOptions(EngineOptions):
             policy=POLICY,
             url=self.upstream,
             model=self.model,
-            api_key=os.environ[self.api_key_env] if self.api_key_env else None,
+            api_key=engine_key(self.api_key_env) if self.api_key_env else None,
             trainable=not self.frozen,
         )
 

@@ -2,7 +2,8 @@
 
 The process shares the standard streams and the process group of ``agl run``, so input and Ctrl-C reach it as
 if the user had started it. Invariants: when :func:`run_process` returns, the process has ended; of the run's
-secrets, the program gets only the attempt's key; other variables are as in the environment of ``agl run``.
+secrets, the program gets only the attempt's key; other variables are as in the environment of ``agl run``,
+but for proxies with a password.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentlightning.child_environment import PROXIES
 from agentlightning.decorator.errors import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
@@ -23,10 +25,8 @@ from agentlightning.run_program.inside.import_hook import watched_root
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree
-from agentlightning.runner.processes.worker import SECRETS
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _OWN = ("127.0.0.1", "localhost")
 TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
@@ -46,13 +46,14 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def environment(
     base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
 ) -> dict[str, str]:
-    """Return the program's environment. ``watched``: packages whose import begins capture. ``api_key_env``:
-    the variable of the engine's key; the program finds the attempt's key there.
+    """Return the program's environment: ``base`` (:func:`.child_environment`) and its settings. ``watched``:
+    packages whose import begins capture. ``api_key_env``: the variable of the engine's key; the program finds
+    the attempt's key there.
 
     If the user has set one of Anthropic's variables, both stay: they are for another engine. So do those of
     :data:`SWITCHES`.
     """
-    found = {name: value for name, value in base.items() if name not in SECRETS}
+    found = dict(base)
     # An entry's attempt has a key of its own, with which the wire layer replaces this one.
     key = CONTEXT_KEY if settings.per_entry else settings.key
     found |= {
@@ -66,7 +67,7 @@ def environment(
         found |= SWITCHES
     if api_key_env is not None:
         found[api_key_env] = key
-    if any(base.get(name) for name in _PROXIES):
+    if any(base.get(name) for name in PROXIES):
         for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
             found[name] = ",".join(filter(None, [base.get(name) or base.get(other), *_OWN]))
     found |= settings.variables(list(watched))

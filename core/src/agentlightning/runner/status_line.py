@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from agentlightning.runner.service import RunnerState
+from agentlightning.terminal import Console
 
 PRINT_SECONDS = 10.0
 """Seconds between two lines, if there is no terminal."""

@@ -2,20 +2,17 @@
 
 A folder, a file, and a URL of a store's scheme (``sqlite``, ``http``, ``postgresql``, …) name a store. A URL
 of object storage (``s3``, …) is where checkpoints, policies, logs and snapshots of runs' stores are kept;
-rows then stay in SQLite. A place may be shown and kept by :func:`without_password`.
+rows then stay in SQLite. A place is shown and kept by :func:`agentlightning.redaction.redacted`.
 """
 
 from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 VARIABLE: Final = "AGL_STORAGE"
 ARTIFACT_SCHEMES: Final = ("s3", "gs", "gcs", "az", "abfs", "file")
 """Schemes of places for files, as fsspec names them."""
-_SECRETS = ("password", "sslpassword", "token")
-_SHOWN = "***"
 
 
 def store_place() -> str | None:
@@ -34,27 +31,3 @@ def is_artifact_place(place: str) -> bool:
     """Return whether a place is one for files, and not a store."""
     scheme, is_url, _ = place.partition("://")
     return bool(is_url) and scheme in ARTIFACT_SCHEMES
-
-
-def without_password(place: object) -> str:
-    """Return a store's place as text, with ``***`` in place of a password in it.
-
-    It hides too much rather than too little: in a URL that cannot be read, all between ``://`` and the last
-    ``@``.
-    """
-    text = str(place)
-    scheme, is_url, rest = text.partition("://")
-    if not is_url or ("@" not in rest and "?" not in rest):
-        return text
-    head, at, tail = rest.rpartition("@")
-    user, colon, _ = head.partition(":")
-    if at:
-        text = f"{scheme}://{user}{f':{_SHOWN}' if colon else ''}@{tail}"
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return text.partition("?")[0]
-    if not parts.query:
-        return text
-    query = [(name, _SHOWN if name in _SECRETS else value) for name, value in parse_qsl(parts.query, True)]
-    return urlunsplit(parts._replace(query=urlencode(query, safe="*/,=-", quote_via=quote)))

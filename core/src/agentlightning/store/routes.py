@@ -103,6 +103,16 @@ ATTEMPT_KEY: Final = f"{PREFIX}/rollouts/{{rollout_id}}/attempts/{{attempt_id}}/
 """The route by which a runner without the secret gets the key of an attempt that it runs."""
 
 ATTEMPT_KEY_ROLE: Final = Role.RUNNER
+ROLLOUT_TOKEN: Final = f"{PREFIX}/rollouts/{{rollout_id}}/token"
+"""The route by which a trainer without the secret gets a token for a runner of that rollout alone."""
+ROLLOUT_TOKEN_ROLE: Final = Role.TRAINER
+OF_ONE_ROLLOUT: Final = frozenset({
+    "start_attempt", "get_rollout_by_id", "query_attempts", "get_latest_attempt", "update_attempt",
+    "add_span", "add_many_spans", "query_spans", "get_next_span_sequence_id", "get_many_span_sequence_ids",
+    "query_calls", "get_resources_by_id", "count", "update_worker", "get_worker_by_id", "heartbeat",
+    "attempt_key", "batch",
+})  # fmt: skip
+"""The routes of a runner that has a token for one rollout, for that rollout."""
 BATCH_ROLE: Final = Role.RUNNER
 """Least role of a batch; each of its calls needs the role of its own route."""
 TRACES_ROLE: Final = Role.ATTEMPT
@@ -138,6 +148,13 @@ class BatchItem(msgspec.Struct):
 
     method: str
     params: dict[str, Any] = {}
+
+
+class RolloutTokenBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a token for one rollout is asked for with: the runner's name, and seconds of validity."""
+
+    worker_id: str
+    ttl: float | None = None
 
 
 class ErrorBody(msgspec.Struct):

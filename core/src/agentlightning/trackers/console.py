@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import (
@@ -28,6 +28,7 @@ from rich.text import Text
 from agentlightning.algorithms.totals import TOTALS
 from agentlightning.credit.metrics import agents_word
 from agentlightning.hookspecs import hookimpl
+from agentlightning.terminal import Console
 from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
 from agentlightning.types import Call, Evaluation, Progress, Rollout, StepReport

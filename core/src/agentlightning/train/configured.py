@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
 from agentlightning.algorithms.rollouts.datasets import tasks_of
+from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.run_program.commands.agent import CommandAgent
@@ -54,6 +54,7 @@ def configure(config: RunConfig) -> ConfiguredRun:
     check_schedule(trainer.recipe, config.training)
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
+    check_private(config.environment.private, [*train, *val])
     if isinstance(agent, CommandAgent):
         check_placeholders(agent, train, "environment.train")
         check_placeholders(agent, val, "environment.val")
@@ -105,7 +106,7 @@ def _source(config: RunConfig, given: PolicySection | PolicySource, key: str) ->
         folder = _folder(config, source.path, f"{key}.path")
         return dataclasses.replace(source, path=folder)
     variable = given.api_key_env
-    secret = os.environ.get(variable) if variable else None
+    secret = engine_key(variable) if variable else None
     if variable and not secret:
         raise ConfigError(f"{key}.api_key_env: the environment variable {variable} is not set")
     return msgspec.structs.replace(source, api_key=secret) if isinstance(source, LLM) else source
@@ -148,12 +149,22 @@ def command_agent(config: RunConfig) -> CommandAgent:
             name=None if given.name == "agent" else given.name,
             folder=config.path("."),
             adapters=given.adapters,
+            private=config.environment.private,
             **dict(given.program),
         )
     except ConfigError:
         raise
     except UsageError as error:
         raise ConfigError(f"agent.command: {error}") from None
+
+
+def check_private(names: Sequence[str], tasks: Sequence[Any]) -> None:
+    """Raise :class:`ConfigError` for a private field that no task has: nothing would guard what was meant."""
+    known = {str(field) for task in tasks if isinstance(task, Mapping) for field in task}
+    for name in names if tasks else ():
+        if name not in known:
+            fields = ", ".join(sorted(known)) or "no fields"
+            raise ConfigError(f"environment.private: no task has a field {name!r}; they have {fields}")
 
 
 def check_placeholders(agent: CommandAgent, tasks: Sequence[Any], key: str) -> None:

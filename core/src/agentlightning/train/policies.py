@@ -15,6 +15,7 @@ from typing import Any
 
 from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
+from agentlightning.redaction import redacted
 from agentlightning.types import LLM
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder
@@ -175,12 +176,12 @@ def route(name: str, llm: LLM, **settings: Any) -> Upstream:
 
 def _policy_record(given: PolicyFolder | LLM) -> dict[str, Any]:
     if isinstance(given, LLM):
-        more = {"replicas": list(given.replicas)} if given.replicas else {}
-        return {"trained": False, "endpoint": given.endpoint, "model": given.model, **more}
+        more = {"replicas": [redacted(url) for url in given.replicas]} if given.replicas else {}
+        return {"trained": False, "endpoint": redacted(given.endpoint), "model": given.model, **more}
     return {"trained": given.train, "path": str(given.path), "options": dict(given.options)}
 
 
 def _location(given: PolicyFolder | LLM) -> str:
     if isinstance(given, LLM):
-        return f"{given.model} at {', '.join([given.endpoint, *given.replicas])}"
+        return redacted(f"{given.model} at {', '.join([given.endpoint, *given.replicas])}")
     return str(given.path)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentlightning.redaction import shown
 from agentlightning.store.sqlite.file.lock import FileLock, Locked
 from agentlightning.types import UsageError
 
@@ -147,4 +148,4 @@ def _cannot_make(folder: Path, error: OSError) -> RunError:
 
 def say(line: str) -> None:
     """Print a line for the person at the terminal."""
-    print(line, file=sys.stderr)
+    print(shown(line), file=sys.stderr)

@@ -19,6 +19,7 @@ from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
+from agentlightning.child_environment import hide_secrets
 from agentlightning.compat.v0.converters.triplets import selection
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.base import RunGateway
@@ -69,6 +70,7 @@ class TrainingSession:
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AsyncIterator[Context]:
         """Open all parts. ``serve_policy=False``: for a user's own algorithm that trains no policy."""
+        hide_secrets()
         config, policies = self.config, self.config.served
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         sets = read_sets(config.evaluation.sets, self.plugins)

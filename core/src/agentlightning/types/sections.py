@@ -261,6 +261,9 @@ class EnvironmentSection(Section):
     """Tasks to train on."""
     val: DataSection | None = None
     """Held-out tasks, for evaluations."""
+    private: Names = []
+    """Fields of the tasks that the agent must not have, such as the answer: a command that names one is
+    refused, and ``agl doctor`` warns where one reaches an agent."""
     headroom: dict[str, Text] = {}
     """Scripted policies that bound the possible gain, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
     to the script of a ScriptedModelServer."""

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.run import open_run
 from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.redaction import say
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
+from agentlightning.terminal import Console
 from agentlightning.types import Record, RolloutStatus, UsageError
 from agl_apo.assistants import text_of
 from agl_apo.candidates import Candidate, stored_candidates
@@ -52,7 +53,7 @@ def register(app: typer.Typer) -> None:
             lines = ancestry(lines, candidate)
         if as_json:
             for line in lines:
-                print(msgspec.json.encode(line).decode())
+                say(msgspec.json.encode(line).decode())
         elif candidate is not None:
             _show_in_full(lines)
         else:
@@ -129,11 +130,11 @@ def _number(value: Any) -> str:
 
 def _show_in_full(lines: list[Lineage]) -> None:
     for line in lines:
-        print(f"{line.candidate} ({line.step})")
+        say(f"{line.candidate} ({line.step})")
         for name, value in line.rewards.items():
-            print(f"  reward on {name}: {_number(value)} of {line.rollouts[name]} rollouts")
+            say(f"  reward on {name}: {_number(value)} of {line.rollouts[name]} rollouts")
         if line.critique:
-            print(f"  critique of its parent: {line.critique}")
+            say(f"  critique of its parent: {line.critique}")
         for name, text in line.prompts.items():
-            print(f"  {name}:")
-            print("\n".join(f"    {row}" for row in text.splitlines()))
+            say(f"  {name}:")
+            say("\n".join(f"    {row}" for row in text.splitlines()))

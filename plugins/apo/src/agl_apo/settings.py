@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.budget.limits import Budget
+from agentlightning.child_environment import engine_key
 from agentlightning.types import LLM, PromptTemplate, UsageError
 from agl_apo.scoring import Task, tasks_of
 
@@ -35,7 +35,7 @@ def read_endpoint(given: Any, name: str) -> Endpoint | None:
         raise UsageError(f"{name}: {what}; it takes endpoint, model, api_key_env and sampling")
     key = None
     if (variable := given.get("api_key_env")) is not None:
-        key = os.environ.get(str(variable))
+        key = engine_key(str(variable))
         if not key:
             raise UsageError(f"{name}.api_key_env: the environment variable {variable} is not set")
     return LLM(

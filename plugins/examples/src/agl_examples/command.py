@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.terminal import Console
 from agentlightning.types import UsageError
 from agl_examples.catalogue import Example, catalogue, copy_example, find_example
 

@@ -29,6 +29,7 @@ from agl_kubernetes.settings import KubernetesOptions
 log = logging.getLogger(__name__)
 JOBS: Final = "/apis/batch/v1/namespaces/{namespace}/jobs"
 PODS: Final = "/api/v1/namespaces/{namespace}/pods"
+SECRETS: Final = "/api/v1/namespaces/{namespace}/secrets"
 WATCH_SECONDS: Final = 240
 """Seconds after which the server ends a watch, which then goes on at the same place."""
 SILENCE_SECONDS: Final = 60.0
@@ -83,12 +84,12 @@ class Cluster:
         """Close the connections."""
         await self._api.close()
 
-    async def create(self, kind: str, body: Manifest) -> bool:
-        """Create an object; ``False``: one of its name is there already."""
+    async def create(self, kind: str, body: Manifest) -> Manifest | None:
+        """Create an object and return it as it is then; ``None``: one of its name is there already."""
         status, answer = await self._send("POST", kind, body=body, passes=(409,))
         if status == 409 and answer.get("reason") != "AlreadyExists":
             raise UsageError(f"the cluster refuses {body['metadata']['name']}: {answer.get('message')}")
-        return status != 409
+        return answer if status != 409 else None
 
     async def delete(self, kind: str, name: str) -> None:
         """Delete an object and what it owns, if it is there."""

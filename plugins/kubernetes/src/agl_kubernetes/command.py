@@ -14,6 +14,7 @@ from agentlightning.plugins.manager import load
 from agentlightning.plugins.options import checked_options
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import say
 from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import StoreClient
@@ -94,11 +95,11 @@ async def _run(config: RunConfig, run_id: str | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        print(f"agl kubernetes: Jobs for the rollouts of {store!r}", file=sys.stderr)
+        say(f"agl kubernetes: Jobs for the rollouts of {store!r}", file=sys.stderr)
         try:
             await runner.serve(stop)
         finally:
             counted = ", ".join(f"{n} {name}" for name, n in sorted(runner.counts.items()))
-            print(f"agl kubernetes: {counted or 'nothing was done'}", file=sys.stderr)
+            say(f"agl kubernetes: {counted or 'nothing was done'}", file=sys.stderr)
     finally:
         await store.close()

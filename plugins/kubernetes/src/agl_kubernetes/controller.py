@@ -246,7 +246,7 @@ class JobController:
     # ---------------------------------------------------------------------------------------- Jobs
     async def _make_jobs(self, cluster: Cluster, active: Mapping[str, JobKey]) -> None:
         """Make Jobs for the oldest queued rollouts, up to ``parallelism`` active ones."""
-        from agl_kubernetes.cluster import QuotaExceeded
+        from agl_kubernetes.cluster import JOBS, SECRETS, QuotaExceeded
 
         free = self._options.parallelism - len(active)
         if free <= 0:
@@ -261,11 +261,22 @@ class JobController:
                 name = job["metadata"]["name"]
                 if name in self._settled:  # its end was written a moment ago; the rollout's new state follows
                     continue
-                made = await cluster.create(_jobs(), job)
-                self.counts["jobs" if made else "taken"] += 1
+                token = await self._token(rollout, name, job["spec"].get("activeDeadlineSeconds"))
+                made = await cluster.create(JOBS, job)
+                if made is not None:  # the pod waits for the Secret
+                    await cluster.create(SECRETS, self._maker.secret(made, token))
+                self.counts["jobs" if made is not None else "taken"] += 1
         except QuotaExceeded as error:
             self.counts["no-quota"] += 1
             log.info("no further Job for now: %s", error)
+
+    async def _token(self, rollout: Rollout, worker_id: str, seconds: float | None) -> str:
+        """Return the token of the Job of a rollout. UsageError: the store has no secret to make it with."""
+        assert isinstance(self._store, StoreClient)
+        try:
+            return await self._store.rollout_token(rollout.rollout_id, worker_id, seconds)
+        except Conflict as error:
+            raise UsageError(f"runner: each Job gets a token for its own rollout: {error}") from None
 
     def _check_addresses(self, api_host: str) -> None:
         """Raise UsageError for addresses that no pod of another machine reaches."""

@@ -1,7 +1,8 @@
 """The Job of one attempt at a rollout: its name, which is the same whoever makes it, and its manifest.
 
 Invariant: a rollout has one Job for each number of an attempt. Its name is made of both, so the API server
-refuses a second one; the Job's runner leases the rollout only if it is in the queue.
+refuses a second one; the Job's runner leases the rollout only if it is in the queue. Its token, in a Secret
+of the Job's name, reaches that rollout alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning.types import Rollout
-from agl_kubernetes.pods import GRACE_SECONDS, Manifest, labels, pod_spec, runner_command
+from agl_kubernetes.pods import GRACE_SECONDS, Manifest, labels, pod_spec, runner_command, secret_variables
 from agl_kubernetes.settings import KubernetesOptions
 
 QUEUE = "agentlightning.dev/queue"
@@ -82,7 +83,7 @@ class JobMaker:
         pod = pod_spec(
             options,
             command,
-            secret=options.secret,
+            secret=name,
             service_account=options.service_account or options.name,
             restart="Never",
         )
@@ -96,6 +97,19 @@ class JobMaker:
         if rollout.config.timeout_seconds is not None:
             spec["activeDeadlineSeconds"] = self.deadline(rollout.config.timeout_seconds)
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, **meta}, "spec": spec}
+
+    def secret(self, job: Manifest, token: str) -> Manifest:
+        """Return the Secret of a Job that was created: the token for its rollout, and its secret variables.
+        It goes with the Job.
+        """
+        meta = job["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": meta["name"], "labels": self._labels, "ownerReferences": [owner]},
+            "stringData": {"AGL_TOKEN": token, **secret_variables(self.options.env)},
+        }
 
     def deadline(self, timeout: float) -> int:
         """Return the seconds after which Kubernetes ends the Job of a rollout with this limit: a runner that

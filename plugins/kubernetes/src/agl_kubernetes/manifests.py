@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from agl_kubernetes.jobs import COMPONENT_JOB, JobMaker
-from agl_kubernetes.pods import HEALTH_PORT, Manifest, labels, pod_spec, runner_command
+from agl_kubernetes.pods import HEALTH_PORT, Manifest, labels, pod_spec, runner_command, secret_variables
 from agl_kubernetes.settings import KubernetesOptions
 
 RUNNER, CONTROLLER = "runner", "controller"
@@ -19,8 +19,22 @@ _API_PORTS = (443, 6443)
 _CONFIG_FOLDER = "/etc/agl"
 
 
+def _without_secrets(options: KubernetesOptions) -> tuple[KubernetesOptions, list[Manifest]]:
+    """Return the options without secret variables, and the Secret that holds those, if there are any."""
+    hidden = secret_variables(options.env)
+    if not hidden:
+        return options, []
+    name = f"{options.name}-env"
+    rest = {key: value for key, value in options.env.items() if key not in hidden}
+    update = {"env": rest, "env_from_secrets": [*options.env_from_secrets, name]}
+    return options.model_copy(update=update), [
+        _object(options, "v1", "Secret", name, RUNNER, stringData=hidden)
+    ]
+
+
 def deployment_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Manifest]:
     """Return the objects of ``options.replicas`` long-lived runners."""
+    options, secrets = _without_secrets(options)
     command = runner_command(options, maker.store, maker.agent)
     command += ["--concurrency", str(options.concurrency), "--health", f"0.0.0.0:{HEALTH_PORT}"]
     if maker.run_id:
@@ -28,6 +42,7 @@ def deployment_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Ma
     account = options.service_account or options.name
     pod = pod_spec(options, command, secret=options.secret, service_account=account, container=_probes())
     return [
+        *secrets,
         *([] if options.service_account else [_account(options, options.name, RUNNER)]),
         _policy(options, maker, RUNNER, options.egress_ports),
         _deployment(options, options.name, RUNNER, options.replicas, pod, "RollingUpdate"),
@@ -36,6 +51,7 @@ def deployment_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Ma
 
 def job_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Manifest]:
     """Return the objects of a controller that makes one Job a rollout, and those that its Jobs need."""
+    options, secrets = _without_secrets(options)
     name = f"{options.name}-controller"
     config = {
         "agent": {"target": maker.agent or "the.image:agent"},  # by options.config, which wins
@@ -57,6 +73,7 @@ def job_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Manifest]
         volumes=[{"name": "config", "configMap": {"name": name}}],
     )
     return [
+        *secrets,
         *([] if options.service_account else [_account(options, options.name, COMPONENT_JOB)]),
         _account(options, name, CONTROLLER),
         *_rights(options, name),
@@ -69,7 +86,7 @@ def job_manifests(options: KubernetesOptions, maker: JobMaker) -> list[Manifest]
 
 def as_yaml(manifests: Sequence[Manifest], options: KubernetesOptions, mode: str) -> str:
     """Return one YAML text of all objects, with what to do first as its comment."""
-    secrets = {options.secret: RUNNER, **({options.controller_secret: "trainer"} if mode == "jobs" else {})}
+    secrets = {options.controller_secret: "trainer"} if mode == "jobs" else {options.secret: RUNNER}
     where = f" -n {options.namespace}" if options.namespace else ""
     lines = [
         f'# kubectl create secret generic {name}{where} --from-literal=AGL_TOKEN="$(agl token --role {role})"'
@@ -94,7 +111,7 @@ def _account(options: KubernetesOptions, name: str, component: str) -> Manifest:
 
 
 def _rights(options: KubernetesOptions, name: str) -> list[Manifest]:
-    """Return the controller's rights: its Jobs, and to see their pods."""
+    """Return the controller's rights: its Jobs and their Secrets, and to see their pods."""
     rules = [
         {
             "apiGroups": ["batch"],
@@ -102,6 +119,7 @@ def _rights(options: KubernetesOptions, name: str) -> list[Manifest]:
             "verbs": ["create", "delete", "get", "list", "watch"],
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     ]
     rbac = "rbac.authorization.k8s.io"
     subject: Manifest = {"kind": "ServiceAccount", "name": name}

@@ -1,7 +1,8 @@
 """Pods that run ``agl runner``: one template for the Deployment, the Jobs and the controller.
 
 Invariants: no pod runs as root, writes to its image's file system, gains a privilege or gets a token of the
-cluster that it does not need. A secret is named, never written down.
+cluster that it does not need. A secret stands in an object of the kind Secret, which
+others name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentlightning.redaction import SECRET_NAME, redacted
 from agl_kubernetes.settings import KubernetesOptions
 
 Manifest = dict[str, Any]
@@ -49,7 +51,9 @@ def pod_spec(
     container: Mapping[str, Any] | None = None,
     volumes: Sequence[Manifest] = (),
 ) -> Manifest:
-    """Return the specification of a pod. ``container``: further fields of its container."""
+    """Return the specification of a pod. ``secret``: name of the Secret with its token and its secret
+    variables. ``container``: further fields of its container.
+    """
     spec: Manifest = {
         "serviceAccountName": service_account,
         "automountServiceAccountToken": cluster_token,
@@ -75,6 +79,21 @@ def pod_spec(
     return spec
 
 
+def secret_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose values must stand in a Secret: by their name, or by a password in a URL."""
+    return {
+        name: value for name, value in env.items() if SECRET_NAME.search(name) or redacted(value) != value
+    }
+
+
+def _variable(name: str, value: str, secret: str) -> Manifest:
+    return _of_secret(name, secret) if secret_variables({name: value}) else {"name": name, "value": value}
+
+
+def _of_secret(name: str, secret: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
 def _container(
     options: KubernetesOptions,
     command: Sequence[str],
@@ -85,12 +104,12 @@ def _container(
     more = dict(more)
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, *more.pop("volumeMounts", ())]
     given = {"HOME": "/tmp", **options.env}
-    token = {"name": "AGL_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "AGL_TOKEN"}}}
+    token = _of_secret("AGL_TOKEN", secret)
     made: Manifest = {
         "name": "runner",
         "image": image or options.image,
         "command": list(command),
-        "env": [token, *({"name": name, "value": value} for name, value in given.items())],
+        "env": [token, *(_variable(name, value, secret) for name, value in given.items())],
         "resources": options.resources.model_dump(),
         "securityContext": {
             "allowPrivilegeEscalation": False,

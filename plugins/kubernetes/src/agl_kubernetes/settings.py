@@ -48,7 +48,8 @@ class KubernetesOptions(Section):
     name: Name = "agl-runner"
     """Beginning of the names of all objects."""
     secret: str = "agl-runner"
-    """Secret whose key ``AGL_TOKEN`` is a store's token of the role runner (``agl token``)."""
+    """Secret whose key ``AGL_TOKEN`` is a store's token of the role runner (``agl token``), for the
+    Deployment; a Job gets a token for its own rollout."""
     controller_secret: str = "agl-controller"
     """Secret whose key ``AGL_TOKEN`` is a token of the role trainer, for a controller in the cluster."""
     controller_image: str | None = None
@@ -64,7 +65,8 @@ class KubernetesOptions(Section):
     resources: ResourcesSection = ResourcesSection()
     """Requests and limits of a pod."""
     env: dict[str, str] = {}
-    """Environment of the agent. Not for secrets: it stands in the manifests."""
+    """Environment of the agent. A value that is secret by its name (key, token, secret, password, credential)
+    or by a password in a URL is put into a Secret."""
     env_from_secrets: list[str] = []
     """Secrets all of whose keys become variables of the agent's environment."""
     service_account: str | None = None

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.terminal import Console
 from agl_local.fresh import commands as fresh
 from agl_local.policy.cache import (
     FetchError,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 
+from agentlightning.child_environment import child_environment
 from agl_openenv.session import EnvironmentFailed
 
 _lock = threading.Lock()
@@ -32,7 +33,7 @@ def url_of(environment: str) -> str:
 
 
 def _start(environment: str) -> tuple[subprocess.Popen[str], str]:
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    variables = {**child_environment(os.environ), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.Popen(
         [sys.executable, "-m", "agl_openenv.server", environment],
         stdin=subprocess.PIPE,

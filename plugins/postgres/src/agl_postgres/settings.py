@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from agentlightning.redaction import redacted
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.client import patience_from_env
-from agentlightning.store.places import without_password
 
 _OPTIONS = {"agl_writers": 2, "agl_readers": 2}
 """Options of ours in a URL's query, and their defaults; libpq knows the others."""
@@ -34,7 +34,7 @@ class Settings:
 
 def settings_of(url: str) -> Settings:
     """Read ``postgresql://user@host:port/database?agl_writers=2``. Raise :class:`StoreError` for mistakes."""
-    shown = without_password(url)
+    shown = redacted(url)
     try:
         parts = urlsplit(url)
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -7,10 +7,10 @@ import os
 from typing import Any, NamedTuple
 
 from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.attempt_keys import attempt_keys_for
-from agentlightning.runner.processes.worker import SECRETS
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import StoreClient
@@ -34,8 +34,9 @@ class RunnerActor:
     """A runner as an asynchronous actor: :meth:`run` and :meth:`stop` are called at the same time."""
 
     def __init__(self, job: WorkerJob) -> None:
-        for name in SECRETS:  # a cluster that was started with the run has its environment
-            os.environ.pop(name, None)
+        hide_secrets()
+        for name in hidden_variables():  # a cluster that was started with the run has its environment
+            del os.environ[name]
         self._job = job
         self._stop = asyncio.Event()
         self._runner: Runner | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from core.run_program.commands.running import ASK, Bench, bench, python, until
 
 from agentlightning.credit.eligibility.verdicts import refusal_of, refused, unrecorded
+from agentlightning.decorator.errors import AgentError
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.result import CommandResult
 from agentlightning.testing import Reply, ScriptedModelServer
@@ -70,11 +72,64 @@ async def test_the_task_reaches_arguments_environment_and_standard_input(
     found = said()
     assert found["argv"] == ["how many?", json.dumps(TASK)] and found["stdin"] == "2!"
     env = found["env"]
-    assert json.loads(env["AGL_TASK"]) == TASK
-    assert (env["AGL_TASK_QUESTION"], env["AGL_TASK_LIST_OF"], env["N"]) == ("how many?", '["x"]', "n=2")
+    assert env["N"] == "n=2"
     assert env["PASSED_A"] and "AGL_SECRET" not in env and "MY_TOKEN" not in env
     assert env["OPENAI_BASE_URL"].startswith("http://127.0.0.1:") and env["OPENAI_MODEL"] == "policy"
     assert found["files"] == [] and not Path(found["cwd"]).exists()  # empty, and removed at the end
+
+
+LOOK_ROUND = """
+import os, pathlib
+found = [value for value in os.environ.values()] + [open("/proc/self/environ", errors="replace").read()]
+found += [open("/proc/self/cmdline", errors="replace").read(), sys.stdin.read()]
+found += [path.read_text(errors="replace") for path in pathlib.Path(".").rglob("*") if path.is_file()]
+for pid in (os.getpid(), os.getppid()):
+    try:
+        found.append(open(f"/proc/{pid}/environ", errors="replace").read())
+    except OSError:
+        pass
+print(json.dumps({"reward": float(any(word in text for text in found for word in WANTED))}))
+"""
+"""A program that looks for words of :data:`WANTED` wherever a program finds something without asking."""
+
+
+@pytest.mark.parametrize("given", [["{task.question}"], "line", []])
+async def test_a_program_gets_no_field_that_is_not_named(here: Bench, given: Any) -> None:
+    source = "import json, sys\nWANTED = ['the-' + 'answer', 'the-' + 'key']" + LOOK_ROUND
+    task = {"question": "how many?", "answer": "the-answer", "deep": {"key": ["the-key"]}}
+    command = python(source, *given) if given != "line" else shlex.join(python(source)) + " {task.question}"
+    ran = await here.run(command, task, reward="json")
+    assert ran.rollout.status == "succeeded", ran.attempt.reason
+    assert [reward.value for reward in ran.rewards] == [0.0]
+    named = await here.run(python(source, "{task.answer}"), task, reward="json")
+    assert [reward.value for reward in named.rewards] == [1.0]  # the program does look
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"command": ["true", "{task.answer}"]},
+        {"command": "echo {task.answer.text}"},
+        {"command": ["true", "{task}"]},
+        {"command": ["true"], "stdin": "{task}"},
+        {"command": ["true"], "env": {"A": "is {task.answer}"}},
+    ],
+)
+def test_a_command_that_names_a_private_field_is_refused(given: dict[str, Any]) -> None:
+    options = {"reward": "exit-status", **given}
+    CommandAgent(options["command"], **{k: v for k, v in options.items() if k != "command"})
+    with pytest.raises(AgentError, match="private"):
+        CommandAgent(options.pop("command"), private=["answer"], **options)
+
+
+async def test_a_proxy_with_a_password_is_not_passed_on(here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hidden-word@127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    await here.run(python(SAY), TASK, reward=look)
+    assert "HTTPS_PROXY" not in said()["env"] and said()["env"]["HTTP_PROXY"] == "http://127.0.0.1:9"
+    ran = await here.run(python(SAY), TASK, reward=look, pass_env=["HTTPS_PROXY"])
+    assert said()["env"]["HTTPS_PROXY"].endswith("hidden-word@127.0.0.1:9")  # the user names it
+    assert "hidden-word" not in str(ran.spans) and "***" in ran.command["agl.command.stdout"]
 
 
 async def test_a_call_without_an_sdk_is_exact_and_named(here: Bench, server: ScriptedModelServer) -> None:
@@ -203,8 +258,8 @@ async def test_the_output_is_kept_to_its_limit(here: Bench) -> None:
 async def test_secrets_are_hidden_in_what_is_recorded(here: Bench) -> None:
     line = "echo $OPENAI_API_KEY; echo $MY_TOKEN >&2; exit 3"
     ran = await here.run(line, env={"MY_TOKEN": "12345678"}, reward="json")
-    assert ran.command["agl.command.stdout"] == ran.command["agl.command.stderr"] == "[hidden]\n"
-    assert "12345678" not in str(ran.attempt.reason) and "[hidden]" in str(ran.attempt.reason)
+    assert ran.command["agl.command.stdout"] == ran.command["agl.command.stderr"] == "***\n"
+    assert "12345678" not in str(ran.attempt.reason) and "***" in str(ran.attempt.reason)
 
 
 async def test_files_are_copied_and_the_folder_is_kept(here: Bench, tmp_path: Path) -> None:

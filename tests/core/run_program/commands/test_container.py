@@ -69,7 +69,7 @@ async def test_the_program_runs_in_a_container(log: Path) -> None:
     assert words[4] == f"--name=agl-{ran.attempt.attempt_id}" and "--network=host" in words
     assert words[-5:] == ["--memory=1g", "python:3", "python", "app.py", "a b"]
     passed = {words[at + 1] for at, word in enumerate(words) if word == "--env"}
-    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "AGL_TASK", "AGL_TASK_Q", "TZ", "MINE"} <= passed
+    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "TZ", "MINE"} <= passed
     assert not passed & {"PATH", "HOME", "PYTHONPATH"}
     assert seen["OPENAI_API_KEY"] not in " ".join(words)  # values are passed by name
     assert any(word.endswith(":/work") for word in words) and "--workdir=/work" in words

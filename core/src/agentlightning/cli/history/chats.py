@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.terminal import Console
 from agentlightning.types import UsageError
 
 

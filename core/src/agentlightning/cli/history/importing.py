@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from agentlightning.audit.locations import RUNS_FOLDER, STORE
 from agentlightning.cli.inspect import JsonObject
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.terminal import Console
 from agentlightning.types import UsageError
 
 

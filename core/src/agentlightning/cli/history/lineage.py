@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.tree import Tree
 
 from agentlightning.cli.inspect import JsonObject, OneOf, StoreOfRun
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.terminal import Console
 
 
 def register(app: typer.Typer) -> None:

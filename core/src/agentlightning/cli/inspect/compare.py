@@ -8,7 +8,6 @@ import math
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,8 @@ from agentlightning.audit.comparison import Comparison, PairedEvaluation, compar
 from agentlightning.audit.drawing import short
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonObject, Rewards
-from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import number, print_json, wide_console
+from agentlightning.terminal import Console, TextTable
 from agentlightning.trackers.curve import curve, smooth
 from agentlightning.types import Evaluation
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -20,8 +20,9 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.explanation.explain import explain as explain_target
 from agentlightning.audit.targets import is_run, last_trained, open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject
-from agentlightning.cli.terminal.view import TextTable, number, print_json
+from agentlightning.cli.terminal.view import number, print_json
 from agentlightning.doctor.formatting import plural
+from agentlightning.terminal import Console, TextTable
 from agentlightning.types.select import caller_name
 
 Facts = dict[str, Any]

@@ -10,6 +10,7 @@ import typer
 from agentlightning.audit.locations import find_run
 from agentlightning.cli.inspect import JsonLines
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.redaction import say
 from agentlightning.train.log import NAME, VARIABLE, log_of_all_runs
 from agentlightning.train.log.tail import follow, last_entries, parse
 from agentlightning.types import UsageError
@@ -61,4 +62,4 @@ def _print(entry: str, as_json: bool) -> None:
     if as_json:
         print_json(parse(entry).model_dump())
     else:
-        print(entry, flush=True)
+        say(entry)

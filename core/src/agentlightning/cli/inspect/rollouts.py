@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,9 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
-from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import number, print_json, wide_console
+from agentlightning.redaction import say
+from agentlightning.terminal import TextTable
 from agentlightning.types import UsageError
 
 _WIDE = 150
@@ -62,7 +65,7 @@ def register(app: typer.Typer) -> None:
             _show(page.lines, calls)
         if page.after is not None:
             more = f"more: agl rollouts {shlex.quote(what)} --after {page.after} (and the same filters)"
-            typer.echo(more, err=as_json)
+            say(more, file=sys.stderr if as_json else None)
 
 
 async def _page(what: str, store: str | None, run: str | None, asked: dict[str, Any]) -> RolloutPage:

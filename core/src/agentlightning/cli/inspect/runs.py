@@ -14,8 +14,9 @@ from rich.text import Text
 from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agentlightning.audit.run_list import RunSummary, list_runs, to_show
 from agentlightning.cli.inspect import JsonLines
-from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
-from agentlightning.store.places import without_password
+from agentlightning.cli.terminal.view import number, print_json, wide_console
+from agentlightning.redaction import redacted
+from agentlightning.terminal import TextTable
 
 _WIDE = 130
 """Columns of the table where stdout is no terminal."""
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
 def _show(lines: list[RunSummary], place: str | None) -> None:
     console = wide_console(_WIDE)
     if not lines:
-        where = without_password(place or "runs/")
+        where = redacted(place or "runs/")
         console.print(Text(f"no runs in {where}"), highlight=False, soft_wrap=True)
         return
     console.print(table(lines))
@@ -74,16 +75,14 @@ async def _list(place: str | None) -> list[RunSummary]:
     lines = await list_runs(found)
     mine = [line for line in lines if run is None or line.run.startswith(run)]
     if not mine and run is not None:
-        raise NoSuchRun(f"{without_password(place)}: its store holds no run {run!r}")
+        raise NoSuchRun(f"{redacted(place)}: its store holds no run {run!r}")
     return mine
 
 
 def _where(line: RunSummary) -> str:
     """Return arguments with which commands find the run again: its store too where it is not in runs/."""
     store = Path(line.store)
-    return (
-        line.run if store.parent.parent == RUNS_FOLDER else f"{without_password(line.store)} --run {line.run}"
-    )
+    return line.run if store.parent.parent == RUNS_FOLDER else f"{redacted(line.store)} --run {line.run}"
 
 
 def table(lines: list[RunSummary]) -> Table:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -20,7 +20,8 @@ from rich.text import Text
 from agentlightning.audit.run_list import RunSummary
 from agentlightning.audit.watching import Look, RunDetail, Watcher
 from agentlightning.cli.inspect.runs import COLOURS, reward_of
-from agentlightning.cli.terminal.view import TextTable, number, print_json, wide_console
+from agentlightning.cli.terminal.view import number, print_json, wide_console
+from agentlightning.terminal import Console, TextTable
 from agentlightning.trackers.curve import curve, smooth, sparkline
 
 _WIDE = 110

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from agentlightning.audit.verification.verify import Verification, verify as ver
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
 from agentlightning.cli.terminal.view import print_json
 from agentlightning.doctor.formatting import plural
+from agentlightning.terminal import Console
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from agentlightning.cli.options import add_command
 from agentlightning.cli.terminal.view import print_json
+from agentlightning.redaction import say
 from agentlightning.run_program.options import POLICY, EngineOptions, ProgramOptions
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ async def _serve(options: ProgramOptions) -> None:
 
         await session.run_rollout(None, record, metadata={"program": "gateway"}, task_id="0")
         await session.store.update_run(session.run_id, {"summary": {"ended": "stopped"}})
-        print(f"\nagl: recorded: agl rollouts {_where(session)}", file=sys.stderr)
+        say(f"\nagl: recorded: agl rollouts {_where(session)}", file=sys.stderr)
 
 
 def _announce(session: ProgramSession, context: AttemptContext) -> None:
@@ -90,7 +91,7 @@ def _announce(session: ProgramSession, context: AttemptContext) -> None:
         }
     )
     lines = (f"export OPENAI_BASE_URL={address}", f"export OPENAI_API_KEY={context.key}", "Ctrl-C ends it")
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
+    say("\n".join(lines), file=sys.stderr)
 
 
 def _where(session: ProgramSession) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.cli.options import add_command
 from agentlightning.cli.terminal.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.store.places import store_place
@@ -113,28 +114,35 @@ def run_runner(options: RunnerOptions) -> None:
 
 async def _run(options: RunnerOptions) -> int:
     """Run one worker in this process, or several as processes of their own, and return the exit status."""
+    from agentlightning.redaction import redacted
     from agentlightning.runner.status_line import StatusLine
     from agentlightning.runner.supervisor import Supervisor
-    from agentlightning.store.places import without_password
 
     if options.workers > 1:
         if options.rollout or options.worker_id or options.health:
             raise UsageError("--rollout, --worker-id and --health are for one runner: leave --workers out")
         _require_server(options)
     place = options.store or options.config or store_place() or "the default store"
-    with StatusLine(without_password(place), options.workers) as line:
+    with StatusLine(redacted(place), options.workers) as line:
         if options.workers == 1:
             return await _serve(options, line.show)
-        return await Supervisor(_supervised, options, options.workers, line.show).run()
+        work = partial(_supervised, hidden_variables())
+        return await Supervisor(work, options, options.workers, line.show).run()
 
 
-def _supervised(connection: Connection, supervisor: int, options: RunnerOptions) -> None:
-    """Run a worker process of a supervisor: this command without its status line."""
+def _supervised(
+    secrets: dict[str, str], connection: Connection, supervisor: int, options: RunnerOptions
+) -> None:
+    """Run a worker process of a supervisor: this command without its status line. ``secrets``: what it does
+    not inherit.
+    """
     from agentlightning.cli import run_command
     from agentlightning.runner.processes.process_tree import enter
     from agentlightning.runner.supervisor import send_report
 
     enter(connection, supervisor)
+    os.environ.update(secrets)
+    hide_secrets()
 
     def work() -> None:
         code = asyncio.run(_serve(options, partial(send_report, connection)))

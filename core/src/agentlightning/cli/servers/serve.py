@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from agentlightning.plugins.manager import load as load_plugins, pick
+from agentlightning.redaction import say
 from agentlightning.train.artifacts.trained_policy import find_policy
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import UsageError
@@ -43,7 +44,7 @@ def register(app: typer.Typer) -> None:
         of `vllm serve`.
         """
         folder = model_folder(what, step=step, name=policy)
-        print(f"agl: serving {folder} as {name!r}; Ctrl-C ends it", file=sys.stderr)
+        say(f"agl: serving {folder} as {name!r}; Ctrl-C ends it", file=sys.stderr)
         options = ["--host", host, "--port", str(port), *context.args]
         if engine == "vllm":
             program = shutil.which("vllm")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import say
 from agentlightning.store.base import StoreError
 from agentlightning.store.http import server
 from agentlightning.store.sql.run_data.retention import keep_pruned
@@ -56,7 +57,7 @@ async def _serve(
     pruning: list[asyncio.Task[None]] = []
 
     def ready(url: str) -> None:
-        typer.echo(f"agl store on {url}")
+        say(f"agl store on {url}")
         if keep_days is not None or keep_runs is not None:
             pruning.append(asyncio.ensure_future(_prune(store, keep_days, keep_runs)))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentlightning.redaction import redacted
 from agentlightning.run_program.summary import Summary
-from agentlightning.store.places import without_password
+from agentlightning.terminal import Console
 
 _COLOURS = {
     "exact": "green",
@@ -62,7 +62,7 @@ def _rows(summary: Summary) -> list[tuple[str, str | Text]]:
     rows.append(("reward", _reward(summary.rewards)))
     if summary.counts:
         rows.append(("counted", _counts(summary.counts)))
-    rows.append(("store", without_password(summary.store)))
+    rows.append(("store", redacted(summary.store)))
     return rows
 
 
@@ -94,10 +94,6 @@ def _warnings(summary: Summary) -> list[str]:
 def _next(summary: Summary) -> list[str]:
     if not summary.rollouts:
         return []
-    place = (
-        f" --store {without_password(summary.store)}"
-        if summary.folder is None
-        else f" --run {summary.folder}"
-    )
+    place = f" --store {redacted(summary.store)}" if summary.folder is None else f" --run {summary.folder}"
     first = summary.rollouts[-1] if len(summary.rollouts) > len(summary.exit_codes) else summary.rollouts[0]
     return [f"agl trace {first}{place}", f"agl explain {first}{place}"]

@@ -1,20 +1,13 @@
-"""What the commands' views share: tables of plain text, a console as wide as the table, JSON, numbers."""
+"""What the commands' views share: a console as wide as its table, JSON, numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-
-class TextTable(Table):
-    """A table that shows strings as they are: rich's markup in the words of a model or an agent is text."""
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+from agentlightning.redaction import say
+from agentlightning.terminal import Console
 
 
 def wide_console(width: int) -> Console:
@@ -27,7 +20,7 @@ def wide_console(width: int) -> Console:
 
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON on one line of stdout."""
-    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+    say(msgspec.json.encode(value, enc_hook=str).decode())
 
 
 def number(value: float | None, form: str = ".3f") -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from opentelemetry import trace as trace_api
-from rich.console import Console
 from rich.text import Text
 
 from agentlightning import capture
@@ -31,6 +30,7 @@ from agentlightning.capture.instrument.sessions import capturing, capturing_for
 from agentlightning.capture.spans.operation import operation
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.terminal import Console
 from agentlightning.types import Span, UsageError, new_id
 
 _LOG = logging.getLogger(__name__)

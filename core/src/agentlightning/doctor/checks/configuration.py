@@ -17,6 +17,7 @@ from agentlightning.algorithms.recipe_checks import (
 )
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
 from agentlightning.doctor.checks.environment import nearest_existing
+from agentlightning.doctor.checks.private_fields import check_private_fields
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.formatting import format_bytes, plural
 from agentlightning.doctor.report import Check, Notes, failure
@@ -47,6 +48,7 @@ async def check_configuration(findings: Findings) -> Check:
         often := repetition_warning(configured.train, configured.trainer.batch_size)
     ):
         notes.warn(often, "Give more tasks, or a smaller batch_size.")
+    check_private_fields(notes, configured)
     for place in _places(configured):
         _writable(notes, place)
     if notes.status != "fail":

@@ -12,8 +12,8 @@ from agentlightning.doctor.checks.environment import nearest_existing
 from agentlightning.doctor.findings import Findings
 from agentlightning.doctor.report import Check, Notes
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import redacted
 from agentlightning.store import StoreError
-from agentlightning.store.places import without_password
 from agentlightning.store.sqlite.store import SQLiteStore
 
 COMMITS = 100
@@ -58,11 +58,11 @@ async def _remote(notes: Notes, url: str, findings: Findings) -> None:
             await store.statistics()
     except TimeoutError:
         raise StoreError(
-            f"no store answers at {without_password(url)} within {ANSWER:g} s; start one with `agl store`"
+            f"no store answers at {redacted(url)} within {ANSWER:g} s; start one with `agl store`"
         ) from None
     finally:
         await store.close()
-    notes.fact(f"{without_password(url)} answers in {1000 * (time.perf_counter() - began):.0f} ms")
+    notes.fact(f"{redacted(url)} answers in {1000 * (time.perf_counter() - began):.0f} ms")
 
 
 async def measure_commits(folder: Path) -> tuple[bool, float]:

@@ -7,12 +7,14 @@ descriptors that the run lends.
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.app import Gateway
 from agentlightning.gateway.processes.budget import SharedSpending
 from agentlightning.gateway.processes.messages import (
@@ -57,6 +59,8 @@ class Setup:
     """The run counts calls."""
     whole: bool
     """The run watches calls."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Variables that the process does not inherit, because they are secret."""
 
 
 class GatewayProcess:
@@ -166,7 +170,10 @@ async def run(control: int, listener: int) -> None:
     channel: Channel[ToProcess] = Channel(reader, writer, ToProcess)
     begin = await channel.receive()
     if isinstance(begin, Begin):
-        process = GatewayProcess(channel, pickle.loads(begin.setup))
+        setup: Setup = pickle.loads(begin.setup)
+        os.environ.update(setup.variables)
+        hide_secrets()
+        process = GatewayProcess(channel, setup)
         for info in begin.attempts:
             process.gateway.expect_attempt(info)
         await process.serve(begin.state, socket.socket(fileno=listener))

@@ -19,6 +19,7 @@ import msgspec
 from agentlightning.gateway.errors import EngineReply, EngineUnreachable
 from agentlightning.gateway.upstream.endpoints import Endpoint
 from agentlightning.gateway.upstream.route import Upstream
+from agentlightning.redaction import redacted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -138,7 +139,8 @@ class EngineClient:
                 endpoint.answered += 1
                 if endpoint.ejected_until:
                     endpoint.ejected_until = 0.0
-                    log.info("policy %r: the engine at %s answers again", route.policy, endpoint.url)
+                    where = redacted(endpoint.url)
+                    log.info("policy %r: the engine at %s answers again", route.policy, where)
                 return endpoint, response
         assert failed is not None
         raise _unreachable(route, *failed) from None
@@ -171,7 +173,7 @@ def _eject(route: Upstream, endpoint: Endpoint, error: Exception) -> None:
         log.warning(
             "policy %r: no connection to %s (%s); its calls go to the other endpoints",
             route.policy,
-            endpoint.url,
+            redacted(endpoint.url),
             type(error).__name__,
         )
 
@@ -181,6 +183,6 @@ def _unreachable(route: Upstream, endpoint: Endpoint, error: Exception) -> Engin
     if isinstance(error, TimeoutError):
         return EngineUnreachable(504, "engine-timeout", f"{engine} did not answer in time")
     if (many := len(route.endpoints.all)) > 1:
-        engine += f" at {endpoint.url} (one of {many})"
-    reason = route.redact_text(str(error))[:500]  # it may quote a header of the answer
+        engine += f" at {redacted(endpoint.url)} (one of {many})"
+    reason = redacted(route.redact_text(str(error)))[:500]  # it may quote a header of the answer
     return EngineUnreachable(502, "engine-unreachable", f"{engine} failed: {type(error).__name__}: {reason}")

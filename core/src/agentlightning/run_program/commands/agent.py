@@ -25,26 +25,27 @@ from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.delivery import deliver, new_span
 from agentlightning.capture.emit.emitters import returned_reward_span
 from agentlightning.capture.identity import parent_ids
+from agentlightning.child_environment import USUAL, child_environment
 from agentlightning.decorator.agents import LitAgent, Result
 from agentlightning.decorator.errors import AgentError
 from agentlightning.plugins.manager import load
+from agentlightning.redaction import without_values
 from agentlightning.run_program.attempts import REWARD_FILE, size_hint
 from agentlightning.run_program.collector import Collector, adapter_errors
 from agentlightning.run_program.commands.child import ChildEnd, run_child
 from agentlightning.run_program.commands.command import Command, fill, placeholders, value_text
-from agentlightning.run_program.commands.container import contained, container_engine, kill_container
+from agentlightning.run_program.commands.container import (
+    contained,
+    container_engine,
+    container_variables,
+    kill_container,
+)
 from agentlightning.run_program.commands.folder import WorkFolder, located
 from agentlightning.run_program.commands.relay import Relay
 from agentlightning.run_program.commands.result import CommandResult
 from agentlightning.run_program.commands.reward import RewardReader
 from agentlightning.run_program.commands.settings import ProgramSection
 from agentlightning.run_program.commands.spans import AttemptKeyRing, AttemptSpans
-from agentlightning.run_program.commands.variables import (
-    container_variables,
-    hide_secrets,
-    passed_variables,
-    task_variables,
-)
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import executable, program_name
 from agentlightning.run_program.process import ProgramFailed, RewardFile, environment, watched_packages
@@ -66,8 +67,9 @@ class CommandAgent(LitAgent[Any]):
     :class:`.CommandResult`) by name and returns a number; ``None``: the program writes a number into the file
     that ``AGL_REWARD_FILE`` names, or emits a reward. ``folder``: the folder to which relative paths of the
     command and of ``files`` and ``keep`` belong, by default the current one. ``adapters``: framework adapters
-    to use in Python programs; none: those of the frameworks that they import. ``program``: the fields of
-    :class:`.ProgramSection`. Raise :class:`UsageError` for values that cannot be used.
+    to use in Python programs; none: those of the frameworks that they import. ``private``: fields of the
+    tasks that the command must not name. ``program``: the fields of :class:`.ProgramSection`. Raise
+    :class:`UsageError` for values that cannot be used.
     """
 
     trusted = False
@@ -80,18 +82,28 @@ class CommandAgent(LitAgent[Any]):
         name: str | None = None,
         folder: str | Path | None = None,
         adapters: Sequence[str] = (),
+        private: Sequence[str] = (),
         **program: Any,
     ) -> None:
         self.command = Command.of(command)
         self.program = ProgramSection(**program)
         self.folder = Path(folder or ".").expanduser().resolve()
-        self.adapters = list(adapters)
+        self.adapters, self.private = list(adapters), list(private)
         self.name = name or program_name(_words(command))
         self.reward = RewardReader(reward, self.name)
         self.judged = reward is not None
         self._check()
 
     def _check(self) -> None:
+        for path in self.named_paths() if self.private else ():
+            field = path.partition(".")[0]
+            if not field or field in self.private:
+                what = (
+                    f"{{task.{path}}}: {field} is private"
+                    if path
+                    else (f"{{task}} is the whole task, in which {', '.join(self.private)} is private")
+                )
+                raise AgentError(f"{what}: name the fields that the program may have, as {{task.field}}")
         for file in self._files():
             if not file.exists():
                 raise AgentError(f"files: there is no {file}")
@@ -102,10 +114,15 @@ class CommandAgent(LitAgent[Any]):
 
     def check_task(self, task: Any) -> None:
         """Raise :class:`.UnknownField` if a placeholder names a field that the task does not have."""
-        given = [self.program.stdin or "", *self.program.env.values()]
-        paths = [*self.command.placeholders, *(path for text in given for path in placeholders(text))]
-        for path in paths:
+        for path in self.named_paths():
             value_text(task, path)
+
+    def named_paths(self) -> list[str]:
+        """Return the paths of all placeholders, ``""`` for the whole task. The program gets nothing else of
+        its task.
+        """
+        given = [self.program.stdin or "", *self.program.env.values()]
+        return [*self.command.placeholders, *(path for text in given for path in placeholders(text))]
 
     async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run the program on one task and return its reward."""
@@ -146,7 +163,7 @@ class CommandAgent(LitAgent[Any]):
         """Run the program to its end, and record how it ended."""
         stdin = None if self.program.stdin is None else fill(self.program.stdin, task)
         async with _servers(context) as (relay, gateway, spans):
-            settings = self._settings(task, context, gateway, spans)
+            settings = self._settings(context, gateway, spans)
             variables = self._variables(task, settings, context, written)
             began, end = time.time(), None
             try:
@@ -158,7 +175,7 @@ class CommandAgent(LitAgent[Any]):
         return CommandResult(
             exit_code=end.code,
             stdout=end.stdout.text,
-            stderr=hide_secrets(end.stderr.text, variables),
+            stderr=without_values(end.stderr.text, variables),
             stdout_dropped=end.stdout.dropped,
             stderr_dropped=end.stderr.dropped,
             folder=folder.path,
@@ -197,19 +214,18 @@ class CommandAgent(LitAgent[Any]):
             await kill_container(engine, name)
             raise
 
-    def _settings(self, task: Any, context: AttemptContext, gateway: str, spans: str) -> ChildSettings:
+    def _settings(self, context: AttemptContext, gateway: str, spans: str) -> ChildSettings:
         return ChildSettings.of(
-            context, gateway=gateway, store=spans, model=_model(context), task=task, adapters=self.adapters
+            context, gateway=gateway, store=spans, model=_model(context), adapters=self.adapters
         )
 
     def _variables(
         self, task: Any, settings: ChildSettings, context: AttemptContext, written: RewardFile
     ) -> dict[str, str]:
-        base = passed_variables(os.environ, self.program.pass_env)
+        base = child_environment(os.environ, USUAL, named=self.program.pass_env)
         own = {name: fill(value, task) for name, value in self.program.env.items()}
         return {
             **environment({**base, **own}, settings, watched_packages(load())),
-            **task_variables(task),
             **self.command.variables(task),
             "OPENAI_MODEL": _model(context),
             "AGL_HERE": str(self.folder),
@@ -227,8 +243,8 @@ class CommandAgent(LitAgent[Any]):
         if end is not None:
             about |= {
                 "process.exit.code": end.code,
-                "agl.command.stdout": hide_secrets(end.stdout.text, variables)[-SHOWN:],
-                "agl.command.stderr": hide_secrets(end.stderr.text, variables)[-SHOWN:],
+                "agl.command.stdout": without_values(end.stdout.text, variables)[-SHOWN:],
+                "agl.command.stderr": without_values(end.stderr.text, variables)[-SHOWN:],
                 "agl.command.bytes_dropped": end.stdout.dropped + end.stderr.dropped,
             }
             if end.stdout.dropped or end.stderr.dropped:

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agentlightning.child_environment import USUAL, matches
 from agentlightning.run_program.commands.settings import ContainerSection
 from agentlightning.types import UsageError
 
@@ -66,6 +67,13 @@ def contained(
         section.image,
         *words,
     ]
+
+
+def container_variables(variables: Iterable[str], own: Sequence[str]) -> list[str]:
+    """Return the names of the variables for a container, which has its own ``PATH`` and the like: those that
+    are not usual, and those of ``own``.
+    """
+    return [name for name in variables if matches(name, own) or not matches(name, USUAL)]
 
 
 async def kill_container(engine: str, name: str) -> None:

@@ -14,7 +14,7 @@ from agentlightning.run_program.inside.import_hook import WATCH_VARIABLE
 from agentlightning.types import LLM, Span, Tags
 
 TASK = "AGL_TASK"
-"""The task as JSON. Programs may read this variable."""
+"""The task of ``agl run`` as JSON. Programs may read this variable."""
 SETTINGS = "AGL_PROGRAM"
 """The other settings as JSON."""
 
@@ -33,7 +33,8 @@ class ChildSettings(msgspec.Struct, kw_only=True):
     """Base URL of the server that takes spans."""
     model: str = "policy"
     """The gateway's default policy."""
-    task: Any = None
+    task: Any = msgspec.UNSET
+    """Unset for a command, which gets only what it names of its task."""
     tags: Tags = {}
     policies: dict[str, str] = {}
     adapters: list[str] = []
@@ -49,12 +50,9 @@ class ChildSettings(msgspec.Struct, kw_only=True):
 
     def variables(self, watched: list[str]) -> dict[str, str]:
         """Return the settings as environment variables. ``watched``: packages whose import begins capture."""
-        own = msgspec.structs.replace(self, task=None)
-        return {
-            SETTINGS: json.dumps(msgspec.to_builtins(own)),
-            TASK: json.dumps(self.task),
-            WATCH_VARIABLE: ",".join(watched),
-        }
+        own = msgspec.structs.replace(self, task=msgspec.UNSET)
+        given = {} if self.task is msgspec.UNSET else {TASK: json.dumps(self.task)}
+        return {SETTINGS: json.dumps(msgspec.to_builtins(own)), WATCH_VARIABLE: ",".join(watched), **given}
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> ChildSettings:
@@ -62,7 +60,8 @@ class ChildSettings(msgspec.Struct, kw_only=True):
         ``ValueError`` if one is malformed.
         """
         settings = msgspec.convert(json.loads(environment[SETTINGS]), cls)
-        settings.task = json.loads(environment[TASK])
+        if TASK in environment:
+            settings.task = json.loads(environment[TASK])
         return settings
 
     def context(self, sink: Callable[[Span], None]) -> AttemptContext:
@@ -76,5 +75,5 @@ class ChildSettings(msgspec.Struct, kw_only=True):
             tags=self.tags,
             policies=self.policies,
             resources={"policy": LLM(endpoint=self.gateway, model=self.model, api_key=self.key)},
-            task=self.task,
+            task=None if self.task is msgspec.UNSET else self.task,
         )

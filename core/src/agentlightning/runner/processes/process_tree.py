@@ -22,6 +22,8 @@ from typing import Any
 
 import psutil
 
+from agentlightning.child_environment import hide_secrets
+
 SPAWN = multiprocessing.get_context("spawn")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -29,11 +31,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # ---------------------------------------------------------------------------------------------- starting
 def spawn(target: Callable[..., None], *args: Any, name: str) -> tuple[SpawnProcess, Connection]:
     """Start ``target(connection, parent's id, *args)`` in a new process. Return the process and this end of
-    its connection. ``target`` is imported there and must call :func:`enter` first.
+    its connection. ``target`` is imported there and must call :func:`enter` first. The process inherits no
+    secret of the run.
 
     Raise ``OSError`` if the system allows no further process, and ``RuntimeError`` if a worker is importing
     the main script.
     """
+    hide_secrets()
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, os.getpid(), *args), name=name)
     try:
@@ -51,6 +55,7 @@ def enter(connection: Connection, parent: int) -> None:
     """Set up a new process: it leads a session and a process group, ends with ``parent``, and shares the
     connection with no process that it starts or forks.
     """
+    hide_secrets()  # also from the other workers, which have the same user
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """A worker process: runs the agent on one attempt after another, for a runner that may kill it at any time.
 
 Spans are sent to the runner as they end, so a killed worker loses no ended span. Invariants: the worker ends
-with its runner; a process that the agent forks cannot write into its connection; of the run's secrets, its
-environment holds only the keys of its attempts.
+with its runner; a process that the agent forks cannot write into its connection; of the run's secrets, it has
+only the keys of its attempts.
 """
 
 from __future__ import annotations
@@ -31,16 +31,11 @@ from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, A
 from agentlightning.runner.processes.process_tree import adopt_orphans, enter
 from agentlightning.types import Span
 
-SECRETS = ("AGL_SECRET", "AGL_TOKEN", "AGL_SIGNING_KEY")
-"""Environment variables that are hidden from the agent and from programs of ``agl run``."""
-
 
 def main(connection: Connection, runner: int) -> None:
     """Serve process ``runner``, which has the other end of the connection."""
     enter(connection, runner)
     adopt_orphans()
-    for name in SECRETS:
-        os.environ.pop(name, None)
     worker = WorkerProcess(connection)
     wanted = worker.receive()
     if not isinstance(wanted, LoadAgent):

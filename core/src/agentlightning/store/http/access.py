@@ -5,22 +5,24 @@ Three kinds of bearer are known: the operator's token (``AGL_TOKEN``, role ``adm
 ``AGL_SECRET``. A store with neither variable trusts everyone who reaches it.
 
 Invariants: the table of routes alone says which role may use a route; an attempt reaches nothing but itself,
-and nothing once it has ended; secrets are compared in constant time.
+and nothing once it has ended; a runner with a token for one rollout reaches no other; secrets are compared in
+constant time.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from agentlightning.keys import PREFIX as KEY, Claims, Keys
-from agentlightning.roles import PREFIX as ROLE_TOKEN, Revoked, Role, RoleTokens, revoked_file
-from agentlightning.store.base import AttemptEnded, Forbidden, Store
-from agentlightning.store.routes import Route
-from agentlightning.types import Attempt, AttemptStatus
+from agentlightning.roles import PREFIX as ROLE_TOKEN, Revoked, Role, RoleClaims, RoleTokens, revoked_file
+from agentlightning.store.base import AttemptEnded, Conflict, Forbidden, Store
+from agentlightning.store.routes import OF_ONE_ROLLOUT, Route
+from agentlightning.types import Attempt, AttemptStatus, Rollout
 from agentlightning.types.base import RequestRefused
 
 LATEST: Final = "latest"
@@ -30,19 +32,42 @@ _BEARER: Final = "Bearer "
 
 @dataclass(frozen=True)
 class StoreCaller:
-    """The sender of a request. ``claims``: the attempt of a sender that is one."""
+    """The sender of a request. ``claims``: the attempt of a sender that is one; ``one``: the token of a
+    runner that has one rollout.
+    """
 
     role: Role
     claims: Claims | None = None
+    one: RoleClaims | None = None
 
     def check(self, what: str, least: Role) -> None:
         """Raise :class:`Forbidden` if the role may not use ``what``."""
         if not self.role.covers(least):
             raise Forbidden(f"{what} needs the role {least.value}; this is a token of role {self.role.value}")
+        if self.one is not None and what not in OF_ONE_ROLLOUT:
+            raise Forbidden(f"{what}: this is a token for the rollout {self.one.rollout_id} alone")
+
+    def confine_to_rollout(self, parameters: Mapping[str, Any]) -> None:
+        """Raise :class:`Forbidden` if a runner that has one rollout names another one, or another runner."""
+        if self.one is None:
+            return
+        spans = [*parameters.get("spans", ()), *parameters.get("returned", ())]
+        named = [one.rollout_id for one in [*spans, *filter(None, [parameters.get("span")])]]
+        named += [rollout_id for rollout_id, _ in parameters.get("attempts", ())]
+        named += [parameters["rollout_id"]] if "rollout_id" in parameters else []
+        if any(rollout_id != self.one.rollout_id for rollout_id in named):
+            raise Forbidden(f"this is a token for the rollout {self.one.rollout_id}, and for no other")
+        for name in ("worker_id", "resources_id"):
+            own = getattr(self.one, name)
+            if parameters.get(name, own) not in (None, own):
+                raise Forbidden(f"this is a token for {name} {own}, and for no other")
 
     def confine(self, route: Route, parameters: dict[str, Any]) -> None:
-        """Check the role, and confine the parameters of an attempt to that attempt."""
+        """Check the role, and confine the parameters of an attempt to that attempt, and those of a runner
+        that has one rollout to that rollout.
+        """
         self.check(route.name, route.least)
+        self.confine_to_rollout(parameters)
         if self.claims is None:
             return
         if parameters.get("attempt_id") == LATEST:
@@ -73,6 +98,13 @@ class StoreAccess:
         tokens = RoleTokens.from_env(Revoked(revoked_file(store_file)))
         return cls(token, tokens, Keys.from_env() if "AGL_SECRET" in os.environ else None)
 
+    def rollout_token(self, rollout: Rollout, worker_id: str, ttl: float | None) -> str:
+        """Return a token for a runner of one rollout. :class:`Conflict`: there is no secret for it."""
+        if self._tokens is None:
+            raise Conflict("this store makes no tokens: start it with the run's AGL_SECRET")
+        only = (rollout.rollout_id, worker_id, rollout.resources_id)
+        return self._tokens.issue(Role.RUNNER, ttl, only)[0]
+
     @property
     def guarded(self) -> bool:
         """Whether a request must bear a token or a key."""
@@ -91,7 +123,8 @@ class StoreAccess:
         if not self.guarded:
             return EVERYONE
         if given.startswith(ROLE_TOKEN) and self._tokens is not None:
-            return StoreCaller(self._tokens.check(given).role)
+            claims = self._tokens.check(given)
+            return StoreCaller(claims.role, one=claims if claims.rollout_id is not None else None)
         raise RequestRefused(401, "bad-token", self._wanted(given))
 
     def _keys_of_attempts(self) -> Keys:

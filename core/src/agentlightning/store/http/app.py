@@ -37,12 +37,15 @@ from agentlightning.store.routes import (
     PACKED,
     PREFIX,
     REQUEST_ID,
+    ROLLOUT_TOKEN,
+    ROLLOUT_TOKEN_ROLE,
     STORED_RECORDS,
     TABLE,
     WAITING,
     BatchItem,
     BatchOutcome,
     ErrorBody,
+    RolloutTokenBody,
     Route,
     decode,
     encode,
@@ -82,6 +85,7 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
         (STORED_RECORDS, _stored_records(store), records.name, records.least),
         (f"{PREFIX}/batch", _batch_handler(store, load), "batch", BATCH_ROLE),
         (ATTEMPT_KEY, _attempt_key(store, access), "attempt_key", ATTEMPT_KEY_ROLE),
+        (ROLLOUT_TOKEN, _rollout_token(store, access), "rollout_token", ROLLOUT_TOKEN_ROLE),
     )
     for path, handle, name, least in extra:
         app.router.add_post(path, _authenticated(handle, access, name, least))
@@ -210,10 +214,21 @@ def _attempt_key(store: Store, access: StoreAccess) -> Handler:
         if access.keys is None:
             raise Conflict("this store makes no keys of attempts: start it with the run's AGL_SECRET")
         rollout_id, attempt_id = request.match_info["rollout_id"], request.match_info["attempt_id"]
+        caller.confine_to_rollout(request.match_info)
         rollout = await store.get_rollout_by_id(rollout_id)
         attempt = await check_attempt_open(store, rollout_id, attempt_id)
         run_id = rollout.run_id or ""
         return _answer(request, access.keys.mint(rollout_id, attempt_id, run_id=run_id, fence=attempt.fence))
+
+    return handle
+
+
+def _rollout_token(store: Store, access: StoreAccess) -> Handler:
+    async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
+        body = await read(request, BODY_LIMIT)
+        asked = await _decoded(body or b"{}", request.content_type if body else "", RolloutTokenBody)
+        rollout = await store.get_rollout_by_id(request.match_info["rollout_id"])
+        return _answer(request, access.rollout_token(rollout, asked.worker_id, asked.ttl))
 
     return handle
 

@@ -39,6 +39,7 @@ from agentlightning.store.routes import (
     PREFIX,
     REMEMBERED,
     REQUEST_ID,
+    ROLLOUT_TOKEN,
     STORED_RECORDS,
     TABLE,
     BatchOutcome,
@@ -255,6 +256,15 @@ class StoreClient(Store):
         ids = {"rollout_id": quote(rollout_id, safe=""), "attempt_id": quote(attempt_id, safe="")}
         key: str = await self._send("POST", ATTEMPT_KEY.format_map(ids), {}, str)
         return key
+
+    async def rollout_token(self, rollout_id: str, worker_id: str, ttl: float | None = None) -> str:
+        """Return a token for the runner ``worker_id`` and this rollout alone, valid ``ttl`` seconds.
+        :class:`Conflict`: the store has no ``AGL_SECRET`` to make it with.
+        """
+        path = ROLLOUT_TOKEN.format_map({"rollout_id": quote(rollout_id, safe="")})
+        given = {"worker_id": worker_id, "ttl": ttl}
+        token: str = await self._send("POST", path, given, str)
+        return token
 
     async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
         found: list[Record] = []

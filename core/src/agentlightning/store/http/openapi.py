@@ -28,12 +28,15 @@ from agentlightning.store.routes import (
     NULL,
     PREFIX,
     REQUEST_ID,
+    ROLLOUT_TOKEN,
+    ROLLOUT_TOKEN_ROLE,
     STORED_RECORDS,
     TABLE,
     TRACES_ROLE,
     BatchItem,
     BatchOutcome,
     ErrorBody,
+    RolloutTokenBody,
     Route,
 )
 from agentlightning.store.sqlite.store import SQLiteStore
@@ -64,7 +67,7 @@ _ERRORS: Final = {
 def document() -> dict[str, Any]:
     """Return the document."""
     kinds = [kind for route in TABLE for kind in (route.body, route.result_type)]
-    every = [*kinds, ErrorBody, list[BatchItem], list[BatchOutcome], list[StoredRecord]]
+    every = [*kinds, ErrorBody, RolloutTokenBody, list[BatchItem], list[BatchOutcome], list[StoredRecord]]
     schemas, components = msgspec.json.schema_components(every, schema_hook=_array, ref_template=_REF)
     found = dict(zip(map(str, every), schemas, strict=True))
     paths: dict[str, Any] = {}
@@ -175,6 +178,16 @@ def _beside(found: dict[str, Any]) -> dict[str, Any]:
                 "summary": "Return the key of an attempt that runs, for the agent's OPENAI_API_KEY.",
                 "x-least-role": ATTEMPT_KEY_ROLE.value,
                 "parameters": [_path_parameter(name) for name in ids],
+                "responses": _responses({"type": "string"}),
+            }
+        },
+        ROLLOUT_TOKEN: {
+            "post": {
+                "operationId": "rollout_token",
+                "summary": "Return a token for a runner of this rollout alone, as its AGL_TOKEN.",
+                "x-least-role": ROLLOUT_TOKEN_ROLE.value,
+                "parameters": [_path_parameter("rollout_id")],
+                **_body(found[str(RolloutTokenBody)]),
                 "responses": _responses({"type": "string"}),
             }
         },

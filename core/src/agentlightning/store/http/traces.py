@@ -70,6 +70,8 @@ def add_route(app: web.Application, store: Store, access: StoreAccess, load: Loa
     async def handle(request: web.Request) -> web.Response:
         try:
             caller = access.caller(request.headers.get("Authorization", ""))
+            if caller.one is not None:
+                raise RequestRefused(403, "foreign-route", "a token for one rollout sends no OTLP")
             with load.writing(request.content_length or 0):
                 return await _ingest(request, store, caller.claims, quota)
         except RequestRefused as refused:

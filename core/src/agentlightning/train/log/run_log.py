@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
+from agentlightning.redaction import shown
 from agentlightning.train.log import NAME
 from agentlightning.train.log.rotating import RotatingLog
 from agentlightning.types import Evaluation, StepReport
@@ -117,7 +118,7 @@ class _Lines(logging.Formatter):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         source = "" if record.name == "run" else f"{record.name}: "
         text = super().format(record).replace("\n", "\n    ")
-        return f"{when} {self.run_id} {record.levelname} {source}{text}"
+        return shown(f"{when} {self.run_id} {record.levelname} {source}{text}")
 
 
 def _short(value: float) -> str:

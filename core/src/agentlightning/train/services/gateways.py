@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from agentlightning.child_environment import hidden_variables
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.base import RunGateway
@@ -67,6 +68,7 @@ def _setup(
         asks=spending.limited,
         tells=spending.limited or spending.given or watched,
         whole=watched,
+        variables=hidden_variables(),
     )
     try:
         return pickle.dumps(setup)

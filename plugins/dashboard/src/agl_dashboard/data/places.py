@@ -17,8 +17,8 @@ from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, sto
 from agentlightning.audit.run import OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import redacted
 from agentlightning.store import Store
-from agentlightning.store.places import without_password
 
 _OPEN = 16
 """Stores that stay open at a time."""
@@ -120,7 +120,7 @@ class Places:
 
 def _store_name(store: str) -> str:
     """Return the name of a store that lies in no run's folder."""
-    return Path(without_password(store).partition("?")[0].rpartition("/")[2] or "store").stem
+    return Path(redacted(store).partition("?")[0].rpartition("/")[2] or "store").stem
 
 
 def _file_id(store: str) -> object:

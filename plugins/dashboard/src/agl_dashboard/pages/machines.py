@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from agentlightning.audit.run_list import summarise
-from agentlightning.store.places import without_password
+from agentlightning.redaction import redacted
 from agentlightning.types.resources import LLM
 from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
@@ -30,7 +30,7 @@ async def page(request: web.Request) -> web.Response:
         "title": "Machines",
         "trail": crumbs(place),
         "place": place,
-        "store": without_password(context.places.find(place).store),
+        "store": redacted(context.places.find(place).store),
         "statistics": statistics,
         "queue": [(name, rollouts[name]) for name in QUEUE if rollouts.get(name)],
         "workers": workers,

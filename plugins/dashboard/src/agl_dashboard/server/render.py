@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from agentlightning.redaction import redacted
 from agentlightning.types.arrays import to_list
 
 HERE: Final = Path(__file__).resolve().parents[1]
@@ -31,9 +32,9 @@ _PICTURES = {**{n: chr(0x2400 + n) for n in range(32)}, 127: "␡"}
 
 def text(value: Any) -> str:
     """Return a value as text that a page can hold: signs for control characters and for changes of the
-    writing direction, which could show other text than stands there.
+    writing direction, which could show other text than stands there; ``***`` for passwords in URLs.
     """
-    return _ILLEGAL.sub(lambda found: _PICTURES.get(ord(found[0]), "\ufffd"), str(value))
+    return _ILLEGAL.sub(lambda found: _PICTURES.get(ord(found[0]), "\ufffd"), redacted(value))
 
 
 def number(value: Any, digits: int = 4) -> str:

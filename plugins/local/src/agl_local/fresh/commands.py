@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from agentlightning.redaction import say
 from agentlightning.types import UsageError
 from agentlightning.types.policy import missing_policy_message
 
@@ -54,7 +55,7 @@ def _new(
         raise UsageError(f"--chats {chats}: {len(data.chats)} chats are too few; give at least {LEAST}")
     settings = SftSettings(epochs=epochs, lr=lr, batch_size=batch_size, max_len=length, seed=seed)
     summary = make(data, folder, settings, Shape(hidden, layers, length), threads=threads)
-    print(json.dumps(summary) if as_json else summary["policy"], flush=True)
+    say(json.dumps(summary) if as_json else summary["policy"])
 
 
 def _info(folder: Folder, as_json: Json = False) -> None:
@@ -63,10 +64,10 @@ def _info(folder: Folder, as_json: Json = False) -> None:
 
     facts = info(_existing(folder))
     if as_json:
-        print(json.dumps(facts), flush=True)
+        say(json.dumps(facts))
         return
     for name, value in facts.items():
-        print(f"{name:18} {value}")
+        say(f"{name:18} {value}")
 
 
 def _check(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
+from agentlightning.terminal import Console
 from agentlightning.types import UsageError
 from agl_local.fresh.tokenizer import tokenizer_for
 from agl_local.network.config import ModelConfig

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import torch
 from aiohttp import web
 
+from agentlightning.child_environment import hide_secrets
 from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import check_interface, token_from_env
 from agl_local.generation.engine import Engine
@@ -73,6 +74,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
+    hide_secrets()
     admin = sys.stdin.readline().strip() if args.child else os.environ.get(ADMIN_VARIABLE)
     own = sys.stdin.readline().strip() if args.child else None
     threads = args.threads or torch.get_num_threads()

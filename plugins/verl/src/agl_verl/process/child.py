@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from agentlightning.child_environment import PROXIES, child_environment
 from agl_verl.process import session
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,12 @@ class Child:
     ) -> None:
         self._python, self.output = python, output
         self._order = json.dumps({"overrides": list(overrides)})
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "RAY_DEDUP_LOGS": "0", **environment}
+        self._environment = {
+            **child_environment(os.environ, named=PROXIES),
+            "PYTHONUNBUFFERED": "1",
+            "RAY_DEDUP_LOGS": "0",
+            **environment,
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self.status: int | None = None
 
