@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import evaluate, interval
-from agentlightning.algorithms.evaluation.pass_at import outcomes_by_task, pass_metrics
+from agentlightning.algorithms.evaluation.evaluate import Counting, evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.algorithms.rollouts.batching import group_rollouts
@@ -70,6 +68,8 @@ class Context:
     """Scripted policies (``oracle``, ``random``) that bound the headroom."""
     config: RolloutConfig = field(default_factory=RolloutConfig)
     """Attempts, timeouts and retries of rollouts."""
+    counting: Counting = field(default_factory=Counting)
+    """How evaluations count failures and clusters."""
     first_step: int = 0
     """Steps that the run had finished when it was resumed."""
     progress: dict[str, Any] = field(default_factory=dict)
@@ -185,11 +185,7 @@ class Context:
         rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
         self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
-        evaluation, records = await self.guard(evaluate(self.store, name, rollouts))
-        if samples > 1:  # rollouts of one task resemble each other: the interval is over tasks
-            by_task = outcomes_by_task(records)
-            evaluation.metrics.update(pass_metrics(by_task))
-            evaluation.ci = interval([math.fsum(of) / len(of) for of in by_task.values()])
+        evaluation, records = await self.guard(evaluate(self.store, name, rollouts, self.counting))
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry

@@ -93,6 +93,7 @@ class RL:
             "sampled_after": sampled_after and sampled_after.reward,
             "eval_tasks": before.n if before else 0,
             "eval_failed": [before.failed, after.failed] if before and after else None,
+            "eval_left_out": [before.left_out, after.left_out] if before and after else None,
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
             "learned": job.learned,

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
+from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
 from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
@@ -72,6 +73,8 @@ class TrainingSession:
         config, policies = self.config, self.config.served
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         sets = read_sets(config.evaluation.sets, self.plugins)
+        for name, tasks in (("held-out tasks", val), *sets.items()):
+            check_clusters(tasks, config.evaluation.cluster, name)
         async with AsyncExitStack() as stack:
             await self._fetch_run()
             run = open_run_folder(
@@ -110,6 +113,7 @@ class TrainingSession:
                 driver=driver,
                 headroom=config.environment.headroom,
                 config=config.agent.rollout_config(config.training.failure),
+                counting=Counting(config.training.failure, config.evaluation.cluster),
                 say=say,
                 initial_resources=dict(self.initial_resources),
                 serve_policy=serve_policy,

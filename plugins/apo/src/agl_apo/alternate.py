@@ -197,7 +197,8 @@ class AlternateJob(RLJob):
 
     async def _seen(self) -> list[Scored]:
         """Return the rollouts of the last step with their rewards, for the critic."""
-        return [scored_of(record) for record in await self.context.store.records(self._last)]
+        failure = self.context.counting.failure
+        return [scored_of(one, failure) for one in await self.context.store.records(self._last)]
 
     def result(self, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
         """Return the run's part of the summary."""

@@ -61,7 +61,7 @@ class RunLog:
         ]
         self.write(
             logging.INFO,
-            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}, "
+            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}{_failures(report)}, "
             f"{sum(report.seconds.values()):.1f} s",
         )
 
@@ -69,8 +69,8 @@ class RunLog:
     def agl_evaluated(self, evaluation: Evaluation) -> None:
         self.write(
             logging.INFO,
-            f"evaluated {evaluation.name}: reward {evaluation.reward:.3f}, "
-            f"95 % {evaluation.interval_text()}, n {evaluation.n}, failed {evaluation.failed}",
+            f"evaluated {evaluation.name}: reward {evaluation.reward:.3f}{_failures(evaluation)}, "
+            f"95 % {evaluation.interval_text()}, n {evaluation.n}",
         )
 
     @hookimpl
@@ -118,6 +118,11 @@ class _Lines(logging.Formatter):
         source = "" if record.name == "run" else f"{record.name}: "
         text = super().format(record).replace("\n", "\n    ")
         return f"{when} {self.run_id} {record.levelname} {source}{text}"
+
+
+def _failures(of: StepReport | Evaluation) -> str:
+    """Return how many rollouts failed, and how these count."""
+    return f" ({said})" if (said := of.failures_text()) else ""
 
 
 def _short(value: float) -> str:
