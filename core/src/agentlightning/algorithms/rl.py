@@ -132,6 +132,8 @@ class RLJob:
         self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Fingerprints of the present step, by policy."""
+        self._reason = ""
+        """The commonest reason for which rollouts of the present step failed."""
         self._versions: Versions = None
         """Policy versions that the rows of the step are built for."""
         self._curriculum = open_curriculum(context.plugins, training, context.train)
@@ -197,6 +199,7 @@ class RLJob:
         if self.context.spending.given:
             found |= self.context.spending.metrics()
         batch.metrics.update(found)
+        self._reason = credit.reason
         await self._record_step(step, batch, credit.fingerprints)
         return batch
 
@@ -291,6 +294,7 @@ class RLJob:
         trackers. By then every gateway serves by the new version.
         """
         await self.context.gateway.settle()
+        report.reason = self._reason
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)

@@ -61,6 +61,6 @@ def _is_evaluated(rollout: Rollout) -> bool:
 def _reason(record: Record, failure: str) -> str:
     """Return the reason on record, after its kind."""
     told = (record.attempt.reason if record.attempt else None) or record.rollout.reason or ""
-    if failure_kind(told) == failure:
+    if failure_kind(told) is not None:
         return told
     return f"{failure}: {told or FAILURE_KINDS.get(failure, 'no reason was given')}"
