@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from agentlightning.store.base import Store
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
-from agentlightning.types.aliases import RECIPE, TRAINING, renamed
 
 FIXED = ("recipe", "failure", "seed", "batch_size", "order", "driver", "data", "trained", "agents")
 """Settings that cannot change at a resume: the rows and the order of steps depend on them."""
@@ -107,9 +106,16 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise :class:`RunError` if a setting that cannot change has changed since the run began."""
-    unrecorded = {"order": "dataset"}  # earlier versions knew no other
-    then, now = unrecorded | _present_names(then), unrecorded | dict(now)
+    """Raise :class:`RunError` if a setting that cannot change has changed since the run began, or if a version
+    with other settings began it.
+    """
+    if unknown := [*_only_in_one(then, now)]:
+        begun = (then.get("versions") or {}).get("agl-core", "an unknown version")
+        raise RunError(
+            f"run {then.get('run_id')} was begun by another build of Agent Lightning ({begun}), which differs "
+            f"from this one in {', '.join(unknown)}, so it cannot go on here: resume it with that build, or "
+            "begin another run"
+        )
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
         listed = "; ".join(
@@ -120,22 +126,20 @@ def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         )
 
 
+def _only_in_one(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that a record lacks, and the fields of the recipe that one of two records lacks."""
+    yield from (key for key in FIXED if key in now and key not in then)
+    recipes = [msgspec.to_builtins(record.get("recipe")) for record in (then, now)]
+    if all(isinstance(recipe, dict) for recipe in recipes):
+        yield from (f"recipe.{name}" for name in sorted(recipes[0].keys() ^ recipes[1].keys()))
+
+
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the settings that have changed since the run was last started: key, value then, value now. A
-    setting that an older version did not record is not compared.
+    setting that is not on record is not compared.
     """
-    then = _present_names(then)
     known = [key for key in REPORTED if key in then]
     return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
-
-
-def _present_names(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's record, perhaps of an earlier version, under the present names of settings."""
-    found = renamed(record, TRAINING, "record", quiet=True)
-    if isinstance(recipe := found.get("recipe"), Mapping):
-        fields = renamed(recipe, RECIPE, "record", quiet=True)
-        found["recipe"] = {name: fields[name] for name in fields if name in Recipe.__struct_fields__}
-    return found
 
 
 def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:

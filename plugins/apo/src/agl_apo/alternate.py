@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.budget.limits import BudgetSpent
@@ -102,6 +103,7 @@ class Alternate(PromptSearch):
         """Raise ``UsageError`` if the run would train other calls than those of the agents with weights."""
         if not self.trained:
             return
+        check_credit_fields(trainer.recipe, context.plugins)
         if context.driver is None:
             raise UsageError("agents: weights are trained by a driver: give the run a policy to train")
         if trainer.config.training.async_steps:
