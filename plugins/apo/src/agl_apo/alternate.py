@@ -19,7 +19,6 @@ from typing import Any, Literal
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
-from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
@@ -90,7 +89,7 @@ class Alternate(PromptSearch):
                 await context.driver.run(job)
             finally:
                 await job.end()
-            await job.tune(training.steps)
+            await job.tune(job.steps)
         else:
             for number in range(self.every, training.steps + 1, self.every):
                 await job.tune(number)
@@ -151,12 +150,9 @@ class AlternateJob(RLJob):
         """Tune the prompts where a round is due, then collect the step."""
         if step and step % self.algorithm.every == 0 and step > self.first_step:
             await self.tune(step)
-        return await super().collect(step)
-
-    def _groups(self, name: str, tasks: list[Any], numbers: list[int] | None = None) -> TaskGroups:
-        groups = super()._groups(name, tasks, numbers)
-        self._last = [rollout.rollout_id for group in groups for rollout in group]
-        return groups
+        batch = await super().collect(step)
+        self._last = [ledger.rollout_id for ledger in batch.ledgers]
+        return batch
 
     async def tune(self, step: int) -> None:
         """One round of prompts before ``step``: critique, edit, score, keep the best."""
