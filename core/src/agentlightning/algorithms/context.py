@@ -21,7 +21,7 @@ from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import Driver
+from agentlightning.specs import Driver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -32,11 +32,20 @@ from agentlightning.types import (
     Resource,
     Rollout,
     RolloutConfig,
+    UsageError,
 )
 
 Task = Any
 T = TypeVar("T")
 Dataset = Sequence[Task]
+
+
+WATCH = 0.5
+"""Seconds between two looks at the engines."""
+
+
+class EngineDied(UsageError):
+    """An engine ended by itself, so that no rollout could get an answer."""
 
 
 class TrainingLoop(Protocol):
@@ -218,22 +227,51 @@ class Context:
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; if the runner dies meanwhile, cancel the work and raise the runner's error
-        instead of waiting forever. Cancelled work has ended on return, so that its clean-up reaches an open
-        store.
+        """Await ``work``; if the runner or an engine dies meanwhile, cancel the work and raise what killed it
+        instead of waiting forever, or of failing by what agents saw of it. Cancelled work has ended on
+        return, so that its clean-up reaches an open store.
         """
-        main = asyncio.ensure_future(work)
-        if self.runner is None:
-            return await main
+        main, engines = asyncio.ensure_future(work), asyncio.ensure_future(self._watch_engines())
+        watched = {engines} if self.runner is None else {engines, self.runner}
         try:
-            await asyncio.wait({main, self.runner}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({main, *watched}, return_when=asyncio.FIRST_COMPLETED)
             if not main.done():
-                self.runner.result()  # raises what killed it
+                for one in watched:
+                    if one.done():
+                        one.result()  # raises what killed it
                 raise RuntimeError("the runner stopped before the run was done")
+            if not main.cancelled() and main.exception() is not None:
+                self._check_engines()
             return main.result()
         finally:
-            main.cancel()
-            await asyncio.wait({main})
+            await _end(main, engines)
+
+    async def _watch_engines(self) -> None:
+        while True:
+            self._check_engines()
+            await asyncio.sleep(WATCH)
+
+    def _check_engines(self) -> None:
+        """Raise :class:`EngineDied` if an engine has ended by itself."""
+        several = isinstance(self.driver, MultiPolicyDriver)
+        drivers = self.driver.drivers if several else {self.policy: self.driver}
+        for name, driver in drivers.items():
+            if isinstance(driver, WatchedDriver) and (how := driver.engine_died()) is not None:
+                raise EngineDied(f"the engine of policy {name!r} died: {how}")
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended, also if this is cancelled meanwhile."""
+    pending, cancelled = set(tasks), False
+    for one in pending:
+        one.cancel()
+    while pending:
+        try:
+            _, pending = await asyncio.wait(pending)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:

@@ -128,7 +128,7 @@ class RLJob:
         self.sets = NamedSets(context)
         self.ended: str | None = None
         """Why training ended before its last step."""
-        self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
+        self._no_signal = NoSignalGuard(context.say, rl.recipe.credit, training.no_signal_steps)
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Fingerprints of the present step, by policy."""
         self._reason = ""

@@ -101,6 +101,11 @@ class LocalDriver:
         """The version that the engine serves now: the number of steps that changed the weights."""
         return self._version
 
+    def engine_died(self) -> str | None:
+        """How an engine ended by itself; ``None``: all run, or the driver is closed."""
+        engines = self._engines
+        return None if engines is None or self._closed else engines.died()
+
     async def checkpoints(self, folder: Path) -> list[int]:
         """Finished steps of which the run in ``folder`` has a checkpoint."""
         return await self._call(saved_steps, folder / "checkpoints")
