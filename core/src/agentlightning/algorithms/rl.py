@@ -111,6 +111,8 @@ class RL:
 class RLJob:
     """A training run, as the driver gets it (:class:`agentlightning.specs.Job`)."""
 
+    alone = True
+
     def __init__(self, context: Context, rl: RL) -> None:
         self.context = context
         self.rl = rl

@@ -23,6 +23,9 @@ class Job(Protocol):
     first_step: int
     seed: int
     folder: Path
+    alone: bool
+    """Whether the run trains this policy alone: then a driver that is cancelled between two updates may save
+    the finished steps."""
 
     @property
     def steps(self) -> int:

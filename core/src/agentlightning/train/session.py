@@ -18,6 +18,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
 from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
+from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.compat.v0.converters.triplets import selection
@@ -133,7 +134,8 @@ class TrainingSession:
                 context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
                 if self.config.trackers != []:  # the doctor's probe has none, and leaves no folder
                     say(f"The run did not finish. What there is of it: {run.folder}")
-                    say(f"To go on with it: --run {run.folder.name} --resume")
+                    after = f"after {saved_steps(run.folder)} of {config.training.steps} steps"
+                    say(f"To go on with it {after}: --run {run.folder.name} --resume")
                 raise
 
     async def _fetch_run(self) -> None:
