@@ -182,8 +182,9 @@ class ConsoleTracker(RewardHistory):
             signed = "signed with AGL_SIGNING_KEY" if chain["signed"] else "not signed"
             self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
         if run := summary.get("run_id"):
-            serve = f"; agl explain {run}; agl serve {run}" if summary.get("policy") else ""
-            self._print(Text(f"Next: agl rollouts {run}{serve}"))
+            trained = summary.get("policy") and summary.get("learned") is not False
+            serve = f"; agl explain {run}; agl serve {run}" if trained else f" --failed; agl explain {run}"
+            self._print(Text(f"Next: agl rollouts {run}{serve if summary.get('policy') else ''}"))
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""

@@ -84,7 +84,8 @@ class RunLog:
                 logging.WARNING, f"counted {who}: {', '.join(f'{n} × {why}' for why, n in counts.items())}"
             )
         seconds = summary.get("total_seconds")
-        self.write(logging.INFO, "finished" if seconds is None else f"finished after {seconds:.1f} s")
+        ended = "finished" if summary.get("learned") is not False else "ended, nothing was learned,"
+        self.write(logging.INFO, ended if seconds is None else f"{ended} after {seconds:.1f} s")
 
 
 @contextmanager
