@@ -104,13 +104,13 @@ def test_each_step_says_how_many_failed_how_they_count_and_why(tmp_path: Path) -
     counts = {"rollouts": 16.0, "rollouts_failed": 11.0, "rollouts_no_reward": 1.0}
     for count in (4.0, 16.0):
         metrics = {**counts, "reward_mean": 0.75, "reward_count": count}
-        reason = "agent-raised: ValueError: [/] no such tool"
+        reason = "agent-raised: ValueError: [/] gone"
         tracker.step(
             StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics=metrics, reason=reason)
         )
     said = out.getvalue()
     assert (
-        "reward 0.750 (12 of 16 failed, left out: agent-raised: ValueError: [/] no such tool)  rows" in said
+        "reward 0.750 (12 of 16 failed, left out: agent-raised: ValueError: [/] gone)  rows" in said
     )
     assert "(12 of 16 failed, with the failure table's reward: agent-raised: ValueError" in said
 

@@ -143,7 +143,8 @@ class ConsoleTracker(RewardHistory):
         self._evaluations[evaluation.name] = evaluation
         text = (
             f" {evaluation.name:15} reward {evaluation.reward:.3f}{_failures(evaluation)}  "
-            f"95 % {evaluation.interval_text()}  n={evaluation.n}  {evaluation.seconds:.1f} s"
+            f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
+            f"{evaluation.seconds:.1f} s"
         )
         self._print(Text.assemble(("evaluated", "bold"), text))
 
