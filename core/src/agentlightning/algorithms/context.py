@@ -253,9 +253,10 @@ class Context:
 
     def _check_engines(self) -> None:
         """Raise :class:`EngineDied` if an engine has ended by itself."""
-        several = isinstance(self.driver, MultiPolicyDriver)
-        drivers = self.driver.drivers if several else {self.policy: self.driver}
-        for name, driver in drivers.items():
+        found: dict[str, object] = {self.policy: self.driver}
+        if isinstance(self.driver, MultiPolicyDriver):
+            found = {**self.driver.drivers}
+        for name, driver in found.items():
             if isinstance(driver, WatchedDriver) and (how := driver.engine_died()) is not None:
                 raise EngineDied(f"the engine of policy {name!r} died: {how}")
 

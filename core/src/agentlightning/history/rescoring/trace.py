@@ -91,7 +91,7 @@ def _call(call: Call) -> TracedCall:
     response = call.response or {}  # a message, or of the API of completions its text
     plain = call.api == "completions"
     text = response.get("text" if plain else "content")
-    choice = {"index": call.choice, "finish_reason": call.finish_reason}
+    choice: dict[str, Any] = {"index": call.choice, "finish_reason": call.finish_reason}
     choice |= response if plain else {"message": response}
     return TracedCall(
         path=_PATHS.get(call.api, ""),
