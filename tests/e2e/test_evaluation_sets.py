@@ -39,7 +39,8 @@ def test_the_summary_of_sets_by_hand() -> None:
     }
     hard = {
         "reward_before": 0.25, "ci_before": [0.15, 0.35], "reward_after": 0.75, "ci_after": [0.65, 0.85],
-        "interval_before": "Wilson", "interval_after": "Wilson", "tasks": 4, "failed": [1, 0], "left_out": [0, 0],
+        "interval_before": "Wilson", "interval_after": "Wilson",
+        "tasks": 4, "failed": [1, 0], "left_out": [0, 0],
     }  # fmt: skip
     easy = {
         "reward_before": 0.5, "ci_before": [0.4, 0.6], "reward_after": None, "ci_after": None,

@@ -45,9 +45,7 @@ NOTHING_TO_COMPARE = [
 
 @pytest.mark.parametrize("recipe", NOTHING_TO_COMPARE)
 def test_a_group_of_one_with_nothing_to_compare_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(
-        ConfigError, match=r"recipe.group_size = 1 with .* set recipe.group_size to 4"
-    ):
+    with pytest.raises(ConfigError, match=r"recipe.group_size = 1 with .* set recipe.group_size to 4"):
         check_credit_fields(recipe, build([], discover=False))
 
 

@@ -109,9 +109,7 @@ def test_each_step_says_how_many_failed_how_they_count_and_why(tmp_path: Path) -
             StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics=metrics, reason=reason)
         )
     said = out.getvalue()
-    assert (
-        "reward 0.750 (12 of 16 failed, left out: agent-raised: ValueError: [/] gone)  rows" in said
-    )
+    assert "reward 0.750 (12 of 16 failed, left out: agent-raised: ValueError: [/] gone)  rows" in said
     assert "(12 of 16 failed, with the failure table's reward: agent-raised: ValueError" in said
 
 

@@ -79,7 +79,7 @@ def without_unsupported_default(recipe: Recipe, supported: frozenset[str]) -> Re
 
 
 def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
-    """Raise if credit cannot work with a value of ``recipe``, would not read it, or has nothing to compare."""
+    """Raise if credit cannot work with a value of ``recipe``, reads it nowhere, or has nothing to compare."""
     try:
         check_recipe(recipe, **plugins.credit_functions)
     except ValueError as error:
@@ -88,9 +88,9 @@ def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
     if recipe.group_size == 1 and compares and "group" in recipe.group_by:
         what = f"recipe.baseline = {recipe.baseline!r} and recipe.scale = {recipe.scale!r}"
         raise ConfigError(
-            f"recipe.group_size = 1 with {what}: a rollout is compared with the others of its group, and there "
-            "are none, so nothing would be learned; set recipe.group_size to 4 or more, or compare within the "
-            "batch (recipe.baseline: batch, recipe.group_by: [batch]), or with nothing (baseline and scale: none)"
+            f"recipe.group_size = 1 with {what}: a rollout is compared with the others of its group, and "
+            "there are none, so nothing would be learned; set recipe.group_size to 4 or more, or compare "
+            "within the batch (recipe.baseline: batch), or with nothing (baseline and scale: none)"
         )
     by_rule = recipe.credit == "discounted" or recipe.credit not in RULES  # a plugin's rule may read it
     reads_gamma = by_rule or recipe.step_weight or recipe.critic

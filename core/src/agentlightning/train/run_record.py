@@ -106,15 +106,15 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise :class:`RunError` if a setting that cannot change has changed since the run began, or if a version
+    """Raise :class:`RunError` if a setting that cannot change has changed since the run began, or if a build
     with other settings began it.
     """
     if unknown := [*_only_in_one(then, now)]:
         begun = (then.get("versions") or {}).get("agl-core", "an unknown version")
         raise RunError(
-            f"run {then.get('run_id')} was begun by another build of Agent Lightning ({begun}), which differs "
-            f"from this one in {', '.join(unknown)}, so it cannot go on here: resume it with that build, or "
-            "begin another run"
+            f"run {then.get('run_id')} was begun by another build of Agent Lightning ({begun}), which "
+            f"differs from this one in {', '.join(unknown)}, so it cannot go on here: resume it with that "
+            "build, or begin another run"
         )
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:

@@ -177,7 +177,7 @@ class StepReport(Model):
     """The commonest reason for which rollouts of the step failed."""
 
     def failures_text(self) -> str:
-        """Return how many of the step's rollouts failed and how these count, with a reason; empty if none did."""
+        """Return how many rollouts of the step failed and how these count, with a reason; else nothing."""
         m = self.metrics
         failed = int(m.get("rollouts_failed", 0) + m.get("rollouts_no_reward", 0))
         n = int(m.get("rollouts", 0))
