@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agentlightning.algorithms.evaluation.evaluate import interval
+from agentlightning.algorithms.evaluation.intervals import mean_interval
 from agentlightning.types.base import LEARNED_NOTHING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ def _gain(run: Path) -> dict[str, Any]:
     lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     found = {one["name"]: one["rewards"] for one in map(json.loads, lines)}
     gains = [after - before for after, before in zip(found["after"], found["before"], strict=True)]
-    return {"gain": fmean(gains), "ci_gain": interval(gains), "n": len(gains)}
+    return {"gain": fmean(gains), "ci_gain": mean_interval(gains, shares=False).ends, "n": len(gains)}
 
 
 def _spread(run: Path) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agentlightning.algorithms.evaluation.evaluate import interval
+from agentlightning.algorithms.evaluation.intervals import mean_interval
 from router.datasets import Task
 from router.distractors import KINDS
 from router.prompts import Asked, parse, to_route
@@ -54,7 +54,7 @@ def rewards(tasks: Sequence[Task], choice: Choice) -> list[float]:
 
 def score(rewards: Sequence[float]) -> dict[str, float | list[float] | None]:
     """Return the mean reward and its 95 % interval."""
-    ci = interval(rewards)
+    ci = mean_interval(rewards).ends
     return {"reward": sum(rewards) / len(rewards) if rewards else None, "ci": list(ci) if ci else None}
 
 

@@ -25,7 +25,7 @@ from jinja2 import Environment, FileSystemLoader
 from agentlightning.audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agentlightning.audit.run import OpenRun, open_run
 from agentlightning.credit.explain import REASONS
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, Record, Rollout, UsageError
 from spider.budget import BRIEF
@@ -105,9 +105,9 @@ async def story(run: OpenRun, rollout_id: str | None = None) -> dict[str, Any]:
     return {
         "task": task,
         "calls": calls,
-        "reward": resolve(stands.record).final,
+        "reward": rollout_reward(stands.record).value,
         "verdict": verdict.reason or "it answers as the gold query does",
-        "group": [resolve(r).final for r in stands.records if r.rollout.group_id == rollout.group_id],
+        "group": [rollout_reward(r).value for r in stands.records if r.rollout.group_id == rollout.group_id],
         "step": stands.fingerprint.step + 1 if stands.fingerprint else None,
         "rollout": rollout.rollout_id,
         "recipe": run.recipe,
@@ -128,7 +128,9 @@ async def _chosen(run: OpenRun, rollout_id: str | None) -> Rollout:
         records = await run.store.records([one.rollout_id for one in await run.fingerprints(step)])
         for record in records:
             if _corrected(record):
-                group = [resolve(r).final for r in records if r.rollout.group_id == record.rollout.group_id]
+                group = [
+                    rollout_reward(r).value for r in records if r.rollout.group_id == record.rollout.group_id
+                ]
                 found.append((sum(value or 0.0 for value in group), step, record.rollout))
     if not found:
         raise NoJourney(f"in {len(steps)} steps of run {run.run_id} no query was corrected; use --rollout")
@@ -137,7 +139,7 @@ async def _chosen(run: OpenRun, rollout_id: str | None) -> Rollout:
 
 def _corrected(record: Record) -> bool:
     nodes = [call.tags.get("node") for call in _in_order(record)]
-    return nodes == ["write", "check", "rewrite", "check"] and resolve(record).final == 1.0
+    return nodes == ["write", "check", "rewrite", "check"] and rollout_reward(record).value == 1.0
 
 
 def _in_order(record: Record) -> list[Call]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.algorithms.evaluation.evaluate import interval
+from agentlightning.algorithms.evaluation.intervals import mean_interval
 from werewolf.engine import Game, Outcome, Side
 from werewolf.players.local import NAMES, local_player
 from werewolf.table import play_local
@@ -47,7 +47,7 @@ class Score:
     def ci(self, side: Side) -> list[float]:
         """Its 95 % Wilson interval."""
         won = self.won[side]
-        low, high = interval([1.0] * won + [0.0] * (self.games - won)) or (0.0, 1.0)
+        low, high = mean_interval([1.0] * won + [0.0] * (self.games - won)).ends or (0.0, 1.0)
         return [round(low, 4), round(high, 4)]
 
     def roles(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from agentlightning.algorithms.evaluation.evaluate import interval  # noqa: E402
+from agentlightning.algorithms.evaluation.intervals import mean_interval  # noqa: E402
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
 from word_problems.baselines import BASELINES, rewards  # noqa: E402
 from word_problems.problems import gsm8k_one_step, load  # noqa: E402
@@ -90,7 +90,7 @@ def baselines(limit: int | None) -> dict[str, dict[str, Any]]:
 
 def scored(values: Sequence[float]) -> dict[str, Any]:
     """Return the mean of rewards, their 95 % interval and their number."""
-    return {"reward": sum(values) / len(values), "ci": interval(values), "n": len(values)}
+    return {"reward": sum(values) / len(values), "ci": mean_interval(values).ends, "n": len(values)}
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> Table:

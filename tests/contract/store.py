@@ -328,7 +328,7 @@ class StoreContract(
             allowed=[[1], [2, 3]],
             asked={"temperature": 0.0},
             sampling={"seed": 2**70},
-            response={"message": {"content": "half a pair: \ud83d"}},
+            response={"role": "assistant", "content": "half a pair: \ud83d"},
             masked="off-policy-sampling",
             logprobs_mode="processed",
             policy_version=4,

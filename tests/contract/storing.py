@@ -37,7 +37,7 @@ def call(lease: AttemptedRollout, sequence: int = 0, **fields: Any) -> Call:
         "response_ids": [4, 5],
         "logprobs": [-0.5, -1.25],
         "request": {"messages": [{"role": "user", "content": "2+2?"}]},
-        "response": {"message": {"role": "assistant", "content": "4"}},
+        "response": {"role": "assistant", "content": "4"},
         "tags": {"agent": "solver"},
         "finish_reason": "stop",
         **fields,

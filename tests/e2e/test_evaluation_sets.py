@@ -27,7 +27,8 @@ from agentlightning.types.base import ConfigError
 
 
 def one(name: str, reward: float, failed: int = 0) -> Evaluation:
-    return Evaluation(name=name, n=4, reward=reward, ci=(reward - 0.1, reward + 0.1), failed=failed)
+    ci = (reward - 0.1, reward + 0.1)
+    return Evaluation(name=name, n=4, reward=reward, ci=ci, interval="Wilson", failed=failed)
 
 
 def test_the_summary_of_sets_by_hand() -> None:
@@ -38,11 +39,12 @@ def test_the_summary_of_sets_by_hand() -> None:
     }
     hard = {
         "reward_before": 0.25, "ci_before": [0.15, 0.35], "reward_after": 0.75, "ci_after": [0.65, 0.85],
-        "tasks": 4, "failed": [1, 0],
+        "interval_before": "Wilson", "interval_after": "Wilson",
+        "tasks": 4, "failed": [1, 0], "left_out": [0, 0],
     }  # fmt: skip
     easy = {
         "reward_before": 0.5, "ci_before": [0.4, 0.6], "reward_after": None, "ci_after": None,
-        "tasks": 4, "failed": [0],
+        "interval_before": "Wilson", "interval_after": None, "tasks": 4, "failed": [0], "left_out": [0],
     }  # fmt: skip
     found = sets_summary(made)
     assert found == {"easy": easy, "hard": hard} and list(found) == ["easy", "hard"]

@@ -88,7 +88,14 @@ async def test_a_resumed_run_keeps_its_reference_and_its_order(tmp_path: Path) -
 @pytest.mark.plugins
 async def test_what_cannot_be_learned_from_is_said(tmp_path: Path) -> None:
     saved_policy(tmp_path / "policy", 1)
-    source = made(tmp_path, Watch(), run="source", algorithm=GRPO(group_size=1), steps=1, batch_size=2)
+    source = made(
+        tmp_path,
+        Watch(),
+        run="source",
+        algorithm=GRPO(group_size=1, baseline="none", scale="none"),
+        steps=1,
+        batch_size=2,
+    )
     await source.afit(talk, TASKS)
     settings = {"runs": [str(tmp_path / "runs" / "source")]}
     run = made(tmp_path, Watch(), run="d", algorithm="dpo", settings=settings, steps=1)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentlightning.algorithms.context import Context
+from agentlightning.algorithms import context as module
+from agentlightning.algorithms.context import Context, EngineDied
 
 
-def context(runner: asyncio.Task[None] | None) -> Context:
+def context(runner: asyncio.Task[None] | None, driver: Any = None) -> Context:
     made: Any = Context.__new__(Context)
-    made.runner = runner
+    made.runner, made.driver, made.policy = runner, driver, "policy"
     found: Context = made
     return found
 
@@ -75,3 +76,50 @@ async def test_work_that_is_stopped_has_ended_on_return(runs: bool) -> None:
         await guarded
     assert work.ended
     runner.cancel()
+
+
+class Watched:
+    """A driver whose engine dies when the test says so."""
+
+    how: str | None = None
+
+    def engine_died(self) -> str | None:
+        return self.how
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_an_engine_that_dies_ends_the_work_and_is_named(
+    nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WATCH", 0.0)
+    work, driver = Work(), Watched()
+
+    async def kill() -> None:
+        await work.begun.wait()
+        driver.how = "signal 9 (SIGKILL)"
+
+    made = context(None, driver)
+    killing = asyncio.create_task(kill())
+    with pytest.raises(EngineDied, match=r"the engine of policy 'policy' died: signal 9 \(SIGKILL\)"):
+        await made.guard(made.guard(work()) if nested else work())
+    assert work.ended
+    await killing
+
+
+async def test_what_agents_saw_of_a_dead_engine_is_not_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where their calls fail before anybody has looked at the engine."""
+    driver = Watched()
+
+    async def fail() -> None:
+        driver.how = "exit status 1"
+        raise ValueError("502 Cannot connect")
+
+    with pytest.raises(EngineDied, match="exit status 1"):
+        await context(None, driver).guard(fail())
+    driver.how = None
+    with pytest.raises(ValueError, match="502"):
+        await context(None, Watched()).guard(_raise())
+
+
+async def _raise() -> None:
+    raise ValueError("502 Cannot connect")

@@ -19,6 +19,7 @@ class Job:
     def __init__(self, log: list[str], steps: int = 2) -> None:
         self.log, self.steps, self.first_step = log, steps, 0
         self.run_id, self.recipe, self.policy, self.seed, self.folder = "r", GRPO(), "by-agent", 0, Path("f")
+        self.alone = True
 
     async def collect(self, step: int) -> Batch:
         self.log.append(f"collect {step}")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from core.credit.builders import make_record, one_call
 
+from agentlightning import Trainer
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.algorithms.no_signal import NoSignalGuard, NothingTrained
 from agentlightning.credit import assign
@@ -130,3 +131,37 @@ def test_rewards_that_the_rule_does_not_read_are_named_with_the_rule_that_does()
     with pytest.raises(NothingTrained, match=r"2 × no-reward: 1 of 1 rollouts .* 'per_call' or 'discounted'"):
         for step in range(3):
             count.step(step, found, [record])
+
+
+OUTAGE = batch({"failed-rollout": 4}, rollouts=4, **{"failed/model-5xx": 3, "failed/unresponsive": 1})
+SILENT = batch({"failed-rollout": 4}, rollouts=4, **{"failed/model-5xx": 3, "failed/agent-raised": 1})
+
+
+def test_an_outage_does_not_count_like_silence() -> None:
+    said: list[str] = []
+    count = NoSignalGuard(said.append, limit=2)
+    record = make_record("r", status=RolloutStatus.FAILED)
+    for step in range(19):
+        count.step(step, OUTAGE, [record])
+    assert len(said) == 1 and said[0].startswith("step 1: not one of 1 rollouts got a reward")
+    count.step(19, SILENT, [record])
+    again = NoSignalGuard(said.append, limit=2)
+    again.restore(count.state())
+    assert (again.no_signal_steps, again.outage_steps) == (1, 19)
+    with pytest.raises(NothingRewarded, match="20 steps were outages, the last of them step 21"):
+        again.step(20, OUTAGE, [record])
+
+
+def test_a_step_that_could_learn_ends_an_outage() -> None:
+    count = NoSignalGuard(print, limit=2)
+    for found in (OUTAGE, SILENT, batch(calls_trained=1)):
+        count.step(0, found, [])
+    assert (count.no_signal_steps, count.outage_steps) == (0, 0)
+
+
+def test_the_limit_is_a_setting() -> None:
+    count = NoSignalGuard(print, limit=1)
+    with pytest.raises(NothingRewarded, match="steps 5 to 5: not one rollout"):
+        count.step(4, batch({"failed-rollout": 1}), [])
+    assert Trainer(no_signal_steps=7).config.training.no_signal_steps == 7
+    assert Trainer().config.training.no_signal_steps == 3

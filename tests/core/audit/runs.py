@@ -185,7 +185,7 @@ def calls_of(rollout_id: str, attempt: str, version: int, reward: float | None) 
             sampling={"temperature": 1.0, "top_p": 1.0},
             asked={"temperature": 0.0},
             request={"messages": messages},
-            response={"message": message},
+            response=message,
             finish_reason="stop",
             start_time=10.0 + n,
             end_time=10.5 + n,

@@ -175,7 +175,7 @@ def step_without_fingerprints(db: sqlite3.Connection, random: Random) -> Named:
 
 def text(found: Call, random: Random) -> None:
     found.request = {"messages": [{"role": "user", "content": "something else"}]}
-    found.response = {"message": {"role": "assistant", "content": "something else"}}
+    found.response = {"role": "assistant", "content": "something else"}
 
 
 def later(found: Call, random: Random) -> None:

@@ -207,7 +207,8 @@ POINTLESS: list[tuple[list[Record], Recipe | None, str]] = [
     (
         groups([None] * 4),
         None,
-        "not one of 4 rollouts got a reward: 4 × the agent returned and emitted no reward",
+        "not one of 4 rollouts got a reward: 4 × no-reward: it succeeded, but no finite reward of any "
+        "kind was emitted",
     ),
     (groups([0.0, 1.0] * 4, selected=False), None, "no call can be trained (8 × not-selected)"),
     (groups([0.0], [1.0], [1.0]), GRPO(group_size=1), "groups of 1 have no spread"),

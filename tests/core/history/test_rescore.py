@@ -160,7 +160,7 @@ def test_calls_get_rewards_of_their_own(agl: Agl, folder: Path) -> None:
     agl("rescore", RUN, "--reward", "grading_of_test:by_call", *given, "tools", "--json")
     _, out, _ = agl("rollouts", RUN, "--rewards", "tools", "--json", "--limit", "1")
     line = json.loads(out)
-    assert line["reward"] is None and [call["reward"] for call in line["calls"]] == [1.0, None]
+    assert line["reward"] == 1.0 and [call["reward"] for call in line["calls"]] == [1.0, None]
     agl("rescore", RUN, "--reward", "grading_of_test:of_call", *given, "place", "--agent", "solver", "--json")
     _, out, _ = agl("rollouts", RUN, "--rewards", "place", "--json", "--limit", "1")
     assert [call["reward"] for call in json.loads(out)["calls"]] == [0.0, 0.25]

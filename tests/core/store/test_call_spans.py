@@ -58,7 +58,9 @@ def test_tools_reasoning_and_parts_are_shown() -> None:
         {"role": "tool", "tool_call_id": "t1", "content": "2"},
     ]
     found = attributes(
-        call(request={"messages": messages}, response={"message": {"content": "", "tool_calls": tools}})
+        call(
+            request={"messages": messages}, response={"role": "assistant", "content": "", "tool_calls": tools}
+        )
     )
     assert found["gen_ai.prompt.0.content"] == '[{"type": "text", "text": "hi"}]'
     assert found["gen_ai.prompt.1.tool_calls.0.name"] == "calc" and "gen_ai.prompt.1.content" not in found

@@ -81,6 +81,38 @@ def test_calls_of_attempts_that_were_left_behind_are_no_failed_captures(tmp_path
     assert said in out.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"policy": "p", "learned": True}, "Next: agl rollouts r; agl explain r; agl serve r\n"),
+        ({"policy": "p", "learned": False}, "Next: agl rollouts r --failed; agl explain r\n"),
+        ({}, "Next: agl rollouts r\n"),
+    ],
+)
+def test_a_policy_that_learned_nothing_is_not_to_be_served(
+    tmp_path: Path, summary: dict[str, Any], said: str
+) -> None:
+    out = io.StringIO()
+    ConsoleTracker(tmp_path, Console(file=out, width=100)).finish({"run_id": "r", **summary})
+    assert out.getvalue().endswith(said)
+
+
+def test_each_step_says_how_many_failed_how_they_count_and_why(tmp_path: Path) -> None:
+    out = io.StringIO()
+    tracker = ConsoleTracker(tmp_path, Console(file=out, width=100))
+    tracker.start({**RUN, "steps": 3})
+    counts = {"rollouts": 16.0, "rollouts_failed": 11.0, "rollouts_no_reward": 1.0}
+    for count in (4.0, 16.0):
+        metrics = {**counts, "reward_mean": 0.75, "reward_count": count}
+        reason = "agent-raised: ValueError: [/] gone"
+        tracker.step(
+            StepReport(run_id="r", step=0, policy="p", policy_version=1, metrics=metrics, reason=reason)
+        )
+    said = out.getvalue()
+    assert "reward 0.750 (12 of 16 failed, left out: agent-raised: ValueError: [/] gone)  rows" in said
+    assert "(12 of 16 failed, with the failure table's reward: agent-raised: ValueError" in said
+
+
 def test_what_others_named_is_never_markup(tmp_path: Path) -> None:
     out = io.StringIO()
     tracker = ConsoleTracker(tmp_path / "[red]", Console(file=out, force_terminal=True, width=200))

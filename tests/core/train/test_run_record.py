@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import agentlightning as agl
 from agentlightning.train.run_folder import RunError
 from agentlightning.train.run_record import (
     check_store_knows,
@@ -35,3 +36,24 @@ def test_differences_are_named_by_their_keys() -> None:
         RunError, match=r"run r cannot go on: recipe\.kl was 0\.0 when it began and is 0\.1; use"
     ):
         check_unchanged({"run_id": "r", **then}, now)
+
+
+def test_a_run_of_another_build_is_refused_in_one_sentence_that_names_what_differs() -> None:
+    """Fields that its build did not know are no values that a person could give back."""
+    recipe = agl.GRPO().model_dump()
+    former = {name: value for name, value in recipe.items() if name not in ("step_weight", "correction")}
+    then = {"run_id": "r", "recipe": former, "seed": 1, "versions": {"agl-core": "0.0.9"}}
+    with pytest.raises(RunError) as refused:
+        check_unchanged(then, {"recipe": recipe, "seed": 1, "order": "dataset"})
+    assert str(refused.value) == (
+        "run r was begun by another build of Agent Lightning (0.0.9), which differs from this one in order, "
+        "recipe.correction, recipe.step_weight, so it cannot go on here: resume it with that build, or begin "
+        "another run"
+    )
+    check_unchanged({**then, "recipe": recipe}, {"recipe": agl.GRPO().model_dump(), "seed": 1})
+
+
+def test_what_was_not_on_record_did_not_change() -> None:
+    assert changed_settings({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
+        ("options.lr", 1e-4, 1e-3)
+    ]

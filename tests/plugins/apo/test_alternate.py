@@ -91,6 +91,33 @@ async def test_prompts_change_between_steps_and_later_rollouts_have_them(world: 
     assert kept[0] == kept[1] == FIRST and kept[2] == kept[3] != FIRST and kept[4] != kept[3]
 
 
+async def test_the_critic_reads_the_rollouts_that_the_last_step_trained(world: World) -> None:
+    driver = CountingDriver(world.model.url)
+    made = trainer(world, alternate(world), driver, steps=2)
+    await made.afit(ask, TASKS[:8], TASKS[8:])
+    reports = [state["prompts"]["last"] for state in driver.collected]
+    assert [len(ids) for ids in reports] == [4, 4] and not {*reports[0]} & {*reports[1]}
+
+
+async def test_after_an_early_stop_the_last_round_is_of_the_steps_that_were_made(world: World) -> None:
+    class Stops(CountingDriver):
+        """Ends after five of six steps, as an early stop has it."""
+
+        async def run(self, job: Any) -> None:
+            for step in range(5):
+                await job.collect(step)
+            job.steps = 5
+
+    summary = await trainer(world, alternate(world), Stops(world.model.url)).afit(ask, TASKS[:8], TASKS[8:])
+    assert [one["step"] for one in summary["rounds"]] == [2, 4, 5] and summary["steps"] == 5
+
+
+async def test_tasks_that_repeat_in_a_step_are_said(world: World, capsys: Any) -> None:
+    driver = CountingDriver(world.model.url)
+    await trainer(world, alternate(world), driver, steps=1, batch_size=3).afit(ask, TASKS[:2], TASKS[8:])
+    assert "a step draws 3 tasks and the dataset has 2" in capsys.readouterr().err
+
+
 async def test_prompts_alone_need_no_driver(world: World) -> None:
     agents: Any = {"asker": "freeze", "writer": "prompt"}
     summary = await trainer(world, alternate(world, agents), None).afit(ask, TASKS[:8], TASKS[8:])
@@ -109,6 +136,8 @@ async def test_a_spent_budget_leaves_the_prompts_and_trains_on(world: World) -> 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"select": None}, r"give \['asker'\]"),
     ({"async_steps": 1, "recipe": {"max_staleness": 1}}, "async_steps"),
+    ({"dynamic_sampling": 2, "recipe": {"filter_zero_std_groups": True}}, "training.dynamic_sampling: only"),
+    ({"recipe": {"group_size": 1}}, "recipe.group_size = 1"),
 ]
 
 

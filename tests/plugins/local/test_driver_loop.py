@@ -33,7 +33,7 @@ from agl_local.driver import LocalDriver
 from agl_local.http.process import EngineProcess
 from agl_local.options import Options, read_options
 from agl_local.plugin import agl_drivers
-from agl_local.policy.checkpoint import latest
+from agl_local.policy.checkpoint import latest, saved_steps
 from agl_local.policy.folder import fingerprint, load_policy
 from agl_local.serving import LocalServer
 from agl_local.supported_fields import LOSSES, SUPPORTED_FIELDS, refuse
@@ -66,6 +66,7 @@ class FakeJob:
         self.empty: set[int] = set()
         self.progressed: list[Progress] = []
         self.checkpoints: list[tuple[str, int]] = []
+        self.alone = True
 
     def state(self) -> dict[str, Any]:
         return {"rewards": self.rewards}
@@ -537,3 +538,68 @@ def test_the_plugin_registers_without_loading_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     (spec,) = agl_drivers()
     assert spec.name == "local" and spec.supported_fields == SUPPORTED_FIELDS
+
+
+@pytest.mark.parametrize("during", ["collect", "evaluate"])
+async def test_who_is_cancelled_between_updates_saves_the_finished_steps(tmp_path: Path, during: str) -> None:
+    """As by Ctrl-C. The state is that of the finished steps, whatever the unfinished one did to it."""
+    policy = saved_policy(tmp_path / "policy")
+    driver, llm = await started(policy, save_every=10)
+    waiting = asyncio.Event()
+
+    class Job(FakeJob):
+        async def collect(self, step: int) -> Batch:
+            if (during, step) == ("collect", 2):
+                await self.hang()
+            return await super().collect(step)
+
+        async def evaluate(self, step: int) -> Evaluation | None:
+            if (during, step) == ("evaluate", 1):
+                await self.hang()
+            return None
+
+        async def hang(self) -> None:
+            self.rewards.append(99.0)
+            waiting.set()
+            await asyncio.Event().wait()
+
+    job = Job(driver, llm, tmp_path, steps=4)
+    running = asyncio.create_task(driver.run(job))
+    await waiting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    digest = fingerprint(driver._loaded().model)
+    await driver.close()
+    assert job.checkpoints == [("step-000002", 2)]
+    again, _ = await started(policy)
+    try:
+        assert await again.resume(tmp_path) == (2, {"rewards": job.rewards[:2]})
+        assert fingerprint(again._loaded().model) == digest
+    finally:
+        await again.close()
+
+
+@pytest.mark.parametrize(("alone", "every"), [(False, 10), (True, 0)])
+async def test_of_several_policies_and_without_checkpoints_none_is_saved_early(
+    tmp_path: Path, alone: bool, every: int
+) -> None:
+    driver, llm = await started(saved_policy(tmp_path / "policy"), save_every=every)
+    waiting = asyncio.Event()
+
+    class Job(FakeJob):
+        async def collect(self, step: int) -> Batch:
+            if step:
+                waiting.set()
+                await asyncio.Event().wait()
+            return await super().collect(step)
+
+    job = Job(driver, llm, tmp_path, steps=4)
+    job.alone = alone
+    running = asyncio.create_task(driver.run(job))
+    await waiting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await driver.close()
+    assert not job.checkpoints and not saved_steps(tmp_path / "checkpoints")

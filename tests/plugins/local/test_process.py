@@ -140,8 +140,10 @@ def test_a_killed_child_is_reported(policy_dir):
     with EngineProcess(policy_dir, **OPTIONS) as child:
         os.kill(child.pid, signal.SIGKILL)
         child._process.wait(60)
-        with pytest.raises(EngineError, match="is not running"):
+        assert "signal 9 (SIGKILL)" in (child.died() or "")
+        with pytest.raises(EngineError, match=r"the engine of policy 'policy' died: signal 9 \(SIGKILL\)"):
             child.update(Handover(0, 0, 0), 1)
+    assert child.died() is None  # it was closed
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import evaluate, interval
-from agentlightning.algorithms.evaluation.pass_at import outcomes_by_task, pass_metrics
+from agentlightning.algorithms.evaluation.evaluate import Counting, evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.algorithms.rollouts.batching import group_rollouts
@@ -23,7 +21,7 @@ from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import Driver
+from agentlightning.specs import Driver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -34,11 +32,20 @@ from agentlightning.types import (
     Resource,
     Rollout,
     RolloutConfig,
+    UsageError,
 )
 
 Task = Any
 T = TypeVar("T")
 Dataset = Sequence[Task]
+
+
+WATCH = 0.5
+"""Seconds between two looks at the engines."""
+
+
+class EngineDied(UsageError):
+    """An engine ended by itself, so that no rollout could get an answer."""
 
 
 class TrainingLoop(Protocol):
@@ -70,6 +77,8 @@ class Context:
     """Scripted policies (``oracle``, ``random``) that bound the headroom."""
     config: RolloutConfig = field(default_factory=RolloutConfig)
     """Attempts, timeouts and retries of rollouts."""
+    counting: Counting = field(default_factory=Counting)
+    """How evaluations count failures and clusters."""
     first_step: int = 0
     """Steps that the run had finished when it was resumed."""
     progress: dict[str, Any] = field(default_factory=dict)
@@ -187,11 +196,7 @@ class Context:
         rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
         self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
-        evaluation, records = await self.guard(evaluate(self.store, name, rollouts))
-        if samples > 1:  # rollouts of one task resemble each other: the interval is over tasks
-            by_task = outcomes_by_task(records)
-            evaluation.metrics.update(pass_metrics(by_task))
-            evaluation.ci = interval([math.fsum(of) / len(of) for of in by_task.values()])
+        evaluation, records = await self.guard(evaluate(self.store, name, rollouts, self.counting))
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry
@@ -224,22 +229,52 @@ class Context:
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; if the runner dies meanwhile, cancel the work and raise the runner's error
-        instead of waiting forever. Cancelled work has ended on return, so that its clean-up reaches an open
-        store.
+        """Await ``work``; if the runner or an engine dies meanwhile, cancel the work and raise what killed it
+        instead of waiting forever, or of failing by what agents saw of it. Cancelled work has ended on
+        return, so that its clean-up reaches an open store.
         """
-        main = asyncio.ensure_future(work)
-        if self.runner is None:
-            return await main
+        main, engines = asyncio.ensure_future(work), asyncio.ensure_future(self._watch_engines())
+        watched = {engines} if self.runner is None else {engines, self.runner}
         try:
-            await asyncio.wait({main, self.runner}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({main, *watched}, return_when=asyncio.FIRST_COMPLETED)
             if not main.done():
-                self.runner.result()  # raises what killed it
+                for one in watched:
+                    if one.done():
+                        one.result()  # raises what killed it
                 raise RuntimeError("the runner stopped before the run was done")
+            if not main.cancelled() and main.exception() is not None:
+                self._check_engines()
             return main.result()
         finally:
-            main.cancel()
-            await asyncio.wait({main})
+            await _end(main, engines)
+
+    async def _watch_engines(self) -> None:
+        while True:
+            self._check_engines()
+            await asyncio.sleep(WATCH)
+
+    def _check_engines(self) -> None:
+        """Raise :class:`EngineDied` if an engine has ended by itself."""
+        found: dict[str, object] = {self.policy: self.driver}
+        if isinstance(self.driver, MultiPolicyDriver):
+            found = {**self.driver.drivers}
+        for name, driver in found.items():
+            if isinstance(driver, WatchedDriver) and (how := driver.engine_died()) is not None:
+                raise EngineDied(f"the engine of policy {name!r} died: {how}")
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended, also if this is cancelled meanwhile."""
+    pending, cancelled = set(tasks), False
+    for one in pending:
+        one.cancel()
+    while pending:
+        try:
+            _, pending = await asyncio.wait(pending)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:

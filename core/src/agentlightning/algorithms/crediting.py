@@ -12,11 +12,13 @@ calls.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.base import Store
 from agentlightning.store.pages import RECORD_PAGE, pages
 from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
@@ -36,6 +38,8 @@ class StepCrediting:
         """Rollout id → fingerprint without rows, in the order of the step's groups."""
         self._make = make
         self._credit = make()
+        self._reasons: dict[str, str] = {}
+        """Rollout id → why it failed, of those that did."""
         self._run_id = run_id
         self._step = step
         self._groups: TaskGroups = []
@@ -65,6 +69,12 @@ class StepCrediting:
                 break
             await asyncio.to_thread(self._add, await self.store.records(page))
             self._ahead.update(page)
+
+    @property
+    def reason(self) -> str:
+        """The commonest reason for which rollouts of the step failed; empty if none did."""
+        mine = Counter(self._reasons[one] for one in self.fingerprints if one in self._reasons)
+        return mine.most_common(1)[0][0] if mine else ""
 
     @property
     def outcomes(self) -> dict[str, float | None]:
@@ -104,10 +114,13 @@ class StepCrediting:
     def _fingerprint(self, records: Sequence[Record]) -> None:
         """Hash records when they are first read."""
         for record in records:
-            if record.rollout.rollout_id not in self.fingerprints:
-                self.fingerprints[record.rollout.rollout_id] = fingerprint_record(
+            rollout_id = record.rollout.rollout_id
+            if rollout_id not in self.fingerprints:
+                self.fingerprints[rollout_id] = fingerprint_record(
                     record, run_id=self._run_id, step=self._step, policy="", version=None
                 )
+                if (earned := rollout_reward(record)).failure is not None:
+                    self._reasons[rollout_id] = earned.reason
 
 
 async def _is_set(event: asyncio.Event, seconds: float) -> bool:

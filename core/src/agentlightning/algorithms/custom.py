@@ -235,8 +235,8 @@ FAST = Baseline
 
 
 def _line(e: Evaluation) -> str:
-    interval = f" [{e.ci[0]:.3f}, {e.ci[1]:.3f}]" if e.ci else ""
-    rewards = " ".join(f"{reward:g}" for reward in e.rewards[:20])
+    rewards = " ".join("–" if reward is None else f"{reward:g}" for reward in e.rewards[:20])
     more = f" … and {e.n - 20} more" if e.n > 20 else ""
-    mean = f"mean reward {e.reward:.3f}{interval} of {e.n}, {e.failed} failed"
+    failures = f", {said}" if (said := e.failures_text()) else ""
+    mean = f"mean reward {e.reward:.3f} of {e.n}{failures}, 95 % {e.interval_text()}"
     return f"baseline, {e.name}: {mean}: {rewards}{more}"

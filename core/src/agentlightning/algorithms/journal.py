@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -126,6 +127,17 @@ def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders of all policies of a run."""
     found = [*folder.glob("checkpoints/*"), *folder.glob("policies/*/checkpoints/*")]
     return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
+
+
+def saved_steps(folder: Path) -> int:
+    """Return after how many finished steps a resume of the run in ``folder`` goes on: those of the newest
+    checkpoint, with several policies the newest that all have.
+    """
+    found: dict[Path, set[int]] = {}
+    for path in checkpoints_in(folder):
+        if (number := re.search(r"\d+$", path.name)) is not None:
+            found.setdefault(path.parent, set()).add(int(number[0]))
+    return max(set.intersection(*found.values()), default=0) if found else 0
 
 
 def file_digests(folder: Path) -> dict[str, str]:

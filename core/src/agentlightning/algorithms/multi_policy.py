@@ -205,6 +205,8 @@ class SharedJob:
 class PolicyJob:
     """The job for the driver of one policy (:class:`agentlightning.specs.Job`)."""
 
+    alone = False
+
     def __init__(self, shared: SharedJob, policy: str) -> None:
         job = shared.job
         self.shared = shared

@@ -18,10 +18,11 @@ from agentlightning.algorithms.evaluation.evaluate import (
 from agentlightning.credit.metrics import agents_word
 from agentlightning.types import Batch, Record, UsageError
 from agentlightning.types.base import LEARNED_NOTHING
+from agentlightning.types.failure import OUTAGE_KINDS
 from agentlightning.types.select import caller_name
 
-NO_SIGNAL_STEPS = 3
-"""Steps in a row without a rewarded rollout after which a run ends with an error."""
+OUTAGE_FACTOR = 10
+"""How many times ``training.no_signal_steps`` an outage may last."""
 
 
 NO_VARIANCE_REASONS = frozenset({"zero-std", "group-of-one"})
@@ -51,14 +52,19 @@ class NothingTrained(UsageError):
 class NoSignalGuard:
     """Counts consecutive steps without a learning signal, of the run and of each policy.
 
-    ``say``: prints a line at the terminal. ``rule``: the recipe's credit rule.
+    ``say``: prints a line at the terminal. ``rule``: the recipe's credit rule. ``limit``: steps in a row
+    after which the run ends. A step in which every rollout failed by an outage (:data:`.OUTAGE_KINDS`) says
+    nothing about agent and policy and is counted apart.
     """
 
-    def __init__(self, say: Callable[[str], None], rule: str = "") -> None:
+    def __init__(self, say: Callable[[str], None], rule: str = "", limit: int = 3) -> None:
         self._say = say
         self._rule = rule
+        self._limit = limit
         self.no_signal_steps = 0
-        """Steps in a row without anything to learn."""
+        """Steps in a row without anything to learn, outages left out."""
+        self.outage_steps = 0
+        """Steps since the last one with something to learn that were outages."""
         self.zero_variance_steps = 0
         """Steps in a row in which no group had a spread."""
         self.idle_policies: Counter[str] = Counter()
@@ -67,6 +73,8 @@ class NoSignalGuard:
     def state(self) -> dict[str, Any]:
         """Return the guard's part of a checkpoint."""
         kept: dict[str, Any] = {"barren": self.no_signal_steps}
+        if self.outage_steps:
+            kept["outage"] = self.outage_steps
         if self.zero_variance_steps:
             kept["flat"] = self.zero_variance_steps
         return {**kept, "silent": dict(self.idle_policies)} if self.idle_policies else kept
@@ -74,6 +82,7 @@ class NoSignalGuard:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the counts of :meth:`state`."""
         self.no_signal_steps = state.get("barren", 0)
+        self.outage_steps = state.get("outage", 0)
         self.zero_variance_steps = state.get("flat", 0)
         self.idle_policies.update(state.get("silent", {}))
 
@@ -84,13 +93,25 @@ class NoSignalGuard:
 
     def step(self, step: int, batch: Batch, records: Sequence[Record]) -> None:
         """Count a step; print the reasons at the first step without a reward. Raise :class:`.NothingRewarded`
-        or :class:`NothingTrained` at the third step in a row. ``records``: of the step's rollouts; they are
-        not read if the step is :meth:`learnable`.
+        or :class:`NothingTrained` at the last step of the limit. ``records``: of the step's rollouts; they
+        are not read if the step is :meth:`learnable`.
         """
-        self.no_signal_steps = 0 if self.learnable(batch) else self.no_signal_steps + 1
-        if self.no_signal_steps >= NO_SIGNAL_STEPS:
-            raise _ending_error(step, batch, records, self._rule)
-        if self.no_signal_steps == 1 and not batch.metrics.get("reward_count"):
+        outage = _is_outage(batch)
+        if self.learnable(batch):
+            self.no_signal_steps = self.outage_steps = 0
+        elif outage:
+            self.outage_steps += 1
+        else:
+            self.no_signal_steps += 1
+        if self.no_signal_steps >= self._limit:
+            raise _ending_error(step, batch, records, self._rule, self._limit)
+        if self.outage_steps >= OUTAGE_FACTOR * self._limit:
+            raise NothingRewarded(
+                f"{self.outage_steps} steps were outages, the last of them step {step + 1}: "
+                f"{failure_reasons(records)}"
+            )
+        first = (self.outage_steps if outage else self.no_signal_steps) == 1
+        if first and records and not batch.metrics.get("reward_count"):
             self._say(
                 f"step {step + 1}: not one of {len(records)} rollouts got a reward: "
                 f"{failure_reasons(records)}{first_traceback(records)}"
@@ -100,14 +121,14 @@ class NoSignalGuard:
             self._say(f"step {step + 1}: {note}")
         for name, own in batch.policies.items():
             self.idle_policies[name] = 0 if own["rows"] else self.idle_policies[name] + 1
-            if self.idle_policies[name] == NO_SIGNAL_STEPS:
+            if self.idle_policies[name] == self._limit:
                 out = ", ".join(
                     f"{n:g} × {k.removeprefix('left_out/')}"
                     for k, n in own.items()
                     if k.startswith("left_out/")
                 )
                 why = f"its calls were left out: {out}" if out else "no call went to it (see `policies`)"
-                self._say(f"{NO_SIGNAL_STEPS} steps in a row trained nothing of policy {name!r}: {why}")
+                self._say(f"{self._limit} steps in a row trained nothing of policy {name!r}: {why}")
 
     def _note_zero_variance(self, step: int, batch: Batch) -> None:
         """Print once that steps teach nothing because all rollouts of each group get the same reward."""
@@ -115,23 +136,30 @@ class NoSignalGuard:
         self.zero_variance_steps = (
             self.zero_variance_steps + 1 if flat and (_only_zero_variance(batch) or batch.rows) else 0
         )
-        if self.zero_variance_steps == NO_SIGNAL_STEPS:
+        if self.zero_variance_steps == self._limit:
             reward = batch.metrics.get("reward_mean", 0.0)
             self._say(
-                f"steps {step - NO_SIGNAL_STEPS + 2} to {step + 1} taught nothing: in each group all "
+                f"steps {step - self._limit + 2} to {step + 1} taught nothing: in each group all "
                 f"rollouts got the same reward (on average {reward:.3f}), so there is nothing to prefer. "
                 f"{HOW_TO_GET_VARIANCE}"
             )
 
 
-def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str) -> UsageError:
+def _is_outage(batch: Batch) -> bool:
+    """Whether every rollout of the step failed, and by an outage."""
+    kinds = {k.removeprefix("failed/"): n for k, n in batch.metrics.items() if k.startswith("failed/")}
+    failed = sum(n for kind, n in kinds.items() if kind in OUTAGE_KINDS)
+    return bool(failed) and failed == batch.metrics.get("rollouts")
+
+
+def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str, limit: int) -> UsageError:
     """Return the error that ends the run."""
     idle = batch.metrics.get("failed/no-call") == len(records)
     if batch.metrics.get("reward_count") or idle:
         why = _why_untrained(records, batch, rule)
-        return NothingTrained(f"{NO_SIGNAL_STEPS} steps in a row trained not one call: {why}")
+        return NothingTrained(f"{limit} steps in a row trained not one call: {why}")
     return NothingRewarded(
-        f"steps {step - NO_SIGNAL_STEPS + 2} to {step + 1}: not one rollout got a reward; "
+        f"steps {step - limit + 2} to {step + 1}: not one rollout got a reward; "
         f"in the last of them: {failure_reasons(records)}{first_traceback(records)}"
     )
 

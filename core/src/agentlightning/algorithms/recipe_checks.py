@@ -12,6 +12,7 @@ import msgspec
 
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
 from agentlightning.credit.assign import check_recipe
+from agentlightning.credit.scoring.rules import RULES
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
@@ -78,11 +79,26 @@ def without_unsupported_default(recipe: Recipe, supported: frozenset[str]) -> Re
 
 
 def check_credit_fields(recipe: Recipe, plugins: Plugins) -> None:
-    """Raise if credit cannot work with a value of ``recipe``."""
+    """Raise if credit cannot work with a value of ``recipe``, reads it nowhere, or has nothing to compare."""
     try:
         check_recipe(recipe, **plugins.credit_functions)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    compares = recipe.baseline in ("group", "rloo") or (recipe.baseline == "none" and recipe.scale == "std")
+    if recipe.group_size == 1 and compares and "group" in recipe.group_by:
+        what = f"recipe.baseline = {recipe.baseline!r} and recipe.scale = {recipe.scale!r}"
+        raise ConfigError(
+            f"recipe.group_size = 1 with {what}: a rollout is compared with the others of its group, and "
+            "there are none, so nothing would be learned; set recipe.group_size to 4 or more, or compare "
+            "within the batch (recipe.baseline: batch), or with nothing (baseline and scale: none)"
+        )
+    by_rule = recipe.credit == "discounted" or recipe.credit not in RULES  # a plugin's rule may read it
+    reads_gamma = by_rule or recipe.step_weight or recipe.critic
+    if recipe.gamma != 1.0 and not reads_gamma:
+        raise ConfigError(
+            f"recipe.gamma = {recipe.gamma:g} with recipe.credit = {recipe.credit!r}: nothing reads it; use "
+            "credit: discounted, a step_weight or a critic, or drop gamma"
+        )
 
 
 def check_schedule(recipe: Recipe, training: TrainingSection) -> None:

@@ -20,6 +20,7 @@ from agentlightning.algorithms.curriculum.steps import open_curriculum
 from agentlightning.algorithms.evaluation.affordable import measure_if_affordable
 from agentlightning.algorithms.evaluation.best_policy import BestPolicy
 from agentlightning.algorithms.evaluation.evaluation_sets import NamedSets, scores
+from agentlightning.algorithms.evaluation.headroom import measure_headroom
 from agentlightning.algorithms.no_signal import NoSignalGuard, nothing_learned
 from agentlightning.algorithms.recipe_checks import check_schedule
 from agentlightning.algorithms.rollouts.batching import repetition_warning, task_batches
@@ -67,7 +68,7 @@ class RL:
         before = await job.look("before", None if job.first_step else 0)
         sampled_before = await job.measure_sampled("before-sampled")
         context.spending.keep_back(spent)
-        await job.show_headroom(before)
+        job.headroom = await measure_headroom(context, before, job.measure, self.environment.headroom_tasks)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
         job.end_if_spent(job.first_step)
@@ -92,6 +93,7 @@ class RL:
             "sampled_after": sampled_after and sampled_after.reward,
             "eval_tasks": before.n if before else 0,
             "eval_failed": [before.failed, after.failed] if before and after else None,
+            "eval_left_out": [before.left_out, after.left_out] if before and after else None,
             "train_seconds": round(seconds, 3),
             "headroom": job.headroom,
             "learned": job.learned,
@@ -102,13 +104,13 @@ class RL:
 
     async def make_job(self, context: Context) -> RLJob:
         """Return the run as the driver gets it."""
-        if self.training.steps and (said := repetition_warning(context.train, self.training.batch_size)):
-            context.say(said)
         return RLJob(context, self)
 
 
 class RLJob:
     """A training run, as the driver gets it (:class:`agentlightning.specs.Job`)."""
+
+    alone = True
 
     def __init__(self, context: Context, rl: RL) -> None:
         self.context = context
@@ -127,9 +129,11 @@ class RLJob:
         self.sets = NamedSets(context)
         self.ended: str | None = None
         """Why training ended before its last step."""
-        self._no_signal = NoSignalGuard(context.say, rl.recipe.credit)
+        self._no_signal = NoSignalGuard(context.say, rl.recipe.credit, training.no_signal_steps)
         self._fingerprints: dict[str, list[RolloutFingerprint]] = {}
         """Fingerprints of the present step, by policy."""
+        self._reason = ""
+        """The commonest reason for which rollouts of the present step failed."""
         self._versions: Versions = None
         """Policy versions that the rows of the step are built for."""
         self._curriculum = open_curriculum(context.plugins, training, context.train)
@@ -140,7 +144,9 @@ class RLJob:
         self._restore(context.progress)
 
     def task_batches(self) -> Iterator[list[Any]]:
-        """Yield the tasks of each step, from the first step of the run on."""
+        """Yield the tasks of each step, from the first step of the run on; say if tasks repeat in a step."""
+        if said := repetition_warning(self.context.train, self.training.batch_size):
+            self.context.say(said)
         return task_batches(self.context.train, self.training.batch_size, self.seed)
 
     def summary(self) -> dict[str, Any]:
@@ -195,6 +201,7 @@ class RLJob:
         if self.context.spending.given:
             found |= self.context.spending.metrics()
         batch.metrics.update(found)
+        self._reason = credit.reason
         await self._record_step(step, batch, credit.fingerprints)
         return batch
 
@@ -288,6 +295,7 @@ class RLJob:
         trackers. By then every gateway serves by the new version.
         """
         await self.context.gateway.settle()
+        report.reason = self._reason
         report.version = version_of(self._versions, report.policy)
         if isinstance(self._versions, Mapping):
             report.versions = dict(self._versions)
@@ -370,22 +378,6 @@ class RLJob:
     async def measure_sampled(self, name: str) -> Evaluation | None:
         """Evaluate on the held-out tasks with sampled answers; return ``None`` if the run does without."""
         return await self.measure(name, greedy=False) if self.training.evaluate_sampled else None
-
-    async def show_headroom(self, before: Evaluation | None) -> None:
-        """Print the headroom: rewards of the present policy, a scripted oracle, and random. Under 15 points
-        is little."""
-        if before is None or not self.context.headroom:
-            return
-        self.headroom["policy"] = before.reward
-        for name in self.context.headroom:
-            if evaluation := await self.measure(name, policy=name, limit=self.rl.environment.headroom_tasks):
-                self.headroom[name] = evaluation.reward
-        ceiling = self.headroom.get("oracle", 1.0)
-        room = 100 * (ceiling - before.reward)
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.headroom.items())
-        self.context.say(f"Headroom: {scores} → {room:.0f} points to gain")
-        if room < 15:
-            self.context.say("Under 15 points of headroom: this task will teach this policy nothing.")
 
     # ---------------------------------------------------------------------- an engine that gives up its calls
     async def hold(self) -> None:

@@ -2,7 +2,8 @@
 of their rewards, and the settings in which they differ.
 
 A task is the same if its id is, which is a digest of its content unless the dataset names it. A rollout
-without a reward counts as 0, as in the evaluation itself, whose ``failed`` counts it.
+counts with the reward that the evaluation itself counts (:mod:`agentlightning.credit.rollout_reward`); a task
+of which one of the runs has no reward cannot be paired.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import summarise
+from agentlightning.algorithms.evaluation.evaluate import summarise, unit_of
+from agentlightning.algorithms.evaluation.intervals import mean_interval
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages
 from agentlightning.types import Evaluation, Mode, Record, RewardVersion
 from agentlightning.types.base import Model
+from agentlightning.types.failure import FailureTable
 
 _PAGE = 100
 _NO_TOKENS: dict[str, Any] = {"prompt_ids": None, "response_ids": None, "logprobs": None, "request": None}
@@ -43,12 +46,14 @@ class PairedEvaluation(Model):
     difference: float | None = None
     """Mean of second − first over those tasks."""
     ci: tuple[float, float] | None = None
-    """95 % interval of the difference, by Student's t over tasks; ``None``: fewer than two tasks."""
+    """95 % interval of the difference; ``None`` if it cannot be estimated."""
+    interval: str = ""
+    """How the interval was computed, or why not."""
     better: int = 0
     worse: int = 0
     """Tasks in which the second run's reward is higher, and lower."""
     unpaired: int = 0
-    """Tasks that only one of them evaluated."""
+    """Tasks of which only one of them has a reward."""
 
 
 class Comparison(Model):
@@ -73,16 +78,17 @@ async def compare(first: OpenRun, second: OpenRun, rewards: str | None = None) -
     both = [_Side(run, await find_version(run.store, run.run_id, rewards)) for run in (first, second)]
     found = [_evaluations(side.run) for side in both]
     names = list(dict.fromkeys([*found[0], *found[1]]))
+    cluster = next((run.counting.cluster for run in (first, second) if run.counting.cluster), None)
     paired = []
     for name in names:
         pair = [given.get(name) for given in found]
         evaluations: list[Evaluation | None] = []
-        by_task: list[dict[str, float]] = []
+        by_task: list[dict[str, _TaskReward]] = []
         for side, batch in zip(both, pair, strict=True):
             records = [] if batch is None else await side.records(batch[0], "val")
-            by_task.append(_by_task(records))
-            evaluations.append(batch and (batch[1] if side.version is None else _again(name, records)))
-        paired.append(_pair(name, evaluations, by_task))
+            by_task.append(_by_task(records, side.run.counting.failure, cluster))
+            evaluations.append(batch and (batch[1] if side.version is None else _again(side, name, records)))
+        paired.append(_pair(name, evaluations, by_task, cluster))
     curves = [await (_curve(side.run) if side.version is None else side.curve()) for side in both]
     sides = ("first", "second")
     return Comparison(
@@ -118,12 +124,13 @@ class _Side:
     async def records(self, batch: str, mode: Mode) -> list[Record]:
         """Return the records of a batch: ``eval/before/1``, ``train``. With a version, those it rewards."""
         found: list[Record] = []
+        table = self.run.counting.failure
         start = f"{self.run.run_id}/{batch}/"
         async for page in pages(self.run.store.query_rollouts, run_id=self.run.run_id, mode=mode, size=_PAGE):
             mine = [one.rollout_id for one in page if (one.group_id or "").startswith(start)]
             records = await read_records(self.run.store, mine, self.version) if mine else []
             if self.version is not None:
-                records = [one for one in records if resolve(one).outcome is not None]
+                records = [one for one in records if rollout_reward(one, table).value is not None]
             for record in records:  # tokens and messages are not read here
                 record.calls = [msgspec.structs.replace(call, **_NO_TOKENS) for call in record.calls]
             found += records
@@ -134,34 +141,51 @@ class _Side:
         found: dict[int, list[float]] = {}
         for record in await self.records("train", "train"):
             group = (record.rollout.group_id or "").removeprefix(f"{self.run.run_id}/train/")
-            step, outcome = group.partition("/")[0], resolve(record).outcome
-            if step.isdigit() and outcome is not None:
-                found.setdefault(int(step), []).append(outcome)
+            step = group.partition("/")[0].partition("+")[0]
+            value = rollout_reward(record, self.run.counting.failure).value
+            if step.isdigit() and value is not None:
+                found.setdefault(int(step), []).append(value)
         last = max(found, default=-1)
         return [statistics.fmean(found[step]) if step in found else None for step in range(last + 1)]
 
 
-def _by_task(records: Sequence[Record]) -> dict[str, float]:
-    """Return task id → mean reward of its rollouts."""
+class _TaskReward(NamedTuple):
+    """The mean reward of a task, and its cluster."""
+
+    reward: float
+    unit: str
+
+
+def _by_task(
+    records: Sequence[Record], table: FailureTable | None, cluster: str | None
+) -> dict[str, _TaskReward]:
+    """Return task id → mean reward of its rollouts that have one."""
     found: dict[str, list[float]] = {}
+    units: dict[str, str] = {}
     for record in records:
-        if record.rollout.task_id:
-            found.setdefault(record.rollout.task_id, []).append(resolve(record).final or 0.0)
-    return {task: statistics.fmean(values) for task, values in found.items()}
+        task, value = record.rollout.task_id, rollout_reward(record, table).value
+        if task and value is not None:
+            found.setdefault(task, []).append(value)
+            units[task] = task if cluster is None else unit_of(record.rollout, cluster)
+    return {task: _TaskReward(statistics.fmean(values), units[task]) for task, values in found.items()}
 
 
-def _again(name: str, records: Sequence[Record]) -> Evaluation | None:
+def _again(side: _Side, name: str, records: Sequence[Record]) -> Evaluation | None:
     """Return the evaluation of records with a version's rewards; ``None`` without one."""
     if not records:
         return None
-    return msgspec.structs.replace(summarise(name, records, 0.0), metrics={})
+    return msgspec.structs.replace(summarise(name, records, 0.0, side.run.counting), metrics={})
 
 
 def _pair(
-    name: str, evaluations: Sequence[Evaluation | None], rewards: Sequence[Mapping[str, float]]
+    name: str,
+    evaluations: Sequence[Evaluation | None],
+    rewards: Sequence[Mapping[str, _TaskReward]],
+    cluster: str | None,
 ) -> PairedEvaluation:
     common = sorted(rewards[0].keys() & rewards[1].keys())
-    gains = [rewards[1][task] - rewards[0][task] for task in common]
+    gains = [rewards[1][task].reward - rewards[0][task].reward for task in common]
+    interval = mean_interval(gains, [rewards[1][task].unit for task in common], cluster, shares=False)
     both = all(one is not None for one in evaluations)
     return PairedEvaluation(
         name=name,
@@ -169,38 +193,12 @@ def _pair(
         second=evaluations[1],
         tasks=len(common),
         difference=statistics.fmean(gains) if gains else None,
-        ci=mean_interval(gains),
+        ci=interval.ends,
+        interval=interval.kind if gains else "",
         better=sum(gain > 0 for gain in gains),
         worse=sum(gain < 0 for gain in gains),
         unpaired=len(rewards[0].keys() ^ rewards[1].keys()) if both else 0,
     )
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean by Student's t; ``None`` for fewer than two values."""
-    if len(values) < 2:
-        return None
-    mean, spread = statistics.fmean(values), statistics.stdev(values)
-    half = t_quantile(len(values) - 1) * spread / math.sqrt(len(values))
-    return mean - half, mean + half
-
-
-def t_quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t: exactly for one and two degrees of freedom, else by the
-    series of Abramowitz and Stegun, 26.7.5, which is off by less than 0.005.
-    """
-    if degrees == 1:
-        return math.tan(math.pi * 0.475)
-    if degrees == 2:
-        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
-    z = statistics.NormalDist().inv_cdf(0.975)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + math.fsum(term / degrees**power for power, term in enumerate(terms, 1))
 
 
 async def _curve(run: OpenRun) -> list[float | None]:

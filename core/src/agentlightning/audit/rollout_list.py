@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from agentlightning.audit.reward_versions import find_version, read_records
 from agentlightning.audit.run import OpenRun
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.scoring.rewards import BY_AGENT, resolve
-from agentlightning.types import Attempt, Mode, Record, RolloutStatus, UsageError
+from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 from agentlightning.types.rewards import by_agent_beside_judge
@@ -60,6 +61,8 @@ class RolloutSummary(Model):
     status: str = ""
     reward: float | None = None
     """The reward of the rollout; ``None``: it has none."""
+    failure: str | None = None
+    """Kind of its failure, as the counts of steps and evaluations name it."""
     attempts: int = 0
     attempt: str | None = None
     """The latest attempt; ``agl trace --all`` shows the earlier ones."""
@@ -117,16 +120,18 @@ async def list_rollouts(
     after: str | None = None,
 ) -> RolloutPage:
     """Return up to ``limit`` rollouts of ``run`` that pass all filters, in the order they were queued.
+    ``failed``: those that the counts of steps and evaluations call failed, and those that were cancelled.
     ``rewards``: the version of their rewards.
     """
     version = await find_version(run.store, run.run_id, rewards)
     wanted, lines = reward_filter(reward), list[RolloutSummary]()
-    status = [RolloutStatus.FAILED, RolloutStatus.CANCELLED] if failed else None
-    filters: dict[str, Any] = {"run_id": run.run_id, "status": status, "mode": mode, "task_id": task}
+    filters: dict[str, Any] = {"run_id": run.run_id, "mode": mode, "task_id": task}
     while page := await run.store.query_rollouts(**filters, limit=_PAGE, after=after):
         for record in await read_records(run.store, [one.rollout_id for one in page], version):
-            line = _line(run.run_id, record)
-            if not wanted(line.reward) or (step is not None and line.batch != f"train/{step}"):
+            line = _line(run, record)
+            if not wanted(line.reward) or (failed and line.failure is None):
+                continue
+            if step is not None and line.batch.partition("+")[0] != f"train/{step}":
                 continue
             if len(lines) == limit:
                 return RolloutPage(lines, lines[-1].rollout)
@@ -135,16 +140,17 @@ async def list_rollouts(
     return RolloutPage(lines, None)
 
 
-def _line(run_id: str, record: Record) -> RolloutSummary:
-    rewards = resolve(record)
+def _line(run: OpenRun, record: Record) -> RolloutSummary:
+    earned, of_calls = rollout_reward(record, run.failure_table), resolve(record).calls
     rollout, attempt = record.rollout, record.attempt
     return RolloutSummary(
         rollout=rollout.rollout_id,
         task=rollout.task_id or "",
-        batch=_batch(run_id, rollout.group_id),
+        batch=_batch(run.run_id, rollout.group_id),
         mode=rollout.mode,
         status=str(rollout.status),
-        reward=rewards.final,
+        reward=earned.value,
+        failure=earned.failure,
         attempts=rollout.attempts,
         attempt=attempt.attempt_id if attempt else None,
         calls=[
@@ -152,12 +158,12 @@ def _line(run_id: str, record: Record) -> RolloutSummary:
                 call=call.call_id,
                 agent=call.tags.get("agent", ""),
                 tokens=len(call.response_ids or ()),
-                reward=rewards.calls.get(call.call_id),
+                reward=of_calls.get(call.call_id),
                 status=call.status,
             )
             for call in record.calls
         ],
-        reason=rollout.reason or (attempt.reason if attempt else None) or _ignored(record),
+        reason=rollout.reason or (attempt.reason if attempt else None) or earned.reason or _ignored(record),
         raised_at=_raised_at(attempt),
     )
 

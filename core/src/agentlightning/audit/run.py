@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.evaluation.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.audit.locations import RunLocation, find_run, match_name
 from agentlightning.credit.advantage.baselines import Advantage
@@ -89,6 +90,11 @@ class OpenRun:
     def failure_table(self) -> FailureTable:
         """The failure table that the run was trained with."""
         return read_failure_table(self.info.get("failure"))
+
+    @property
+    def counting(self) -> Counting:
+        """How the run's evaluations count failures and clusters."""
+        return Counting(self.failure_table, self.info.get("cluster"))
 
     async def fingerprints(
         self, step: int | None = None, rollout_id: str | None = None

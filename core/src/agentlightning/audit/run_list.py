@@ -21,6 +21,8 @@ from agentlightning.types.base import Model
 
 STOPPED = "stopped by budget"
 """Beginning of ``ended`` in the summary of a run that its budget ended."""
+LEARNED_NOTHING = "learned nothing"
+"""Status of a run that made its steps and trained no token."""
 
 
 class RunSummary(Model):
@@ -44,7 +46,7 @@ class RunSummary(Model):
     training: float | None = None
     """Mean training reward of the last step."""
     status: str = "broken off"
-    """``running, finished, stopped by budget, broken off, unreadable``."""
+    """``running, finished, learned nothing, stopped by budget, broken off, unreadable``."""
     seconds: float | None = None
     spent: dict[str, float] = {}
     """Calls, tokens, money and seconds, of a run with a budget."""
@@ -106,6 +108,8 @@ def summarise(
 def _status(summary: Mapping[str, Any], store: object) -> str:
     if str(summary.get("ended", "")).startswith(STOPPED):
         return STOPPED
+    if summary.get("learned") is False:
+        return LEARNED_NOTHING
     return "finished" if summary else "running" if _in_use(store) else "broken off"
 
 

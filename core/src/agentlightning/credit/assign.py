@@ -45,7 +45,7 @@ from agentlightning.types import (
     Rollout,
     Row,
 )
-from agentlightning.types.failure import FailureTable
+from agentlightning.types.failure import FailureTable, reward_by_table
 
 
 def assign(
@@ -278,8 +278,7 @@ def _start(
     kind = failure_of(record)
     account = RolloutAccount(record.rollout, open_ledger(record, judged), kind, earlier=record.earlier)
     account.policies = {call.call_id: call.policy for call in record.calls}
-    action = failure.get(kind) if kind is not None else None
-    value = action.reward if action is not None else None
+    value = reward_by_table(kind, failure) if kind is not None else None
     if value is not None:
         record = msgspec.structs.replace(record, rewards=[Reward(value=value, returned=True)])
     if kind is None or value is not None:

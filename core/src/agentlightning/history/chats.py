@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.types import Call, Record
 
 Message = Mapping[str, Any]
@@ -28,7 +28,7 @@ def chosen(
     """
     groups: dict[str, list[tuple[float, int, Record]]] = {}
     for place, record in enumerate(records):
-        outcome = resolve(record).outcome
+        outcome = rollout_reward(record).value
         if record.rollout.mode not in (None, "train"):
             left_out["not-training"] += 1
         elif record.rollout.status != "succeeded":

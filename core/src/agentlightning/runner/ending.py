@@ -21,7 +21,7 @@ from agentlightning.runner.resources import attempt_resources
 from agentlightning.semconv import JUDGED, SUPPLIED
 from agentlightning.store import codec
 from agentlightning.store.base import AttemptEnded, Store
-from agentlightning.types import Attempt, AttemptedRollout, AttemptStatus, Span
+from agentlightning.types import Attempt, AttemptedRollout, AttemptStatus, RolloutStatus, Span
 from agentlightning.types.failure import TRACEBACK
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,10 @@ class EndWriter:
                 attempt = await self._write_storable(*ids, spans, error)
         except AttemptEnded as error:
             self.counts["fenced"] += 1
-            log.warning("attempt %s: its end was refused: %s", ids[1], error)
+            [rollout] = await self.store.query_rollouts(rollout_ids=[ids[0]]) or [lease.rollout]
+            # Who cancels rollouts says so; their agents need not say it again, one by one.
+            level = logging.INFO if rollout.status == RolloutStatus.CANCELLED else logging.WARNING
+            log.log(level, "attempt %s: its end was refused: %s", ids[1], error)
             return lease.attempt
         self.counts[attempt.status] += 1
         return attempt

@@ -86,12 +86,15 @@ class Heartbeat:
         self.counts["heartbeat-failed"] += 1
 
     def lost(self, attempt_ids: list[str]) -> None:
-        """Report leases that the store no longer knows as ours."""
-        for attempt_id in attempt_ids:
-            if self._intervals.pop(attempt_id, None) is not None:
-                self.counts["lease-lost"] += 1
-                log.warning("attempt %s has ended or went to another worker; stopping it", attempt_id)
-                self.on_lost(attempt_id)
+        """Report leases that the store no longer knows as ours, in one line."""
+        lost = [one for one in attempt_ids if self._intervals.pop(one, None) is not None]
+        if not lost:
+            return
+        self.counts["lease-lost"] += len(lost)
+        more = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
+        log.warning("attempt %s%s: ended, or went to another worker; the agent is stopped", lost[0], more)
+        for attempt_id in lost:
+            self.on_lost(attempt_id)
 
 
 class _BeatThread:

@@ -21,6 +21,7 @@ from agentlightning.specs.driver import (
     PeerDriver as PeerDriver,
     ScoringDriver as ScoringDriver,
     Server as Server,
+    WatchedDriver as WatchedDriver,
 )
 from agentlightning.specs.lazy import (
     lazily as lazily,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Row, StepReport
 from agentlightning.types.policy import PolicyFolder
@@ -23,6 +23,9 @@ class Job(Protocol):
     first_step: int
     seed: int
     folder: Path
+    alone: bool
+    """Whether the run trains this policy alone: then a driver that is cancelled between two updates may save
+    the finished steps."""
 
     @property
     def steps(self) -> int:
@@ -101,6 +104,18 @@ class PeerDriver(Driver, Protocol):
     async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
         """As :meth:`Driver.resume`. ``step``: load the checkpoint of that many finished steps (0: none) and
         remove later ones.
+        """
+
+
+@runtime_checkable
+class WatchedDriver(Protocol):
+    """A driver that knows when its engine has died. The run then ends with this reason, not with what the
+    agents' calls say about it.
+    """
+
+    def engine_died(self) -> str | None:
+        """Return how its engine ended by itself, e.g. ``signal 9 (SIGKILL)``; ``None``: it has not. It is
+        asked twice a second.
         """
 
 

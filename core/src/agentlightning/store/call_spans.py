@@ -145,10 +145,8 @@ def _prompt(call: Call) -> list[dict[str, Any]]:
 
 
 def _completion(call: Call, response: dict[str, Any]) -> dict[str, Any]:
-    message = response.get("message")
-    found = message if isinstance(message, dict) else response
-    content = found.get("content", found.get("text"))
-    return {"role": "assistant", **found, "content": content, "finish_reason": call.finish_reason}
+    content = response.get("content", response.get("text"))
+    return {"role": "assistant", **response, "content": content, "finish_reason": call.finish_reason}
 
 
 def _messages(prefix: str, messages: Sequence[dict[str, Any]]) -> Iterable[tuple[str, Any]]:

@@ -103,7 +103,7 @@ class ConsoleTracker(RewardHistory):
         self._last, self._last_step = report, self._clock()
         self._tokens += report.metrics.get("tokens", 0.0)
         if not self.console.is_terminal:
-            self._print(self._line(report), soft_wrap=bool(self.policies))
+            self._print(Text(self._line(report)))
             return
         self._show()
         self._progress.update(self._progress.task_ids[-1], completed=report.step + 1)
@@ -145,7 +145,7 @@ class ConsoleTracker(RewardHistory):
         self._activity.end()
         self._evaluations[evaluation.name] = evaluation
         text = (
-            f" {evaluation.name:15} reward {evaluation.reward:.3f}  "
+            f" {evaluation.name:15} reward {evaluation.reward:.3f}{_failures(evaluation)}  "
             f"95 % {evaluation.interval_text()}  n={evaluation.n}  failed={evaluation.failed}  "
             f"{evaluation.seconds:.1f} s"
         )
@@ -188,8 +188,9 @@ class ConsoleTracker(RewardHistory):
             signed = "signed with AGL_SIGNING_KEY" if chain["signed"] else "not signed"
             self._print(Text(f"Chain: {chain['head']} ({chain['links']} links, {signed})"))
         if run := summary.get("run_id"):
-            serve = f"; agl explain {run}; agl serve {run}" if summary.get("policy") else ""
-            self._print(Text(f"Next: agl rollouts {run}{serve}"))
+            trained = summary.get("policy") and summary.get("learned") is not False
+            serve = f"; agl explain {run}; agl serve {run}" if trained else f" --failed; agl explain {run}"
+            self._print(Text(f"Next: agl rollouts {run}{serve if summary.get('policy') else ''}"))
 
     def close(self) -> None:
         """Give the terminal back, also in the middle of a run."""
@@ -197,8 +198,8 @@ class ConsoleTracker(RewardHistory):
             self._live.stop()
             self._live = None
 
-    def _print(self, text: str | Text, *, soft_wrap: bool = True) -> None:
-        self.console.print(text, highlight=False, soft_wrap=soft_wrap)
+    def _print(self, text: str | Text) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
         self._printed = self._clock()
 
     def _rate(self) -> float:
@@ -236,7 +237,7 @@ class ConsoleTracker(RewardHistory):
         credit = report.metrics.get("credit_mean")
         own = f"credit {credit:.3f}  " if self.policies and credit is not None else ""
         return (
-            f"step {done:4}/{self._steps}  {who}reward {_number(self.rewards[-1])}  {own}"
+            f"step {done:4}/{self._steps}  {who}reward {_number(self.rewards[-1])}{_failures(report)}  {own}"
             f"rows {report.metrics.get('rows', 0):.0f}  {self._rate():.0f} tokens/s  {self._eta()}"
         )
 
@@ -253,6 +254,8 @@ class ConsoleTracker(RewardHistory):
         facts.add_row(
             f"tokens/s {self._rate():.0f}", f"rows {m.get('rows', 0):.0f} · grad {m.get('grad_norm', 0):.3f}"
         )
+        if said := report.failures_text():
+            facts.add_row("failures", Text(said, style="yellow"))
         facts.add_row("seconds", " · ".join(f"{name} {value:.2f}" for name, value in s.items()))
         for name, last in list(self.latest.items()) if self.policies else ():
             text = f"{name} v{last.policy_version}  rows {last.metrics.get('rows', 0):.0f}  credit "
@@ -270,6 +273,11 @@ def _tokens(totals: Mapping[str, float]) -> str:
     idle = totals.get("tokens_zero_advantage", 0.0)
     text = f"{totals['tokens_trained']:.0f} tokens trained"
     return f"{text} ({idle:.0f} others had advantage 0)" if idle else text
+
+
+def _failures(of: StepReport | Evaluation) -> str:
+    """Return how many rollouts failed, how these count in the mean before it, and a reason."""
+    return f" ({said})" if (said := of.failures_text()) else ""
 
 
 def _number(value: float) -> str:
@@ -308,7 +316,8 @@ def _before_after(evaluations: Mapping[str, Evaluation]) -> Table:
         pair = [(when, evaluations.get(when + suffix)) for when in ("before", "after")]
         for when, e in pair:
             if e is not None:
-                table.add_row(f"{when}, {how}", str(e.n), f"{e.reward:.3f}", e.interval_text(), str(e.failed))
+                failed = f"{e.failed} ({e.left_out} left out)" if e.left_out else str(e.failed)
+                table.add_row(f"{when}, {how}", str(e.n), f"{e.reward:.3f}", e.interval_text(), failed)
         before, after = pair[0][1], pair[1][1]
         if before and after:
             colour = "bold green" if after.reward > before.reward else "bold yellow"

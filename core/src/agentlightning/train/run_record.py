@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ REPORTED = (
     "policies",
     "select",
     "gateway",
+    "cluster",
     "quorum",
     "async_steps",
     "dynamic_sampling",
@@ -64,7 +65,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "curriculum": training.curriculum,
         "about": {
             "agent": f"{config.agent.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
-            "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
+            "recipe": json.dumps(msgspec.to_builtins({"name": recipe.name, **recipe.uses()})),
             "policy": config.served.summary(),
             "driver": backend.driver,
             "gateway": context.gateway.url,
@@ -88,6 +89,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "options": backend.options,
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
         "gateway": config.gateway.model_dump(include={*RouteSection.model_fields}),
+        "cluster": config.evaluation.cluster,
         "quorum": training.quorum and training.quorum.model_dump(),
         "tries": context.config.model_dump(),
         "python": platform.python_version(),
@@ -104,7 +106,16 @@ def data_digest(tasks: Sequence[Any]) -> str:
 
 
 def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise :class:`RunError` if a setting that cannot change has changed since the run began."""
+    """Raise :class:`RunError` if a setting that cannot change has changed since the run began, or if a build
+    with other settings began it.
+    """
+    if unknown := [*_only_in_one(then, now)]:
+        begun = (then.get("versions") or {}).get("agl-core", "an unknown version")
+        raise RunError(
+            f"run {then.get('run_id')} was begun by another build of Agent Lightning ({begun}), which "
+            f"differs from this one in {', '.join(unknown)}, so it cannot go on here: resume it with that "
+            "build, or begin another run"
+        )
     found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
     if found:
         listed = "; ".join(
@@ -115,9 +126,20 @@ def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         )
 
 
+def _only_in_one(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that a record lacks, and the fields of the recipe that one of two records lacks."""
+    yield from (key for key in FIXED if key in now and key not in then)
+    recipes = [msgspec.to_builtins(record.get("recipe")) for record in (then, now)]
+    if all(isinstance(recipe, dict) for recipe in recipes):
+        yield from (f"recipe.{name}" for name in sorted(recipes[0].keys() ^ recipes[1].keys()))
+
+
 def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the settings that have changed since the run was last started: key, value then, value now."""
-    return differences({key: then.get(key) for key in REPORTED}, {key: now.get(key) for key in REPORTED})
+    """Return the settings that have changed since the run was last started: key, value then, value now. A
+    setting that is not on record is not compared.
+    """
+    known = [key for key in REPORTED if key in then]
+    return differences({key: then[key] for key in known}, {key: now.get(key) for key in known})
 
 
 def differences(then: Any, now: Any, key: str = "") -> list[tuple[str, Any, Any]]:

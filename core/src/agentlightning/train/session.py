@@ -16,7 +16,9 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
+from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
 from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
+from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.child_environment import hide_secrets
@@ -74,6 +76,8 @@ class TrainingSession:
         config, policies = self.config, self.config.served
         train, val = read_dataset(train, "training tasks"), read_dataset(val, "held-out tasks")
         sets = read_sets(config.evaluation.sets, self.plugins)
+        for name, tasks in (("held-out tasks", val), *sets.items()):
+            check_clusters(tasks, config.evaluation.cluster, name)
         async with AsyncExitStack() as stack:
             await self._fetch_run()
             run = open_run_folder(
@@ -112,6 +116,7 @@ class TrainingSession:
                 driver=driver,
                 headroom=config.environment.headroom,
                 config=config.agent.rollout_config(config.training.failure, trusted=self._trusts(agent)),
+                counting=Counting(config.training.failure, config.evaluation.cluster),
                 say=say,
                 initial_resources=dict(self.initial_resources),
                 serve_policy=serve_policy,
@@ -131,7 +136,8 @@ class TrainingSession:
                 context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
                 if self.config.trackers != []:  # the doctor's probe has none, and leaves no folder
                     say(f"The run did not finish. What there is of it: {run.folder}")
-                    say(f"To go on with it: --run {run.folder.name} --resume")
+                    after = f"after {saved_steps(run.folder)} of {config.training.steps} steps"
+                    say(f"To go on with it {after}: --run {run.folder.name} --resume")
                 raise
 
     def _trusts(self, agent: Any) -> bool:

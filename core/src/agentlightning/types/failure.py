@@ -99,6 +99,30 @@ def read_failure_table(given: Mapping[str, Any] | None) -> dict[str, FailureActi
     return table
 
 
+def reward_by_table(kind: str, table: FailureTable | None) -> float | None:
+    """Return the reward that a table gives a kind of failure; ``None``: it is left out."""
+    action = (table or {}).get(kind)
+    return None if action is None else action.reward
+
+
+def failures_in_words(failed: int, left_out: int, n: int, reason: str) -> str:
+    """Return how many of ``n`` rollouts failed, how they count in the mean beside it, and a reason; empty if
+    none failed.
+    """
+    if not failed:
+        return ""
+    both = 0 < left_out < failed
+    parts = ["left out" if left_out == failed else f"{left_out} left out"] if left_out else []
+    if counted := failed - left_out:
+        parts.append(f"{f'{counted} ' if both else ''}with the failure table's reward")
+    return f"{failed} of {n} failed, {', '.join(parts)}: {_one_line(reason)}"
+
+
+def _one_line(reason: str, length: int = 160) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
 def _action(kind: str, value: Any) -> FailureAction:
     try:
         given = msgspec.convert(value, _Given)

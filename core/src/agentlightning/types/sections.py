@@ -190,6 +190,9 @@ class TrainingSection(Section):
     ``batch_size`` that have ended, of ``batch_size * (1 + async_steps)`` in flight (``docs/async.md``)."""
     dynamic_sampling: int = Field(default=0, ge=0)
     """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
+    no_signal_steps: int = Field(default=3, ge=1)
+    """Steps in a row without anything to learn after which the run ends; an outage of engines or runners may
+    last ten times as long (``docs/failures.md``)."""
     curriculum: Choice | None = None
     """What chooses the tasks of each step, with its options: ``{solve_rate: {low: 0.2, high: 0.8}}``
     (``docs/curriculum.md``); none: every task in turn, in an order of its own each epoch."""
@@ -238,11 +241,14 @@ EvaluationSet: TypeAlias = Annotated[
 
 
 class EvaluationSection(Section):
-    """Held-out tasks beside ``environment.val``."""
+    """Held-out tasks beside ``environment.val``, and how their figures are computed."""
 
     sets: dict[str, EvaluationSet] = {}
     """Evaluation sets by name, each with its own figures: ``{easy: easy.jsonl, hard: math}``
     (``docs/evaluation.md``)."""
+    cluster: str | None = None
+    """Field of the held-out tasks: those with the same value (a database, a template, a game) resemble each
+    other, and intervals are over these clusters (``docs/evaluation.md``); none: tasks are independent."""
 
     @model_validator(mode="after")
     def _names(self) -> EvaluationSection:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from agentlightning.types.arrays import Flags, Floats, Ints, make_arrays
 from agentlightning.types.base import Model
+from agentlightning.types.failure import failures_in_words
 from agentlightning.types.record import Grammar
 from agentlightning.types.tokens import TokenIds
 
@@ -167,6 +168,16 @@ class StepReport(Model):
     """In a run with named policies: that version for every policy that the step trained."""
     terms_digest: str | None = None
     """Digest of the recipe and failure table that the step was credited by."""
+    reason: str = ""
+    """The commonest reason for which rollouts of the step failed."""
+
+    def failures_text(self) -> str:
+        """Return how many rollouts of the step failed and how these count, with a reason; else nothing."""
+        m = self.metrics
+        failed = int(m.get("rollouts_failed", 0) + m.get("rollouts_no_reward", 0))
+        n = int(m.get("rollouts", 0))
+        left_out = min(failed, n - int(m.get("reward_count", n)))
+        return failures_in_words(failed, left_out, n, self.reason)
 
 
 AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "search", "end"]
@@ -202,16 +213,29 @@ class Evaluation(Model):
 
     name: str
     n: int
+    """Number of rollouts."""
     reward: float
+    """Mean over the rollouts that have a reward."""
     ci: tuple[float, float] | None = None
     """95 % interval; ``None`` if it cannot be estimated."""
+    interval: str = ""
+    """How the interval was computed (:mod:`agentlightning.algorithms.evaluation.intervals`), or why not."""
     failed: int = 0
-    """Rollouts without a reward. They count as 0 here, because a broken agent solves nothing.
-    """
-    rewards: list[float] = []
+    """Rollouts that failed, or succeeded without a reward."""
+    left_out: int = 0
+    """Of these, those that the failure table gives no reward: they are no part of the mean."""
+    reason: str = ""
+    """The commonest reason of the failures."""
+    rewards: list[float | None] = []
+    """Of each rollout; ``None``: left out."""
     seconds: float = 0.0
     metrics: dict[str, float] = {}
 
     def interval_text(self) -> str:
-        """Return the interval as text."""
-        return "–" if self.ci is None else f"{self.ci[0]:.3f} – {self.ci[1]:.3f}"
+        """Return the interval and its kind as text."""
+        kind = f" ({self.interval})" if self.interval else ""
+        return f"–{kind}" if self.ci is None else f"{self.ci[0]:.3f} – {self.ci[1]:.3f}{kind}"
+
+    def failures_text(self) -> str:
+        """Return how many rollouts failed and how these count, with a reason; empty if none did."""
+        return failures_in_words(self.failed, self.left_out, self.n, self.reason)

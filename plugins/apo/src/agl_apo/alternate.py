@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
-from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
@@ -89,7 +89,7 @@ class Alternate(PromptSearch):
                 await context.driver.run(job)
             finally:
                 await job.end()
-            await job.tune(training.steps)
+            await job.tune(job.steps)
         else:
             for number in range(self.every, training.steps + 1, self.every):
                 await job.tune(number)
@@ -102,6 +102,7 @@ class Alternate(PromptSearch):
         """Raise ``UsageError`` if the run would train other calls than those of the agents with weights."""
         if not self.trained:
             return
+        check_credit_fields(trainer.recipe, context.plugins)
         if context.driver is None:
             raise UsageError("agents: weights are trained by a driver: give the run a policy to train")
         if trainer.config.training.async_steps:
@@ -149,12 +150,9 @@ class AlternateJob(RLJob):
         """Tune the prompts where a round is due, then collect the step."""
         if step and step % self.algorithm.every == 0 and step > self.first_step:
             await self.tune(step)
-        return await super().collect(step)
-
-    def _groups(self, name: str, tasks: list[Any], numbers: list[int] | None = None) -> TaskGroups:
-        groups = super()._groups(name, tasks, numbers)
-        self._last = [rollout.rollout_id for group in groups for rollout in group]
-        return groups
+        batch = await super().collect(step)
+        self._last = [ledger.rollout_id for ledger in batch.ledgers]
+        return batch
 
     async def tune(self, step: int) -> None:
         """One round of prompts before ``step``: critique, edit, score, keep the best."""
@@ -197,7 +195,8 @@ class AlternateJob(RLJob):
 
     async def _seen(self) -> list[Scored]:
         """Return the rollouts of the last step with their rewards, for the critic."""
-        return [scored_of(record) for record in await self.context.store.records(self._last)]
+        failure = self.context.counting.failure
+        return [scored_of(one, failure) for one in await self.context.store.records(self._last)]
 
     def result(self, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
         """Return the run's part of the summary."""

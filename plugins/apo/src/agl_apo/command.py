@@ -12,14 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.run import open_run
-from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.redaction import say
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.terminal import Console
-from agentlightning.types import Record, RolloutStatus, UsageError
+from agentlightning.types import Record, UsageError
+from agentlightning.types.failure import FailureTable
 from agl_apo.assistants import text_of
 from agl_apo.candidates import Candidate, stored_candidates
+from agl_apo.scoring import scored_of
 
 
 class Lineage(msgspec.Struct, kw_only=True):
@@ -62,10 +63,10 @@ def register(app: typer.Typer) -> None:
 
 async def _read(place: str) -> list[Lineage]:
     async with open_run(place) as run:
-        return await lineage(run.store, run.run_id)
+        return await lineage(run.store, run.run_id, run.failure_table)
 
 
-async def lineage(store: Store, run_id: str) -> list[Lineage]:
+async def lineage(store: Store, run_id: str, failure: FailureTable | None = None) -> list[Lineage]:
     """Return the candidates of a run in the order of the search, each with what the store knows of it."""
     ids: dict[str, list[str]] = {}
     async for page in pages(store.query_rollouts, run_id=run_id):
@@ -77,16 +78,17 @@ async def lineage(store: Store, run_id: str) -> list[Lineage]:
         records = await store.records(ids.get(one.candidate_id, []))
         critique = one.origin.critique
         said = text_of(await store.query_calls(critique, None)) if critique else None
-        found.append(_line(one, records, said))
+        found.append(_line(one, records, said, failure))
     return found
 
 
-def _line(one: Candidate, records: list[Record], critique: str | None) -> Lineage:
+def _line(
+    one: Candidate, records: list[Record], critique: str | None, failure: FailureTable | None
+) -> Lineage:
     rewards: dict[str, list[float]] = {}
     for record in records:
-        ok = record.rollout.status == RolloutStatus.SUCCEEDED
-        value = resolve(record).outcome if ok else None
-        rewards.setdefault(str(record.rollout.metadata.get("split")), []).append(value or 0.0)
+        score = scored_of(record, failure).reward
+        rewards.setdefault(str(record.rollout.metadata.get("split")), []).append(score)
     return Lineage(
         candidate=one.candidate_id,
         step=one.origin.step,

@@ -1,8 +1,9 @@
 """Scores of candidates: one rollout of each task, made once and kept.
 
 Invariants: a candidate, a dataset and a position name one rollout, whose id is a function of them, so no task
-is run twice with the same candidate; all candidates get the same seed for the same task; a rollout that
-failed or has no reward scores 0 and is counted.
+is run twice with the same candidate; all candidates get the same seed for the same task; a rollout without a
+reward (by the run's failure table) scores 0 among candidates, which are compared on the same tasks, and is
+counted. Evaluations leave it out, as all do.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.evaluate import summarise
+from agentlightning.algorithms.evaluation.evaluate import check_rewarded, summarise
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
 from agentlightning.budget.limits import BudgetSpent
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages
 from agentlightning.types import Evaluation, Progress, Record, Rollout, RolloutStatus
+from agentlightning.types.failure import FailureTable
 from agl_apo.candidates import Candidate
 from agl_apo.ledger import Ledger
 
@@ -49,10 +51,11 @@ class Scored:
     """It has no reward, and counts as 0."""
 
 
-def scored_of(record: Record, task: Task | None = None) -> Scored:
-    """Return the score of a finished rollout. ``task``: its task, by default made of its input."""
-    rollout = record.rollout
-    reward = resolve(record).outcome if rollout.status == RolloutStatus.SUCCEEDED else None
+def scored_of(record: Record, failure: FailureTable | None, task: Task | None = None) -> Scored:
+    """Return the score of a finished rollout, by the failure table of the run. ``task``: its task, by default
+    made of its input.
+    """
+    rollout, reward = record.rollout, rollout_reward(record, failure).value
     made = task or Task(str(rollout.group_id), 0, rollout.input)
     return Scored(made, record, 0.0 if reward is None else reward, reward is None)
 
@@ -154,7 +157,7 @@ class Scorer:
         store = self._context.store
         for record in await store.records([rollout.rollout_id for rollout in rollouts]):
             ended = record.rollout
-            found = scored_of(record, tasks[ended.rollout_id])
+            found = scored_of(record, self._context.counting.failure, tasks[ended.rollout_id])
             self.failed += found.failed
             calls = record.calls
             if record.earlier:  # attempts before the last one cost as much
@@ -170,7 +173,8 @@ class Scorer:
         scored = await self.score(candidate, tasks, held_back=held_back)
         records = [one.record for one in scored]
         seconds = sum((r.rollout.end_time or 0.0) - r.rollout.start_time for r in records)
-        evaluation = summarise(name, records, seconds)
+        evaluation = summarise(name, records, seconds, context.counting)
+        check_rewarded(evaluation, records)
         version = context.driver.version if context.driver else 0
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         if context.known.get(batch) != entry:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.evaluate import interval
+from agentlightning.algorithms.evaluation.intervals import mean_interval
 from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Evaluation
 from agl_apo.assistants import Assistants
@@ -116,23 +116,13 @@ class Search:
 
 
 def _gain(before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
-    """Return the mean difference of the held-out rewards and its 95 % interval, task by task."""
-    if before is None or after is None or not before.rewards:
-        return {"gain": None, "ci_gain": None}
-    differences = [b - a for a, b in zip(before.rewards, after.rewards, strict=True)]
-    found = interval([*differences]) if not _all_binary(differences) else _normal(differences)
-    return {"gain": math.fsum(differences) / len(differences), "ci_gain": list(found) if found else None}
-
-
-def _all_binary(values: Sequence[float]) -> bool:
-    return all(value in (0.0, 1.0) for value in values)
-
-
-def _normal(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the normal interval: differences of 0 and 1 are no shares, for which Wilson's would be."""
-    n = len(values)
-    if n < 2:
-        return None
-    mean = math.fsum(values) / n
-    half = 1.959963984540054 * math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    return (mean - half, mean + half)
+    """Return the mean difference of the held-out rewards and its 95 % interval, over the tasks of which both
+    evaluations have a reward.
+    """
+    pairs = zip(before.rewards, after.rewards, strict=True) if before and after else ()
+    gains = [b - a for a, b in pairs if a is not None and b is not None]
+    if not gains:
+        return {"gain": None, "ci_gain": None, "interval_gain": None}
+    found = mean_interval(gains, shares=False)
+    ends = list(found.ends) if found.ends else None
+    return {"gain": math.fsum(gains) / len(gains), "ci_gain": ends, "interval_gain": found.kind}

@@ -14,8 +14,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +86,8 @@ class LocalDriver:
         self._updates: Updater | None = None
         self._engines: Engines | None = None
         self._closed = False
+        self._saved = 0
+        """Finished steps of the last checkpoint that was saved."""
         self._corrects = 0.0
         """Whether the last update weighed fresh tokens by importance."""
         self._algorithms_before: bool | None = None
@@ -101,6 +104,11 @@ class LocalDriver:
     def version(self) -> int:
         """The version that the engine serves now: the number of steps that changed the weights."""
         return self._version
+
+    def engine_died(self) -> str | None:
+        """How an engine ended by itself; ``None``: all run, or the driver is closed."""
+        engines = self._engines
+        return None if engines is None or self._closed else engines.died()
 
     async def checkpoints(self, folder: Path) -> list[int]:
         """Finished steps of which the run in ``folder`` has a checkpoint."""
@@ -124,7 +132,7 @@ class LocalDriver:
         step = job.first_step
         while step < job.steps:  # it may fall while an evaluation is looked at
             began = time.perf_counter()
-            batch = await job.collect(step)
+            batch = await self._or_save(job.collect(step), updater, job, step)
             collected = time.perf_counter()
             tell = teller(job.progress, step, self._processes)
             metrics = await self._call(self._update, updater, batch, tell)
@@ -141,13 +149,34 @@ class LocalDriver:
             due = self._due(step, job.steps)
             if due:
                 await self._checkpoint(updater, job, step)
-            await job.evaluate(step - 1)
+            await self._or_save(job.evaluate(step - 1), updater, job, step)
             if not due and self._due(step, job.steps):  # training ends here
                 await self._checkpoint(updater, job, step)
 
-    async def _checkpoint(self, updater: Updater, job: Job, step: int) -> None:
-        """Save a checkpoint and remove those that are older than the last ones to keep."""
-        folder = await self._call(self._save, updater, job, step)
+    async def _or_save(self, work: Awaitable[T], updater: Updater, job: Job, step: int) -> T:
+        """Await work that changes no weights. If it is cancelled, as by Ctrl-C, save the ``step`` finished
+        steps first, unless there is a checkpoint of them.
+        """
+        state = deepcopy(job.state())
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self.options.save_every and job.alone and step > max(self._saved, job.first_step):
+                try:
+                    await self._checkpoint(updater, job, step, state)
+                except Exception as error:  # the run ends by what cancelled it
+                    log.warning("no checkpoint of the %d finished steps: %s", step, error)
+            raise
+
+    async def _checkpoint(
+        self, updater: Updater, job: Job, step: int, state: dict[str, Any] | None = None
+    ) -> None:
+        """Save a checkpoint and remove those that are older than the last ones to keep. ``state``: the
+        job's; default: its present one.
+        """
+        state = job.state() if state is None else state
+        folder = await self._call(self._save, updater, job, step, state)
+        self._saved = step
         await job.saved(folder, step)  # of several policies, all have one of this step by then
         await self._call(prune, folder.parent, step, self.options.keep_checkpoints)
 
@@ -323,7 +352,7 @@ class LocalDriver:
             params_digest=fingerprint(self._loaded().model) if digest else None,
         )
 
-    def _save(self, updater: Updater, job: Job, step: int) -> Path:
+    def _save(self, updater: Updater, job: Job, step: int, state: dict[str, Any]) -> Path:
         try:
             return save_checkpoint(
                 job.folder / "checkpoints",
@@ -337,7 +366,7 @@ class LocalDriver:
                     "recipe": self.recipe.model_dump(),
                     "machine": self._machine(),
                     "trainable": self._what_is_trained().record(),
-                    "job": job.state(),
+                    "job": state,
                 },
             ).folder
         except (OSError, SafetensorError, RuntimeError) as error:  # torch calls a full disk the last

@@ -23,7 +23,7 @@ def chat(call_id, messages, answer, prompt, response, sequence, **fields):
         response,
         sequence,
         request={"messages": messages},
-        response={"message": said(answer) if isinstance(answer, str) else answer},
+        response=said(answer) if isinstance(answer, str) else answer,
         **fields,
     )
 

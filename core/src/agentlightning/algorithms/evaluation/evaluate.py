@@ -1,24 +1,40 @@
-"""Evaluation: the mean reward of an agent on tasks, with a 95 % interval and counts of its calls."""
+"""Evaluation: the mean reward of an agent on tasks, with a 95 % interval and counts of its calls.
+
+A rollout counts with the one reward of its kind of record (:mod:`agentlightning.credit.rollout_reward`): a
+failure with the reward of the run's failure table, and without one it is left out of the mean and counted.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.evaluation.pass_at import pass_metrics
 from agentlightning.algorithms.rollouts.enqueue import enqueue
-from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.rollout_reward import failure_reasons as failure_reasons_of, rollout_reward
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.credit.scoring.rules import READS
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Record, Rollout, RolloutStatus, UsageError
-from agentlightning.types.base import LEARNED_NOTHING
-from agentlightning.types.failure import TRACEBACK
+from agentlightning.types.base import LEARNED_NOTHING, ConfigError
+from agentlightning.types.failure import TRACEBACK, FailureTable
 
-Z95 = 1.959963984540054
+
+class Counting(NamedTuple):
+    """How the rollouts of a run's evaluations are counted."""
+
+    failure: FailureTable | None = None
+    """The run's failure table; ``None``: the defaults, by which failures are left out."""
+    cluster: str | None = None
+    """Field of the tasks that says which of them are not independent (``evaluation.cluster``)."""
 
 
 class NothingRewarded(UsageError):
@@ -27,60 +43,35 @@ class NothingRewarded(UsageError):
     status = LEARNED_NOTHING
 
 
-def interval(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean: Wilson's score interval for 0/1 rewards, else the normal one.
-
-    ``None`` without a reward, or with a single reward other than 0 and 1.
-    """
-    n = len(rewards)
-    if n == 0:
-        return None
-    mean = math.fsum(rewards) / n
-    if all(r in (0.0, 1.0) for r in rewards):
-        centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-        half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n * n)) / (1 + Z95**2 / n)
-        # A mean of 0 or 1 is an end of its interval; in floats that end can fall short of it by a last bit.
-        return (max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half)))
-    if n == 1:
-        return None
-    variance = math.fsum((r - mean) ** 2 for r in rewards) / (n - 1)
-    half = Z95 * math.sqrt(variance / n)
-    return (mean - half, mean + half)
-
-
-async def evaluate(store: Store, name: str, rollouts: Sequence[Rollout]) -> tuple[Evaluation, list[Record]]:
-    """Run ``rollouts``, one of each task, and average their rewards; return the evaluation and its records.
-
-    A rollout that failed or emitted no reward counts as 0 *here*, because a broken agent has solved
-    nothing; ``failed`` counts them. (Training leaves such rollouts out.) A rollout with rewards of calls or
-    agents only counts as their mean. Raises :class:`NothingRewarded` if no rollout has a reward.
+async def evaluate(
+    store: Store, name: str, rollouts: Sequence[Rollout], counting: Counting | None = None
+) -> tuple[Evaluation, list[Record]]:
+    """Run ``rollouts``, one or several of each task, and average their rewards; return the evaluation and its
+    records. Raises :class:`NothingRewarded` if no rollout has a reward.
     """
     if not rollouts:
         raise UsageError(f"evaluation {name!r}: there are no tasks")
     began = time.perf_counter()
     ids = await enqueue(store, rollouts)
     await store.wait_for_rollouts(ids)
-    records = await store.records(ids)
-    evaluation = summarise(name, records, time.perf_counter() - began)
-    if evaluation.failed == evaluation.n:
-        raise NothingRewarded(
-            f"evaluation {name!r}: none of {evaluation.n} rollouts got a reward: {failure_reasons(records)}"
-            f"{first_traceback(records)}"
-        )
+    records, seconds = await store.records(ids), time.perf_counter() - began
+    evaluation = await asyncio.to_thread(summarise, name, records, seconds, counting)
+    check_rewarded(evaluation, records)
     return evaluation, records
 
 
+def check_rewarded(evaluation: Evaluation, records: Sequence[Record]) -> None:
+    """Raise :class:`NothingRewarded` if no rollout has a reward."""
+    if evaluation.left_out == evaluation.n:
+        raise NothingRewarded(
+            f"evaluation {evaluation.name!r}: none of {evaluation.n} rollouts got a reward: "
+            f"{failure_reasons(records)}{first_traceback(records)}"
+        )
+
+
 def failure_reasons(records: Sequence[Record]) -> str:
-    """Return why rollouts have no reward, the commonest reason first, for an error message."""
-    found: Counter[str] = Counter()
-    for record in records:
-        if record.rollout.status != RolloutStatus.SUCCEEDED:
-            reason = record.attempt.reason if record.attempt else None
-            found[reason or record.rollout.reason or record.rollout.status] += 1
-        elif record.rollout.mode == "train" and failure_of(record) == "no-call":
-            found["the agent got no answer of the model"] += 1
-        elif resolve(record).outcome is None:
-            found["the agent returned and emitted no reward"] += 1
+    """Return why rollouts failed or have no reward, the commonest reason first, for an error message."""
+    found = Counter(one.reason for record in records if (one := rollout_reward(record)).failure)
     return "; ".join(f"{n} × {reason[:300]}" for reason, n in found.most_common(3))
 
 
@@ -121,20 +112,62 @@ def _rewarded_targets(record: Record) -> set[str]:
     return {kind for kind, values in found.items() if any(value is not None for value in values)}
 
 
-def summarise(name: str, records: Sequence[Record], seconds: float) -> Evaluation:
-    """Return the evaluation of these records."""
-    found = [resolve(r).outcome if r.rollout.status == RolloutStatus.SUCCEEDED else None for r in records]
-    rewards = [0.0 if value is None else value for value in found]
+def summarise(
+    name: str, records: Sequence[Record], seconds: float, counting: Counting | None = None
+) -> Evaluation:
+    """Return the evaluation of these records, at least one. If tasks have several rollouts, ``pass@k`` is
+    among its metrics. The mean is NaN if no rollout has a reward.
+    """
+    counting = counting or Counting()
+    found = [rollout_reward(record, counting.failure) for record in records]
+    kept = [(one.value, record) for one, record in zip(found, records, strict=True) if one.value is not None]
+    values = [value for value, _ in kept]
+    units = [unit_of(record.rollout, counting.cluster) for _, record in kept]
+    interval = mean_interval(values, units, counting.cluster)
+    by_task: dict[str, list[float]] = {}
+    for value, record in kept:
+        by_task.setdefault(task_of(record.rollout), []).append(value)
+    several = len({task_of(record.rollout) for record in records}) < len(records)
+    reasons = failure_reasons_of(found)
     return Evaluation(
         name=name,
-        n=len(rewards),
-        reward=math.fsum(rewards) / len(rewards),
-        ci=interval(rewards),
-        failed=sum(value is None for value in found),
-        rewards=rewards,
+        n=len(found),
+        reward=math.fsum(values) / len(values) if values else math.nan,
+        ci=interval.ends,
+        interval=interval.kind,
+        failed=sum(one.failure is not None for one in found),
+        left_out=len(found) - len(values),
+        reason=reasons[0] if reasons else "",
+        rewards=[one.value for one in found],
         seconds=seconds,
-        metrics=call_metrics(records),
+        metrics=call_metrics(records) | (pass_metrics(by_task) if several else {}),
     )
+
+
+def task_of(rollout: Rollout) -> str:
+    """Return what rollouts of one task of an evaluation share."""
+    return rollout.group_id or rollout.task_id or rollout.rollout_id
+
+
+def unit_of(rollout: Rollout, cluster: str | None) -> str:
+    """Return the unit of a rollout for intervals: its task, or the task's value of the field ``cluster``."""
+    if cluster is None:
+        return task_of(rollout)
+    task = rollout.input
+    return json.dumps(task.get(cluster) if isinstance(task, dict) else None, sort_keys=True)
+
+
+def check_clusters(tasks: Sequence[Any], cluster: str | None, name: str) -> None:
+    """Raise :class:`.ConfigError` for a task without the field ``evaluation.cluster``. ``name``: the
+    dataset's.
+    """
+    for position, task in enumerate(tasks if cluster is not None else ()):
+        if not isinstance(task, dict) or cluster not in task:
+            has = f"its fields are {', '.join(task)}" if isinstance(task, dict) else "it has no fields"
+            raise ConfigError(
+                f"evaluation.cluster: {name}: task {position} has no field {cluster!r} ({has}); name a field "
+                "that every held-out task has, or drop the setting"
+            )
 
 
 def call_metrics(records: Sequence[Record]) -> dict[str, float]:

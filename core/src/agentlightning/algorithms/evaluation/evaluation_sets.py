@@ -29,10 +29,11 @@ def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[
 
 
 def scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Return the reward and interval of an evaluation, under the summary's names."""
+    """Return the reward and interval, with its kind, of an evaluation, under the summary's names."""
     return {
         f"reward_{when}": evaluation.reward if evaluation else None,
         f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
+        f"interval_{when}": evaluation.interval if evaluation else None,
     }
 
 
@@ -47,6 +48,7 @@ def sets_summary(made: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, Any]
             **scores("after", after.get(name)),
             "tasks": (before.get(name) or after[name]).n,
             "failed": [evaluation.failed for of in (before, after) if (evaluation := of.get(name))],
+            "left_out": [evaluation.left_out for of in (before, after) if (evaluation := of.get(name))],
         }
         for name in sorted({*before, *after})
     }

@@ -7,16 +7,13 @@ hold a right one:
     pass@k = mean over tasks of 1 - C(n - c, k) / C(n, k)
 
 It is unbiased, which ``1 - (1 - c/n)^k`` is not. A rollout is right if its reward is at least ``RIGHT``; one
-that failed or has no reward is wrong, as it is in any evaluation.
+without a reward is left out, as it is in any evaluation, and its task counts for the k that the others reach.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Record, RolloutStatus
 
 RIGHT = 1.0
 """Least reward of a rollout that is right."""
@@ -31,23 +28,13 @@ def pass_at(n: int, right: int, k: int) -> float:
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
-def outcomes_by_task(records: Sequence[Record]) -> dict[str, list[float]]:
-    """Return group → rewards of its rollouts; 0 for one that failed or has none."""
-    found: dict[str, list[float]] = {}
-    for record in records:
-        rollout = record.rollout
-        outcome = resolve(record).outcome if rollout.status == RolloutStatus.SUCCEEDED else None
-        group = rollout.group_id or rollout.task_id or rollout.rollout_id
-        found.setdefault(group, []).append(0.0 if outcome is None else outcome)
-    return found
-
-
 def pass_metrics(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return ``pass@k`` for k = 1, 2, 4, … and the number of rollouts that every task has."""
-    n = min(map(len, rewards.values()))
-    ks = sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n})
-    return {
-        f"pass@{k}": math.fsum(pass_at(len(of), sum(r >= RIGHT for r in of), k) for of in rewards.values())
-        / len(rewards)
-        for k in ks
-    }
+    """Return ``pass@k`` for k = 1, 2, 4, … and the largest number of rollouts of a task, each over the tasks
+    with at least k of them. ``rewards``: task → rewards of its rollouts.
+    """
+    n = max(map(len, rewards.values()), default=0)
+    found: dict[str, float] = {}
+    for k in sorted({*(2**i for i in range(n.bit_length()) if 2**i <= n), n} - {0}):
+        each = [pass_at(len(of), sum(r >= RIGHT for r in of), k) for of in rewards.values() if len(of) >= k]
+        found[f"pass@{k}"] = math.fsum(each) / len(each)
+    return found

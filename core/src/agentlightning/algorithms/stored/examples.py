@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.credit.assign import assign
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.types import Recipe, Record, Row
 from agentlightning.types.arrays import Floats, Ints
 
@@ -57,7 +57,7 @@ def examples(
         batch = assign([record], recipe)
         (ledger,) = batch.ledgers
         rows = [row for row in batch.rows if row.policy == policy and row.trained_tokens]
-        outcome = resolve(record).outcome
+        outcome = rollout_reward(record).value
         if not rows or outcome is None:
             others = sorted({row.policy for row in batch.rows} - {policy})
             why = "other-policy" if others and not rows else "no-reward" if rows else _main(ledger.left_out)

@@ -22,7 +22,8 @@ from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.explain import REASONS, find_segment, group_values, weight_share
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.merging.messages import answer
-from agentlightning.credit.scoring.rewards import attach_rewards, defect, resolve
+from agentlightning.credit.rollout_reward import rollout_reward
+from agentlightning.credit.scoring.rewards import attach_rewards, defect
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
 from agentlightning.types.record import tool_calls_of
@@ -82,12 +83,10 @@ def _rollout(run: OpenRun, step: RecomputedStep, attempts: Sequence[Attempt]) ->
 
 def _failure(run: OpenRun, record: Record) -> dict[str, Any] | None:
     """The kind of failure, and its reward by the run's table."""
-    kind = failure_of(record) if record.rollout.status.final else None
-    if kind is None:
+    earned = rollout_reward(record, run.failure_table)
+    if (kind := earned.failure) is None:
         return None
-    action = run.failure_table.get(kind)
-    reward = action.reward if action else None
-    return {"kind": kind, "text": FAILURE_KINDS.get(kind, kind), "reward": reward}
+    return {"kind": kind, "text": FAILURE_KINDS.get(kind, kind), "reward": earned.value}
 
 
 def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
@@ -97,10 +96,9 @@ def _group(run: OpenRun, step: RecomputedStep) -> list[dict[str, Any]]:
     for record in step.records:
         rollout = record.rollout
         if mine.group_id is not None and rollout.group_id == mine.group_id:
-            failed = _failure(run, record)
-            reward = failed["reward"] if failed else resolve(record).outcome
-            kind, this = failed and failed["kind"], rollout.rollout_id == mine.rollout_id
-            out.append({"rollout": rollout.rollout_id, "reward": reward, "failure": kind, "this": this})
+            earned = rollout_reward(record, run.failure_table)
+            told = {"reward": earned.value, "failure": earned.failure}
+            out.append({"rollout": rollout.rollout_id, **told, "this": rollout.rollout_id == mine.rollout_id})
     return out
 
 

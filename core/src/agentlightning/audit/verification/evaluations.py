@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import summarise
-from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
+from agentlightning.algorithms.evaluation.evaluation_sets import scores, sets_summary
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.verification.chain import Chain
 from agentlightning.audit.verification.compare import input_differences
@@ -78,7 +78,7 @@ async def _recompute(
             found += input_differences(then, fingerprint_record(record, **header(then)), of)
     if found:
         return logged, found
-    again = summarise(logged.name, records, logged.seconds)
+    again = summarise(logged.name, records, logged.seconds, run.counting)
     rollouts = {f"rewards[{index}]": one.rollout_id for index, one in enumerate(fingerprints)}
     for path, was, is_ in leaf_differences(plain(logged), plain(again)):
         if not close(was, is_):
@@ -133,7 +133,7 @@ def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for when in ("before", "after"):
         if one := made.get(f"eval/{when}/1"):
-            found |= {f"reward_{when}": one.reward, f"ci_{when}": list(one.ci) if one.ci else None}
+            found |= scores(when, one)
         if sampled := made.get(f"eval/{when}-sampled/1"):
             found[f"sampled_{when}"] = sampled.reward
     before, after = made.get("eval/before/1"), made.get("eval/after/1")
@@ -141,6 +141,7 @@ def headline(made: Mapping[str, Evaluation]) -> dict[str, Any]:
         found["eval_tasks"] = before.n
     if before and after:
         found["eval_failed"] = [before.failed, after.failed]
+        found["eval_left_out"] = [before.left_out, after.left_out]
     return found | _of_sets(made)
 
 

@@ -78,8 +78,8 @@ def _evaluations(found: Comparison) -> Table:
 def _reward(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "–"
-    failed = f", {evaluation.failed} failed" if evaluation.failed else ""
-    return f"{evaluation.reward:.3f} ({evaluation.interval_text()}{failed})"
+    failed = f"\n{said}" if (said := evaluation.failures_text()) else ""
+    return f"{evaluation.reward:.3f}\n{evaluation.interval_text()}{failed}"
 
 
 def _difference(one: PairedEvaluation) -> tuple[Any, ...]:
@@ -88,7 +88,8 @@ def _difference(one: PairedEvaluation) -> tuple[Any, ...]:
         if one.first is None or one.second is None:
             return "–", "–", "–", "–"
         return f"{one.second.reward - one.first.reward:+.3f} (not paired)", "0", "–", "–"
-    interval = "" if one.ci is None else f" ({one.ci[0]:+.3f} – {one.ci[1]:+.3f})"
+    ends = "–" if one.ci is None else f"{one.ci[0]:+.3f} – {one.ci[1]:+.3f}"
+    interval = f"\n{ends}" + (f" ({one.interval})" if one.interval else "")
     sure = one.ci is not None and (one.ci[0] > 0 or one.ci[1] < 0)
     left = f" of {one.tasks + one.unpaired}" if one.unpaired else ""
     text = Text(f"{one.difference:+.3f}{interval}", style="bold" if sure else "")

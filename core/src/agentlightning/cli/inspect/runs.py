@@ -24,6 +24,7 @@ _WHOLE = ("run", "when", "steps", "seconds", "status", "recipe", "reward")
 """Columns that are never broken."""
 COLOURS = {
     "finished": "green",
+    "learned nothing": "yellow",
     "stopped by budget": "yellow",
     "running": "cyan",
     "broken off": "yellow",

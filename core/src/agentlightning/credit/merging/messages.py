@@ -41,9 +41,10 @@ def messages(call: Call, known: dict[int, Message] | None = None) -> list[Messag
 
 
 def answer(call: Call) -> Mapping[str, Any]:
-    """Return the call's answer as it was recorded; empty if it was not recorded as a message."""
-    inner = (call.response or {}).get("message", call.response)
-    return inner if isinstance(inner, Mapping) else {}
+    """Return the call's answer as it was recorded: a message, of the API of completions its text; empty
+    without an answer.
+    """
+    return call.response or {}
 
 
 def reply(call: Call) -> Message | None:

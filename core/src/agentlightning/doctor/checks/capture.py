@@ -13,6 +13,7 @@ from agentlightning.credit.eligibility.verdicts import (
     unrecorded,
     verdicts,
 )
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.doctor.checks.packages import imported_sdk_wrappers
 from agentlightning.doctor.checks.policy_map import judge_mapping
@@ -80,7 +81,7 @@ def judge_capture(
     if served is not None:
         judge_mapping(notes, served, records, unrouted or {})
     notes.fact(f"calls came from: {format_counts(agents) or 'nobody'}")
-    rewards = [resolve(record).outcome for record in records]
+    rewards = [rollout_reward(record).value for record in records]
     given = [reward for reward in rewards if reward is not None]
     notes.fact(f"rewards: {', '.join(f'{reward:g}' for reward in given) or 'none'}")
     title = f"{kinds['exact']} of {plural(len(found), 'call')} exact, in {plural(len(records), 'rollout')}"

@@ -91,6 +91,7 @@ class Rehearsal:
         self.first_step = 0
         self.seed = context.seed
         self.folder: Path = findings.scratch / "job"
+        self.alone = True
         self.batch = batch
         self.reports: list[StepReport] = []
 

@@ -11,7 +11,7 @@ from agentlightning.algorithms.evaluation.evaluate import failure_reasons
 from agentlightning.credit.advantage.spread import mean as average
 from agentlightning.credit.assign import assign
 from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.doctor import group_size
 from agentlightning.doctor.checks.credit_fit import credits_differ, judge_fit
 from agentlightning.doctor.findings import Findings, ProbeCost
@@ -137,14 +137,9 @@ def rewards_by_task(
     found: dict[str, list[float]] = {}
     for record in records:
         group = found.setdefault(record.rollout.group_id or record.rollout.rollout_id, [])
-        if (kind := failure_of(record)) is not None:
-            action = failure.get(kind)
-            if action is not None and action.reward is not None and record.calls:
-                group.append(action.reward)
-            continue
-        outcome = resolve(record).outcome
-        if outcome is not None:
-            group.append(outcome)
+        earned = rollout_reward(record, failure)
+        if earned.value is not None and (earned.failure is None or record.calls):
+            group.append(earned.value)
     return {name: group for name, group in found.items() if group}
 
 

@@ -16,8 +16,6 @@ from hashlib import blake2b
 
 from yarl import URL
 
-from agentlightning.redaction import redacted
-
 EJECTION_SECONDS = 10.0
 """Seconds for which calls avoid an endpoint that refused a connection; then one call tries it again."""
 MAX_RANKINGS = 16_384

@@ -14,7 +14,7 @@ import msgspec
 from agentlightning.audit.locations import NoSuchRun
 from agentlightning.audit.provenance import origin_of
 from agentlightning.audit.run import OpenRun, open_run
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.base import StoreError
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import UsageError
@@ -115,7 +115,7 @@ async def reward_digest(run: OpenRun) -> dict[str, Any]:
     async for page in pages(run.store.query_rollouts, run_id=run.run_id):
         for ids in record_pages([rollout.rollout_id for rollout in page]):
             for record in await run.store.records(ids):
-                outcome = resolve(record).outcome
+                outcome = rollout_reward(record, run.failure_table).value
                 rewarded += outcome is not None
                 lines.append(json.dumps([record.rollout.rollout_id, outcome]))
     state = hashlib.sha256("\n".join(sorted(lines)).encode())

@@ -21,13 +21,13 @@ import msgspec
 
 from agentlightning.audit.reward_versions import failed_by_reward, with_rewards
 from agentlightning.audit.run import OpenRun
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.history.rescoring.function import RescoreFunction
 from agentlightning.history.rescoring.trace import RolloutTrace, make_trace
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Record, Rescored, RewardVersion, RolloutStatus
-from agentlightning.types.failure import failure_kind_of_end
+from agentlightning.types.failure import FailureTable, failure_kind_of_end
 
 SHOWN_ERRORS = 3
 
@@ -37,6 +37,8 @@ class Rescoring:
     """What a rescoring did."""
 
     version: RewardVersion
+    failure: FailureTable
+    """The run's failure table."""
     rollouts: int = 0
     """Rollouts of the run."""
     scored: int = 0
@@ -77,7 +79,8 @@ class Rescoring:
             return
         self.scored += 1
         self.no_reward += not entry.rewards
-        was, now = resolve(record).outcome, resolve(with_rewards(record, entry)).outcome
+        was = rollout_reward(record, self.failure).value
+        now = rollout_reward(with_rewards(record, entry), self.failure).value
         self.changed += was != now
         self.before += [] if was is None else [was]
         self.after += [] if now is None else [now]
@@ -103,7 +106,7 @@ async def rescore(
     version = function.version(run.run_id, name)
     if not dry_run:
         version = await run.store.add_reward_version(version)
-    found = Rescoring(version)
+    found = Rescoring(version, run.failure_table)
     ids = [
         one.rollout_id async for page in pages(run.store.query_rollouts, run_id=run.run_id) for one in page
     ]

@@ -88,10 +88,11 @@ def live_calls(record: Record) -> list[Call]:
 
 
 def _call(call: Call) -> TracedCall:
-    response = call.response or {}
-    message = response.get("message")
-    text = message.get("content") if isinstance(message, dict) else response.get("text")
-    choice = {"index": call.choice, "finish_reason": call.finish_reason, **response}
+    response = call.response or {}  # a message, or of the API of completions its text
+    plain = call.api == "completions"
+    text = response.get("text" if plain else "content")
+    choice: dict[str, Any] = {"index": call.choice, "finish_reason": call.finish_reason}
+    choice |= response if plain else {"message": response}
     return TracedCall(
         path=_PATHS.get(call.api, ""),
         request=call.request,

@@ -50,9 +50,11 @@ class RunFields(TypedDict, total=False):
     async_steps: int
     order: Literal["dataset", "finished"]
     dynamic_sampling: int
+    no_signal_steps: int
     curriculum: str | Mapping[str, Any] | None
     headroom: Mapping[str, Callable[..., Any]] | None
     sets: Mapping[str, Any] | None
+    cluster: str | None
     headroom_tasks: int
     driver: str
     policy: PolicySource | Mapping[str, PolicySource] | None

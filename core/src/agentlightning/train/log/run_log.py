@@ -62,7 +62,7 @@ class RunLog:
         ]
         self.write(
             logging.INFO,
-            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}, "
+            f"step {report.step + 1} of {report.policy}: {', '.join(figures)}{_failures(report)}, "
             f"{sum(report.seconds.values()):.1f} s",
         )
 
@@ -70,8 +70,8 @@ class RunLog:
     def agl_evaluated(self, evaluation: Evaluation) -> None:
         self.write(
             logging.INFO,
-            f"evaluated {evaluation.name}: reward {evaluation.reward:.3f}, "
-            f"95 % {evaluation.interval_text()}, n {evaluation.n}, failed {evaluation.failed}",
+            f"evaluated {evaluation.name}: reward {evaluation.reward:.3f}{_failures(evaluation)}, "
+            f"95 % {evaluation.interval_text()}, n {evaluation.n}",
         )
 
     @hookimpl
@@ -85,7 +85,8 @@ class RunLog:
                 logging.WARNING, f"counted {who}: {', '.join(f'{n} × {why}' for why, n in counts.items())}"
             )
         seconds = summary.get("total_seconds")
-        self.write(logging.INFO, "finished" if seconds is None else f"finished after {seconds:.1f} s")
+        ended = "finished" if summary.get("learned") is not False else "ended, nothing was learned,"
+        self.write(logging.INFO, ended if seconds is None else f"{ended} after {seconds:.1f} s")
 
 
 @contextmanager
@@ -119,6 +120,11 @@ class _Lines(logging.Formatter):
         source = "" if record.name == "run" else f"{record.name}: "
         text = super().format(record).replace("\n", "\n    ")
         return shown(f"{when} {self.run_id} {record.levelname} {source}{text}")
+
+
+def _failures(of: StepReport | Evaluation) -> str:
+    """Return how many rollouts failed, and how these count."""
+    return f" ({said})" if (said := of.failures_text()) else ""
 
 
 def _short(value: float) -> str:

@@ -1,6 +1,7 @@
 """One line for each rollout: what lists show, filter and sort by, read in bulk from a store.
 
-From a file, columns and reward spans are read and no call; from any other store, whole records.
+From a file, columns and reward spans are read, and whole records only where these do not decide the rollout's
+reward; from any other store, whole records.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import and_, func, select
 
 from agentlightning import semconv
+from agentlightning.audit.run import ALL
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sql import schema
@@ -22,7 +25,8 @@ from agentlightning.store.sql.queue.rollouts import ROLLOUT_COLUMNS, rollout_fro
 from agentlightning.store.sql.statements import InJson
 from agentlightning.store.sql.trace.writing import SPAN_COLUMNS, span_from_row
 from agentlightning.store.sqlite.file.database import SQLiteDatabase
-from agentlightning.types import Record, Reward, Rollout
+from agentlightning.types import Attempt, AttemptStatus, Call, Record, Reward, Rollout, RolloutStatus
+from agentlightning.types.failure import FailureTable, read_failure_table
 from agentlightning.types.rewards import reward_of
 
 TEXT = 400
@@ -57,7 +61,7 @@ class Line(NamedTuple):
     start: float
     seconds: float | None
     reward: float | None
-    """Missing is not zero."""
+    """As :func:`agentlightning.credit.rollout_reward.rollout_reward` has it; missing is not zero."""
     calls: int
     tokens: int
     """Tokens of its latest attempt's answers."""
@@ -91,7 +95,7 @@ def line_source(store: Store) -> LineSource:
     return StoreLines(store)
 
 
-def as_line(record: Record, calls: int, tokens: int) -> Line:
+def as_line(record: Record, calls: int, tokens: int, reward: float | None) -> Line:
     """Return the line of a rollout, from a record whose calls may be missing."""
     rollout = record.rollout
     run, group = rollout.run_id or "", rollout.group_id or ""
@@ -110,7 +114,7 @@ def as_line(record: Record, calls: int, tokens: int) -> Line:
         attempts=rollout.attempts,
         start=rollout.start_time,
         seconds=rollout.end_time - rollout.start_time if rollout.end_time else None,
-        reward=resolve(record).final,
+        reward=reward,
         calls=calls,
         tokens=tokens,
         reason=reason[:TEXT],
@@ -151,17 +155,38 @@ _REWARDS = (
 )
 _OF_LATEST_CALL = and_(_c.c.rollout_id == _a.c.rollout_id, _c.c.attempt_id == _a.c.attempt_id)
 _CALLS = (
-    select(_c.c.rollout_id, func.count(), func.coalesce(func.sum(_c.c.completion_tokens), 0))
+    select(
+        _c.c.rollout_id,
+        func.count(),
+        func.coalesce(func.sum(_c.c.completion_tokens), 0),
+        func.sum(_c.c.status != "ok"),
+    )
     .select_from(_LATEST.join(_c, _OF_LATEST_CALL))
     .where(InJson(_r.c.rollout_id))
     .group_by(_c.c.rollout_id)
 )
-_REASONS = (
-    select(_a.c.rollout_id, _a.c.reason)
+_ATTEMPTS = (
+    select(_a.c.rollout_id, _a.c.attempt_id, _a.c.status, _a.c.reason)
     .select_from(_LATEST)
-    .where(InJson(_r.c.rollout_id), _a.c.reason.is_not(None))
+    .where(InJson(_r.c.rollout_id))
 )
 _FINAL = ("succeeded", "failed", "cancelled")
+
+
+class FailureTables:
+    """The failure tables of a store's runs, each read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str | None, FailureTable | None] = {None: None}
+
+    async def of(self, run_ids: Iterable[str | None]) -> Mapping[str | None, FailureTable | None]:
+        """Return run → its failure table; ``None`` for a run without a record."""
+        if {*run_ids} - self._known.keys():
+            for info in await self._store.query_runs(limit=ALL):
+                self._known[info["run_id"]] = read_failure_table(info.get("failure"))
+            self._known |= {run: None for run in run_ids if run not in self._known}
+        return self._known
 
 
 class FileLines:
@@ -171,13 +196,18 @@ class FileLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._db: SQLiteDatabase | None = None
+        self._store: SQLiteStore | None = None
+        self._tables: FailureTables | None = None
+
+    @property
+    def store(self) -> SQLiteStore:
+        if self._store is None:
+            self._store = SQLiteStore(self.path, read_only=True)
+        return self._store
 
     @property
     def db(self) -> SQLiteDatabase:
-        if self._db is None:
-            self._db = SQLiteDatabase(self.path, read_only=True)
-        return self._db
+        return self.store.db
 
     async def mark(self) -> str | None:
         return await asyncio.to_thread(self._mark)
@@ -193,30 +223,66 @@ class FileLines:
         return [Head(i, seq, f"{status} {n} {end}", status in _FINAL) for i, seq, status, n, end in rows]
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
+        self._tables = self._tables or FailureTables(self.store)
         for start in range(0, len(rollout_ids), self.CHUNK):
-            yield await asyncio.to_thread(self._lines, rollout_ids[start : start + self.CHUNK])
+            found = await asyncio.to_thread(self._columns, rollout_ids[start : start + self.CHUNK])
+            unsure = [one.record.rollout.rollout_id for one in found if not one.decides]
+            whole = {one.rollout.rollout_id: one for one in await self.store.records(unsure)}
+            tables = await self._tables.of({one.record.rollout.run_id for one in found})
+            yield [one.line(whole, tables) for one in found]
 
-    def _lines(self, rollout_ids: Sequence[str]) -> list[Line]:
+    def _columns(self, rollout_ids: Sequence[str]) -> list[_Columns]:
         ids = json.dumps(list(rollout_ids))
         rewards: defaultdict[str, list[Reward]] = defaultdict(list)
         for row in self.db.all(_REWARDS, ids=ids):
             span = span_from_row(row)
             if (reward := reward_of(span)) is not None:
                 rewards[span.rollout_id].append(reward)
-        calls = {i: (n, tokens) for i, n, tokens in self.db.all(_CALLS, ids=ids)}
-        reasons = dict(self.db.all(_REASONS, ids=ids))
+        calls = {i: numbers for i, *numbers in self.db.all(_CALLS, ids=ids)}
+        attempts = {
+            i: Attempt(attempt_id=attempt, rollout_id=i, status=AttemptStatus(status), reason=reason)
+            for i, attempt, status, reason in self.db.all(_ATTEMPTS, ids=ids)
+        }
         found = []
         for row in self.db.all(_ROLLOUTS, ids=ids):
             rollout = rollout_from_row(row)
-            rollout.reason = rollout.reason or reasons.get(rollout.rollout_id)
-            record = Record(rollout=rollout, rewards=rewards[rollout.rollout_id])
-            found.append(as_line(record, *calls.get(rollout.rollout_id, (0, 0))))
+            i = rollout.rollout_id
+            n, tokens, not_ok = calls.get(i, (0, 0, 0))
+            answered = [Call(call_id="", rollout_id=i, attempt_id="")] if n > not_ok else []
+            record = Record(rollout=rollout, calls=answered, attempt=attempts.get(i), rewards=rewards[i])
+            found.append(_Columns(record, n, tokens, not_ok))
         return found
 
     async def close(self) -> None:
-        if self._db is not None:
-            await asyncio.to_thread(self._db.close)
-            self._db = None
+        if self._store is not None:
+            await self._store.close()
+            self._store = self._tables = None
+
+
+class _Columns(NamedTuple):
+    """What columns and reward spans tell of a rollout."""
+
+    record: Record
+    """Without its calls, but for a stand-in of those that were answered."""
+    calls: int
+    tokens: int
+    not_ok: int
+    """Calls without a whole answer."""
+
+    @property
+    def decides(self) -> bool:
+        """Whether this decides the rollout's reward: it succeeded by answered calls alone, with a reward of
+        the whole rollout; or it has not succeeded.
+        """
+        if self.record.rollout.status != RolloutStatus.SUCCEEDED:
+            return True
+        return self.calls > 0 and not self.not_ok and resolve(self.record).final is not None
+
+    def line(self, whole: Mapping[str, Record], tables: Mapping[str | None, FailureTable | None]) -> Line:
+        rollout = self.record.rollout
+        record = self.record if self.decides else whole.get(rollout.rollout_id, self.record)
+        reward = rollout_reward(record, tables[rollout.run_id]).value
+        return as_line(self.record, self.calls, self.tokens, reward)
 
 
 # -------------------------------------------------------------------------------------------- from any store
@@ -227,6 +293,7 @@ class StoreLines:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._tables = FailureTables(store)
         self._heads: dict[str, Head] = {}
 
     async def mark(self) -> str | None:
@@ -252,8 +319,14 @@ class StoreLines:
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
         for start in range(0, len(rollout_ids), self.CHUNK):
             records = await self.store.records(rollout_ids[start : start + self.CHUNK])
+            tables = await self._tables.of({record.rollout.run_id for record in records})
             yield [
-                as_line(record, len(record.calls), sum(len(call.response_ids or ()) for call in record.calls))
+                as_line(
+                    record,
+                    len(record.calls),
+                    sum(len(call.response_ids or ()) for call in record.calls),
+                    rollout_reward(record, tables[record.rollout.run_id]).value,
+                )
                 for record in records
             ]
 

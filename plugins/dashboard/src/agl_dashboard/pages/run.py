@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from agentlightning.algorithms.evaluation.intervals import t_quantile
 from agentlightning.audit.run import OpenRun
 from agentlightning.audit.run_list import summarise
 from agentlightning.types import StepReport
@@ -40,8 +41,6 @@ FAMILIES: Final = {
     "reward_unused": "Rewards that were not used",
 }
 """First part of a metric's name → what its counts count."""
-_Z: Final = 1.959964
-"""Of a 95 % interval of a mean, by the normal distribution."""
 
 
 class Counts(NamedTuple):
@@ -62,7 +61,10 @@ class Evaluated(NamedTuple):
     n: int
     reward: float
     ci: tuple[float, float] | None
+    interval: str
+    """How the interval was computed, or why not."""
     failed: int
+    left_out: int
     step: float
     greedy: bool
     """Of the policy, as it is served: not sampled, no oracle and no chance."""
@@ -166,7 +168,7 @@ def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]
             ("held out", held_out),
             *((f"on {name}", held_out_points(evaluations, name)) for name in sets),
         ],
-        "mean of a step's rollouts and of the evaluations, with 95 % intervals",
+        "mean of a step's rollouts, with 95 % intervals by Student's t; evaluations with their own intervals",
         wide=True,
     )
 
@@ -178,14 +180,16 @@ def held_out_points(evaluations: Sequence[Evaluated], of: str = "") -> list[Poin
 
 
 def reward_point(report: StepReport) -> Point | None:
-    """Return a step's mean reward, with the interval of the mean where there are several rewards."""
+    """Return a step's mean reward, with its interval by Student's t where there are several rewards, as if
+    these were independent.
+    """
     mean = report.metrics.get("reward_mean")
     if mean is None or not math.isfinite(mean):
         return None
     n, spread = report.metrics.get("reward_count", 0), report.metrics.get("reward_std")
     if spread is None or n < 2:
         return Point(report.step + 1, mean)
-    room = _Z * spread / math.sqrt(n)
+    room = t_quantile(int(n) - 1) * spread / math.sqrt(n)
     return Point(report.step + 1, mean, mean - room, mean + room)
 
 
@@ -207,7 +211,9 @@ def evaluations_of(run: OpenRun) -> list[Evaluated]:
                 n=int(told.get("n", 0)),
                 reward=float(told.get("reward", math.nan)),
                 ci=(float(ci[0]), float(ci[1])) if ci else None,
+                interval=str(told.get("interval", "")),
                 failed=int(told.get("failed", 0)),
+                left_out=int(told.get("left_out", 0)),
                 step=float(version if version is not None else last),
                 greedy=name not in headroom and not name.endswith("-sampled"),
                 of=name.partition("/")[2],

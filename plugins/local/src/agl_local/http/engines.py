@@ -76,6 +76,11 @@ class Engines:
         found = [engine.pid for engine in self.each if isinstance(engine, EngineProcess) and engine.alive()]
         return {f"engine {i + 1}" if len(found) > 1 else "engine": pid for i, pid in enumerate(found)}
 
+    def died(self) -> str | None:
+        """How one of those that are processes ended by itself; ``None``: all run."""
+        found = (engine.died() for engine in self.each if isinstance(engine, EngineProcess))
+        return next((how for how in found if how is not None), None)
+
     def close(self) -> None:
         """End all. Idempotent."""
         try:

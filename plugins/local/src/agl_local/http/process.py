@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,6 +115,16 @@ class EngineProcess:
             raise EngineError("this engine process has not been started")
         return self._process.pid
 
+    def died(self) -> str | None:
+        """How the child ended by itself, with the end of its stderr; ``None``: it runs, or was closed."""
+        process = self._process
+        if process is None or (status := process.poll()) is None:
+            return None
+        how = f"exit status {status}" if status >= 0 else f"signal {-status} ({_signal_name(-status)})"
+        if status == -signal.SIGKILL:
+            how += ", which the kernel sends where memory is short"
+        return f"{how}; its stderr ends with:\n{self._stderr_end()}"
+
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -170,7 +182,9 @@ class EngineProcess:
         self._request("GET", "/health")
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        if not self.alive():
+        if (how := self.died()) is not None:
+            raise EngineError(f"the engine of policy {self.name!r} died: {how}")
+        if self._process is None:
             raise self._broken("is not running")
         parts = urlsplit(self.address)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.timeout)
@@ -188,14 +202,22 @@ class EngineProcess:
         return dict(content)
 
     def _broken(self, what: str) -> EngineError:
+        said = f"{what}; its stderr ends with:\n{self._stderr_end()}"
+        return EngineError(f"the engine process for policy {self.name!r} {said}")
+
+    def _stderr_end(self) -> str:
         tail = b""
         if self._stderr is not None and not self._stderr.closed:
-            self._stderr.seek(0)
-            tail = self._stderr.read()[-_TAIL:]
-        shown = tail.decode(errors="replace").strip() or "(nothing)"
-        return EngineError(
-            f"the engine process for policy {self.name!r} {what}; its stderr ends with:\n{shown}"
-        )
+            size = os.fstat(self._stderr.fileno()).st_size
+            tail = os.pread(self._stderr.fileno(), _TAIL, max(0, size - _TAIL))
+        return tail.decode(errors="replace").strip() or "(nothing)"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unnamed"
 
 
 def _read_lines(source: IO[bytes], lines: Queue[bytes]) -> None:
