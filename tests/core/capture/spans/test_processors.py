@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -116,6 +117,31 @@ def test_quiet_scopes_make_no_spans(recording: Recording) -> None:
     finally:
         IGNORED_SCOPES.remove("plumbing")
     assert [span.name for span in recording.spans] == ["signal"]
+
+
+def _agent_span_under_a_seed(recording: Recording) -> trace.Span:
+    """Begin what an agent that seeds the global generator begins in each of its rollouts."""
+    with recording.active():
+        random.seed(0)
+        return trace.get_tracer("x").start_span(recording.context.attempt_id)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["our provider", "the user's provider"])
+def test_agents_that_seed_random_keep_their_own_spans(
+    own: bool, user: tuple[TracerProvider, InMemorySpanExporter]
+) -> None:
+    if own:
+        trace._TRACER_PROVIDER = None
+    capture.install()
+    recordings = [Recording(str(number), None) for number in range(8)]
+    spans = [_agent_span_under_a_seed(recording) for recording in recordings]
+    for span in spans:
+        span.end()
+    assert [[span.name for span in one.spans] for one in recordings] == [[f"at-{n}"] for n in range(8)]
+    if own:
+        assert len({one.spans[0].span_id for one in recordings}) == 8
+        assert len({one.spans[0].trace_id for one in recordings}) == 8
+    assert COUNTS.snapshot() == {}
 
 
 def test_the_users_processors_are_kept(

@@ -22,13 +22,16 @@ from agentlightning.capture.spans.tool_call import hold_span
 IGNORED_SCOPES: set[str] = set()
 """Instrumentation scopes whose spans are not recorded; adapters add and remove theirs."""
 
-_attempt_by_span: dict[int, AttemptContext] = {}
-"""Span id → the attempt that a live span began in. The span's end removes its entry."""
+_live: dict[int, tuple[trace.SpanContext, AttemptContext]] = {}
+"""Identity of a live span's context → this context, and the attempt that the span began in. The span's end
+removes its entry. Ids would not do: OpenTelemetry draws them from the global ``random``, so that agents who
+seed it get the same trace and span ids in every rollout.
+"""
 
 
 def unfinished_spans() -> int:
     """Return the number of live spans that began in an attempt."""
-    return len(_attempt_by_span)
+    return len(_live)
 
 
 class AttemptProcessor(SpanProcessor):
@@ -45,7 +48,8 @@ class AttemptProcessor(SpanProcessor):
         """
         if not self.active or _ignored(span) or (owner := _attempt_of(parent_context)) is None:
             return
-        _attempt_by_span[span.get_span_context().span_id] = owner
+        own = span.get_span_context()
+        _live[id(own)] = own, owner
         span.set_attribute(semconv.ROLLOUT_ID, owner.rollout_id)
         span.set_attribute(semconv.ATTEMPT_ID, owner.attempt_id)
         name = framework_tags(parent_context).get("agent")
@@ -54,7 +58,7 @@ class AttemptProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Deliver the span, or count it."""
-        owner = _attempt_by_span.pop(span.context.span_id, None) if span.context else None
+        _, owner = _live.pop(id(span.context), (None, None))
         if not self.active or _ignored(span):
             return
         if owner is None:
@@ -67,9 +71,8 @@ class AttemptProcessor(SpanProcessor):
 
 def _attempt_of(parent: Context | None) -> AttemptContext | None:
     """Return the running code's attempt, else that of the parent span (threads without our context)."""
-    return current_attempt() or _attempt_by_span.get(
-        trace.get_current_span(parent).get_span_context().span_id
-    )
+    _, owner = _live.get(id(trace.get_current_span(parent).get_span_context()), (None, None))
+    return current_attempt() or owner
 
 
 def _ignored(span: ReadableSpan) -> bool:
