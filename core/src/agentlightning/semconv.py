@@ -68,6 +68,10 @@ second copy.
 LAYER: Final = "agl.layer"
 """``wire`` on spans the wire layer made."""
 CHOICE: Final = "agl.choice"
+PARTIAL: Final = "agl.partial"
+"""On the wire layer's span of a call whose answer the agent did not read to its end: the ids are those that it
+read.
+"""
 REFUSED: Final = "agl.refused"
 """On the wire layer's span of a call that was answered with an HTTP error: its code, else its status."""
 SELECTED: Final = "agl.selected"
