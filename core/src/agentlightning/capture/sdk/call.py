@@ -245,11 +245,14 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
 
 
 def is_gateway(endpoint: str, gateway: str | None) -> bool:
-    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path."""
+    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path. Azure's clients
+    put ``/openai`` where the gateway's URL has ``/v1``.
+    """
     if gateway is None:
         return False
     there, here = _origin(endpoint), _origin(gateway)
-    return there[:3] == here[:3] and (there[3] + "/").startswith(here[3] + "/")
+    bases = (f"{here[3]}/", f"{here[3].removesuffix('/v1')}/openai/")
+    return there[:3] == here[:3] and f"{there[3]}/".startswith(bases)
 
 
 @lru_cache(maxsize=256)
