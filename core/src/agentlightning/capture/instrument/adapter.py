@@ -50,6 +50,32 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         else:
             COUNTS.add(missing)
 
+    def patch_overrides(self, base: type, names: Collection[str], wrapper: Wrapper) -> None:
+        """Wrap methods of ``base`` in every class that defines them: those that exist, and others once they
+        have an instance. Use it for methods that users' classes define and their programs call.
+        """
+        done: set[type] = set()
+
+        def cover(cls: type) -> None:
+            for one in set(cls.__mro__) - done:
+                if issubclass(one, base):
+                    done.add(one)
+                    for name in names & vars(one).keys():
+                        self.patch(one, name, wrapper)
+
+        def made(
+            wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
+            cover(type(instance))
+            return wrapped(*args, **kwargs)
+
+        names = frozenset(names)
+        waiting = [base]
+        while waiting:
+            cover(known := waiting.pop())
+            waiting += known.__subclasses__()
+        self.patch(base, "__init__", made)
+
     def add(self, registry: MutableSequence[Item], item: Item) -> None:
         """Append ``item`` to a list of core's (``CALLER_SOURCES``) or of yours."""
         registry.append(item)
