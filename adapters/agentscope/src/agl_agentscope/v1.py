@@ -25,12 +25,12 @@ _FAILURES = (
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
-    """Patch agents and tools."""
+    """Patch agents and tools. Programs call an agent, which calls its ``reply``, or this directly."""
     from agentscope.agent import AgentBase
     from agentscope.tool import Toolkit
 
     adapter.patch(AgentBase, "__call__", _reply)
-    adapter.patch_overrides(AgentBase, ("reply",), _reply)  # which programs call directly, too
+    adapter.patch_overrides(AgentBase, lambda cls: {"reply"} & vars(cls).keys(), _reply)
     adapter.patch(Toolkit, "call_tool_function", _call_tool)
 
 

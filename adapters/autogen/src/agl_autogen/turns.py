@@ -14,6 +14,11 @@ from agentlightning.capture.identity import framework_tags
 from agentlightning.capture.spans.agent_span import AgentSpan
 
 
+def entries_of(cls: type) -> set[str]:
+    """Return the methods of an agent's class that run it."""
+    return {"on_messages", "on_messages_stream"} & vars(cls).keys()
+
+
 def on_messages(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:

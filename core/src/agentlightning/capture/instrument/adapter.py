@@ -50,9 +50,12 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         else:
             COUNTS.add(missing)
 
-    def patch_overrides(self, base: type, names: Collection[str], wrapper: Wrapper) -> None:
-        """Wrap methods of ``base`` in every class that defines them: those that exist, and others once they
-        have an instance. Use it for methods that users' classes define and their programs call.
+    def patch_overrides(
+        self, base: type, names: Callable[[type], Collection[str]], wrapper: Wrapper
+    ) -> None:
+        """Wrap methods in ``base`` and every class below it: those that exist, and others once they have an
+        instance. ``names``: the methods among a class's own attributes. Use it for methods that users' classes
+        define and their programs call.
         """
         done: set[type] = set()
 
@@ -60,7 +63,7 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             for one in set(cls.__mro__) - done:
                 if issubclass(one, base):
                     done.add(one)
-                    for name in names & vars(one).keys():
+                    for name in names(one):
                         self.patch(one, name, wrapper)
 
         def made(
@@ -69,7 +72,6 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             cover(type(instance))
             return wrapped(*args, **kwargs)
 
-        names = frozenset(names)
         waiting = [base]
         while waiting:
             cover(known := waiting.pop())

@@ -59,13 +59,15 @@ class CallsContract(AdapterHooks):
         entries = self.entries(shared)
         if not entries:
             lacking("a list of its entries")
+        spans: set[tuple[str, ...]] = set()
         for name, run in entries.items():
             before, recording = len(server.log), Recording(name, server.url)
             with recording.active():
                 await run("a poem")
             assert recording.agents() == [SOLVER], name
             turns = [s for s in recording.spans if s.attributes.get(semconv.OPERATION_NAME) == "invoke_agent"]
-            assert [span.attributes[semconv.AGENT_NAME] for span in turns] == [SOLVER], name
+            spans.add(tuple(span.attributes[semconv.AGENT_NAME] for span in turns))
+            assert spans in ({(SOLVER,)}, {()}), f"{name}: {spans}"  # a node of a graph is a tag alone
             assert_exact(recording, server.log[before:])
         assert COUNTS.snapshot() == {}
 
