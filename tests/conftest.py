@@ -58,8 +58,8 @@ aiohttp.ClientSession.__init__ = _keep_sessions(aiohttp.ClientSession.__init__) 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that leaves a client session open on an event loop that has ended. aiohttp warns of it once the
-    session is collected: in another test, or never.
+    """Fail a test that leaves a client session open on an event loop that has ended. aiohttp warns of it once
+    the session is collected: in another test, or never.
     """
     yield
     left = [one for one in _sessions if not one.closed and one._loop.is_closed()]

@@ -64,6 +64,8 @@ async def test_closed():
     root = Path(__file__).parents[1]
     command = [sys.executable, "-m", "pytest", "-q", "-c", str(root / "pyproject.toml"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(root / "tests")}
-    done = subprocess.run([*command, "-p", "no:cacheprovider"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], env=environment, capture_output=True, text=True
+    )
     assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "1 client sessions were left open" in done.stdout

@@ -41,8 +41,8 @@ OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 AWAIT_APPROVAL: Final = "await_approval"
-"""Operation of a tool call that did not run, or not to its end, because a person has to agree: it runs again, as
-``execute_tool``.
+"""Operation of a tool call that did not run, or not to its end, because a person has to agree: it runs again,
+as ``execute_tool``.
 """
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
@@ -73,8 +73,8 @@ LAYER: Final = "agl.layer"
 """``wire`` on spans the wire layer made."""
 CHOICE: Final = "agl.choice"
 PARTIAL: Final = "agl.partial"
-"""On the wire layer's span of a call whose answer the agent did not read to its end: the ids are those that it
-read.
+"""On the wire layer's span of a call whose answer the agent did not read to its end: the ids are those that
+it read.
 """
 INTERRUPTED: Final = "agl.interrupted"
 """On a span that paused for a person's answer or left for another graph; it did not fail."""

@@ -8,8 +8,8 @@ from typing import Any
 import openai._base_client as sdk
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
-from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
 from autogen_core import CancellationToken
 from autogen_core._telemetry import TraceHelper

@@ -39,7 +39,7 @@ def agent_of(model: Any, name: str, stream: bool, *tools: Any, **more: Any) -> F
     )
 
 
-class solver(Workflow):  # noqa: N801 # its class is its name
+class solver(Workflow):  # its class is its name
     """A workflow of the user's own."""
 
     @step

@@ -325,7 +325,7 @@ async def test_a_tool_that_waits_for_approval_did_not_fail(model: Any, recording
     agent = Agent(model, name="solver", tools=[add], output_type=[str, DeferredToolRequests])
     with recording.active():
         result = await agent.run("how much?")
-    assert isinstance(result.output, DeferredToolRequests)
+        assert isinstance(result.output, DeferredToolRequests)
         assert not tools_of(recording), "it has not run"
         (waiting,) = [s for s in recording.spans if s.attributes.get(semconv.INTERRUPTED)]
         assert waiting.status != "error" and semconv.TOOL_CALL_RESULT not in waiting.attributes

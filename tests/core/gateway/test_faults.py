@@ -122,7 +122,9 @@ async def test_half_a_character_in_a_stream(world, raw):
 
     world.engine.answer = answer
     got = await world.post({"stream": True})
-    assert "".join(c["delta"].get("content") or "" for e in events(got.raw)[:-1] for c in e["choices"]).encode()
+    assert "".join(
+        c["delta"].get("content") or "" for e in events(got.raw)[:-1] for c in e["choices"]
+    ).encode()
     (call,) = world.store.calls
     assert call.edited["answer"] == "half characters replaced" and out(world) == {}
     assert call.response["content"].startswith("hello \ufffd")
@@ -145,9 +147,11 @@ async def test_tool_calls_of_a_stream_without_an_index(world, given):
         return await world.engine.stream(request, items)
 
     world.engine.answer = answer
-    async with openai.AsyncOpenAI(base_url=world.url, api_key=world.key) as client:
-        async with client.chat.completions.stream(model="m", messages=ASK) as stream:
-            message = (await stream.get_final_completion()).choices[0].message
+    async with (
+        openai.AsyncOpenAI(base_url=world.url, api_key=world.key) as client,
+        client.chat.completions.stream(model="m", messages=ASK) as stream,
+    ):
+        message = (await stream.get_final_completion()).choices[0].message
     calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
     assert calls == [("one", "add", '{"a": 1}'), ("two", "sub", "{}")]
     (call,) = world.store.calls

@@ -107,7 +107,9 @@ async def test_azures_clients_are_served(world, path, names):
     given = {"endpoint": {"azure_endpoint": root}, "base": {"base_url": root}}
     given["deployment"] = {"azure_endpoint": root, "azure_deployment": "small"}
     kind = openai.AsyncOpenAI if names == "v1" else openai.AsyncAzureOpenAI
-    told = {"base_url": f"{root}/openai/v1"} if names == "v1" else given[names] | {"api_version": "2025-01-01"}
+    told = (
+        {"base_url": f"{root}/openai/v1"} if names == "v1" else given[names] | {"api_version": "2025-01-01"}
+    )
     async with kind(api_key=world.key, max_retries=0, **told) as client:
         messages = [{"role": "user", "content": "hi"}]
         answer = await client.chat.completions.create(model="small", messages=messages)

@@ -1,8 +1,8 @@
 """Name the agents of ``autogen-core``: whoever handles a message makes the model calls of that time.
 
 An agent of the message runtime has a type, by which others send it messages: that is its name. Agents of
-one type differ by their key, which is a tag. The members of an agentchat team are such agents too, and known by
-their team.
+one type differ by their key, which is a tag. The members of an agentchat team are such agents too, and known
+by their team.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def entries_of(cls: type) -> set[str]:
 def on_messages(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Wraps ``on_messages`` and ``on_messages_stream`` of each agent's class, a coroutine function and an async
-    generator function. Within a turn of the agent they are a part of it.
+    """Wraps ``on_messages`` and ``on_messages_stream`` of each agent's class, a coroutine function and an
+    async generator function. Within a turn of the agent they are a part of it.
     """
     work = wrapped(*args, **kwargs)
     if current_attempt() is None or framework_tags().get("agent") == agent.name:

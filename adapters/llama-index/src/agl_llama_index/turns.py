@@ -69,7 +69,9 @@ def run_agents(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def run_flow(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps ``Workflow.run``, which those of agents call: the run of a user's workflow is a turn of its class."""
+    """Wraps ``Workflow.run``, which those of agents call: the run of a user's workflow is a turn of its
+    class.
+    """
     if (turns := TURNS.get()) is not None and turns.flow is flow:
         return wrapped(*args, **kwargs)
     return started(Turns(flow), type(flow).__name__, wrapped, args, kwargs)
@@ -82,8 +84,8 @@ def steps_of(cls: type) -> list[str]:
 
 
 def flow_step(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wraps a step of a user's workflow: its name is the tag ``node``. Tasks of the runtime run it, within the
-    context of their run.
+    """Wraps a step of a user's workflow: its name is the tag ``node``. Tasks of the runtime run it, within
+    the context of their run.
     """
     if (turns := TURNS.get()) is None or turns.flow is not flow:
         return wrapped(*args, **kwargs)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from agentlightning.gateway.apis import FORMATS, format_of
+from agentlightning.gateway.apis import format_of
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.reply import error_response
 
@@ -40,8 +40,8 @@ def _azure(path: str) -> list[str]:
 COMPACT = "/responses/compact"
 """Asks the vendor to shorten a conversation; it looks like the path of a stored answer."""
 _BESIDE = {
-    "/embeddings": "embeddings are no answers of a policy; make their client with the URL and key of their own "
-    "provider, in place of OPENAI_BASE_URL and OPENAI_API_KEY, and they go there past the gateway",
+    "/embeddings": "embeddings are no answers of a policy; make their client with the URL and key of their "
+    "own provider, in place of OPENAI_BASE_URL and OPENAI_API_KEY, and they go there past the gateway",
     COMPACT: "no policy writes what the vendor's service returns; send the turns that you keep, or set "
     "over_length: truncate on the policy's route",
 }

@@ -45,14 +45,13 @@ def test_an_async_client_serves_one_loop_after_another(threaded: ScriptedModelSe
         if last:
             await client.close()
 
-    with recording.active():
-        with asyncio.Runner() as home:
-            home.run(agent(False))
-            for _ in range(5):
-                other = asyncio.new_event_loop()  # asyncio.run in a thread of the agent's, say
-                other.run_until_complete(agent(False))
-                other.close()
-            home.run(agent(True))
+    with recording.active(), asyncio.Runner() as home:
+        home.run(agent(False))
+        for _ in range(5):
+            other = asyncio.new_event_loop()  # asyncio.run in a thread of the agent's, say
+            other.run_until_complete(agent(False))
+            other.close()
+        home.run(agent(True))
     assert len(threaded.log) == 14
     assert_exact(recording, threaded.log)
     assert COUNTS.snapshot() == {}

@@ -81,31 +81,33 @@ async def test_a_stream_that_its_agent_breaks_off_is_cancelled_whoever_is_first(
 ) -> None:
     """The agent reads one piece. Whether the gateway had all of the answer by then decides nothing."""
     kind = Stuck if way == "the engine goes on" else ScriptedModelServer
-    async with kind(lambda body: "word " * 20) as engine:
-        async with leased_attempt(engine, tmp_path, stream_ids=way != "replayed") as leased:
-            kept: list[Any] = []  # references that outlive the attempt
-            async with openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=CONTEXT_KEY) as client:
+    async with (
+        kind(lambda body: "word " * 20) as engine,
+        leased_attempt(engine, tmp_path, stream_ids=way != "replayed") as leased,
+    ):
+        kept: list[Any] = []  # references that outlive the attempt
+        async with openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=CONTEXT_KEY) as client:
 
-                async def agent() -> None:
-                    stream: Any = await client.chat.completions.create(**ASK, stream=True)
-                    kept.append(stream)
-                    async for chunk in stream:
-                        if chunk.choices and chunk.choices[0].delta.content:
-                            break
-                    if way != "the engine goes on":
-                        while not await leased.recorded():
-                            await asyncio.sleep(0)
-                    if left == "closed":
-                        await stream.close()
-                    elif left == "cancelled":
-                        asyncio.current_task().cancel()  # type: ignore[union-attr]
-                        await stream.__anext__()
-
-                with leased.active():
-                    await asyncio.gather(agent(), return_exceptions=True)
-                    record, _ = await leased.finish()
-                for stream in kept:
+            async def agent() -> None:
+                stream: Any = await client.chat.completions.create(**ASK, stream=True)
+                kept.append(stream)
+                async for chunk in stream:
+                    if chunk.choices and chunk.choices[0].delta.content:
+                        break
+                if way != "the engine goes on":
+                    while not await leased.recorded():
+                        await asyncio.sleep(0)
+                if left == "closed":
                     await stream.close()
+                elif left == "cancelled":
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                    await stream.__anext__()
+
+            with leased.active():
+                await asyncio.gather(agent(), return_exceptions=True)
+                record, _ = await leased.finish()
+            for stream in kept:
+                await stream.close()
     (call,) = record.calls
     assert call.status == ("cancelled" if way == "the engine goes on" else "ok")
     assert call.response_ids

@@ -154,7 +154,9 @@ TOOL = {semconv.OPERATION_NAME: "execute_tool"}
 
 
 def _tools(recording: Recording) -> list[str]:
-    spans = (span for span in recording.spans if span.attributes.get(semconv.OPERATION_NAME) == "execute_tool")
+    spans = (
+        span for span in recording.spans if span.attributes.get(semconv.OPERATION_NAME) == "execute_tool"
+    )
     return [str(span.attributes[semconv.TOOL_NAME]) for span in spans]
 
 

@@ -42,7 +42,10 @@ def ended(status=FAILED, attempt=AttemptStatus.FAILED, **fields):
         (ended(status=RolloutStatus.SUCCEEDED, calls=[]), "no-call"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[], reward=1.0), "no-call"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(status="error")], reward=1.0), "no-call"),
-        (ended(status=RolloutStatus.SUCCEEDED, calls=[make_call("c", [1], None, status="cancelled")]), "no-call"),
+        (
+            ended(status=RolloutStatus.SUCCEEDED, calls=[make_call("c", [1], None, status="cancelled")]),
+            "no-call",
+        ),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(status="cancelled")], reward=1.0), None),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(), TOO_LONG], reward=1.0), "over-length"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[], reward=1.0, wire=[make_wire(one_call())]), None),

@@ -50,12 +50,10 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         else:
             COUNTS.add(missing)
 
-    def patch_overrides(
-        self, base: type, names: Callable[[type], Collection[str]], wrapper: Wrapper
-    ) -> None:
+    def patch_overrides(self, base: type, names: Callable[[type], Collection[str]], wrapper: Wrapper) -> None:
         """Wrap methods in ``base`` and every class below it: those that exist, and others once they have an
-        instance. ``names``: the methods among a class's own attributes. Use it for methods that users' classes
-        define and their programs call.
+        instance. ``names``: the methods among a class's own attributes. Use it for methods that users'
+        classes define and their programs call.
         """
         done: set[type] = set()
 

@@ -133,8 +133,8 @@ class SDKCall:
         return span
 
     def _finished(self, complete: bool) -> bool:
-        """Return whether the answer is whole: each choice of a stream had its finish reason. ``complete``: the
-        stream was read to its end, so that no choice is missing.
+        """Return whether the answer is whole: each choice of a stream had its finish reason. ``complete``:
+        the stream was read to its end, so that no choice is missing.
         """
         if self.whole is not None:
             return True
@@ -245,8 +245,8 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
 
 
 def is_gateway(endpoint: str, gateway: str | None) -> bool:
-    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path. Azure's clients
-    put ``/openai`` where the gateway's URL has ``/v1``.
+    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path. Azure's
+    clients put ``/openai`` where the gateway's URL has ``/v1``.
     """
     if gateway is None:
         return False

@@ -25,6 +25,7 @@ from agentlightning.types import Span
 IGNORED_SCOPES: set[str] = set()
 """Instrumentation scopes whose spans are not recorded; adapters add and remove theirs."""
 
+
 class _Live(NamedTuple):
     """A live span that began in an attempt."""
 
@@ -87,8 +88,8 @@ class AttemptProcessor(SpanProcessor):
 
 
 def _parent(context: Context | None) -> _Live | None:
-    """Return the live span that is current in ``context``: the span itself, in threads without our context too,
-    or one that a message named by its ids, as those to an MCP server do.
+    """Return the live span that is current in ``context``: the span itself, in threads without our context
+    too, or one that a message named by its ids, as those to an MCP server do.
     """
     own = trace.get_current_span(context).get_span_context()
     if (known := _live.get(id(own))) is not None or not own.is_remote:

@@ -123,8 +123,8 @@ def _of_request(span: Span, call: Call) -> bool:
 
 
 def _is_broken_off(span: Span, same: bool) -> bool:
-    """Whether the agent did not read the answer to its end: it left the stream, or an error ended it. ``same``:
-    the agent has all ids of the call; an error was then raised over the whole answer.
+    """Whether the agent did not read the answer to its end: it left the stream, or an error ended it.
+    ``same``: the agent has all ids of the call; an error was then raised over the whole answer.
     """
     return bool(span.attributes.get(semconv.PARTIAL)) or (span.status == "error" and not same)
 

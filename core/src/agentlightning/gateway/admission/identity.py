@@ -76,7 +76,8 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
 
 
 def _presented(headers: Mapping[str, str]) -> tuple[str, str]:
-    """The key of a request, as OpenAI's SDK, Anthropic's or Azure's sends it, and a second key of ours, or ``""``.
+    """The key of a request, as OpenAI's SDK, Anthropic's or Azure's sends it, and a second key of ours, or
+    ``""``.
 
     Of two keys, one of ours goes before any other.
     """

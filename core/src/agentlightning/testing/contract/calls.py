@@ -52,9 +52,7 @@ class CallsContract(AdapterHooks):
         for span, exchange in zip(recording.calls, server.log, strict=True):
             assert span.attributes[semconv.AGENT_NAME] in str(exchange.body["messages"][0]["content"])
 
-    async def test_every_entry_records_its_agent_once(
-        self, server: ScriptedModelServer, shared: Any
-    ) -> None:
+    async def test_every_entry_records_its_agent_once(self, server: ScriptedModelServer, shared: Any) -> None:
         """Entries call one another: a turn is one span, whichever of them the program called."""
         entries = self.entries(shared)
         if not entries:

@@ -63,8 +63,8 @@ class AdapterHooks(ABC):
 
     def entries(self, client: Any) -> Mapping[str, Callable[[str], Awaitable[Any]]]:
         """Return every method by which a program may run one agent ``solver``, by name, as a function of the
-        task: those that ``tool_agent`` takes, those below them, and those that are rarely taken. The agent has
-        no tool, and makes one model call.
+        task: those that ``tool_agent`` takes, those below them, and those that are rarely taken. The agent
+        has no tool, and makes one model call.
         """
         return {}
 

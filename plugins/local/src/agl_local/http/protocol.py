@@ -73,7 +73,14 @@ def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
         raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
     parse_tools = bool(tools) and body.get("tool_choice") != "none"
     return _call(
-        body, engine, [prompt], engine.max_len if limit is None else limit, logprobs, top, chat=True, parse_tools=parse_tools
+        body,
+        engine,
+        [prompt],
+        engine.max_len if limit is None else limit,
+        logprobs,
+        top,
+        chat=True,
+        parse_tools=parse_tools,
     )
 
 
