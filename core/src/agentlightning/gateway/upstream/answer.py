@@ -200,8 +200,9 @@ def hidden_error(reply: EngineReply) -> EngineReply:
     if not isinstance(body, dict) or not (error := body.get("error")):
         return reply
     code = error.get("code") if isinstance(error, dict) else None
-    known = isinstance(code, int | str) and str(code).isdecimal() and 400 <= int(code) < 600
-    return msgspec.structs.replace(reply, status=int(code) if known else 502)
+    text = str(code) if isinstance(code, int | str) else ""
+    status = int(text) if text.isdecimal() and len(text) == 3 and text[0] in "45" else 502
+    return msgspec.structs.replace(reply, status=status)
 
 
 def engine_error(reply: EngineReply) -> CallFailure:
