@@ -14,10 +14,12 @@ import shutil
 import signal
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import certifi
 import pytest
 from hypothesis import settings
@@ -38,6 +40,31 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:  # t
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+_sessions: weakref.WeakSet[aiohttp.ClientSession] = weakref.WeakSet()
+
+
+def _keep_sessions(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _sessions.add(self)
+
+    return __init__
+
+
+aiohttp.ClientSession.__init__ = _keep_sessions(aiohttp.ClientSession.__init__)  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that leaves a client session open on an event loop that has ended. aiohttp warns of it once
+    the session is collected: in another test, or never.
+    """
+    yield
+    left = [one for one in _sessions if not one.closed and one._loop.is_closed()]
+    _sessions.difference_update(left)
+    assert not left, f"{len(left)} client sessions were left open: close them, or the client that made them"
 
 
 def pytest_collection_finish() -> None:

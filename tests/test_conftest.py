@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +44,28 @@ def test_the_shells_settings_are_gone() -> None:
 @pytest.mark.plugins
 def test_a_marked_test_sees_installed_plugins() -> None:
     assert "AGL_PLUGINS" not in os.environ
+
+
+def test_a_session_left_open_fails_its_test(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text())
+    (tmp_path / "test_sessions.py").write_text(
+        """
+import aiohttp
+kept = []
+
+async def test_left():
+    kept.append(aiohttp.ClientSession())
+
+async def test_closed():
+    async with aiohttp.ClientSession() as session:
+        kept.append(session)
+"""
+    )
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "pytest", "-q", "-c", str(root / "pyproject.toml"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(root / "tests")}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], env=environment, capture_output=True, text=True
+    )
+    assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "1 client sessions were left open" in done.stdout

@@ -40,6 +40,10 @@ INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+AWAIT_APPROVAL: Final = "await_approval"
+"""Operation of a tool call that did not run, or not to its end, because a person has to agree: it runs again,
+as ``execute_tool``.
+"""
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
@@ -68,6 +72,12 @@ second copy.
 LAYER: Final = "agl.layer"
 """``wire`` on spans the wire layer made."""
 CHOICE: Final = "agl.choice"
+PARTIAL: Final = "agl.partial"
+"""On the wire layer's span of a call whose answer the agent did not read to its end: the ids are those that
+it read.
+"""
+INTERRUPTED: Final = "agl.interrupted"
+"""On a span that paused for a person's answer or left for another graph; it did not fail."""
 REFUSED: Final = "agl.refused"
 """On the wire layer's span of a call that was answered with an HTTP error: its code, else its status."""
 SELECTED: Final = "agl.selected"

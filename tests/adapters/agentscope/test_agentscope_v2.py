@@ -30,7 +30,7 @@ from pydantic import BaseModel
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.sdk.call import PARTIAL
+from agentlightning.semconv import PARTIAL
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agentscope import AgentScopeInstrumentor, entry_methods, v2
 from agl_agentscope.plugin import agl_adapters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -88,6 +88,23 @@ class TestAgentScope1(AdapterContract):
         agent = ReActAgent(SOLVER, "Solve.", client.pick(stream), OpenAIChatFormatter())
         return (await agent(Msg("user", task, "user"), structured_model=schema)).metadata
 
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        class Polite(ReActAgent):  # type: ignore[misc] # untyped where it is not installed
+            """A user's class, which calls the framework's."""
+
+            async def reply(self, *args: Any, **kwargs: Any) -> Any:
+                return await super().reply(*args, **kwargs)
+
+        def made(cls: type[Any] = ReActAgent) -> Any:
+            return cls(SOLVER, f"You are {SOLVER}.", client.pick(False), OpenAIChatFormatter())
+
+        return {
+            "the agent": lambda task: made()(Msg("user", task, "user")),
+            "reply": lambda task: made().reply(Msg("user", task, "user")),
+            "reply of a user's class": lambda task: made(Polite).reply(Msg("user", task, "user")),
+            "a user's agent": lambda task: made(Polite)(Msg("user", task, "user")),
+        }
+
     async def several(self, client: Any, task: str, n: int) -> bool:
         await client.pick(False)([{"role": "user", "content": task}], n=n)
         return True
@@ -105,5 +122,7 @@ class TestAgentScope1(AdapterContract):
             (sdk.AsyncAPIClient, "request"),
             (sdk.BaseClient, "_build_request"),
             (AgentBase, "__call__"),
+            (AgentBase, "__init__"),
+            (ReActAgent, "reply"),
             (Toolkit, "call_tool_function"),
         ]

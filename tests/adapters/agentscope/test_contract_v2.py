@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -75,6 +75,19 @@ class TestAgentScope2(AdapterContract):
         agent = Agent(SOLVER, "Solve.", client.pick(stream))
         answer = await agent.reply(UserMsg(name="user", content=task), structured_schema=schema)
         return answer.structured_output
+
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        def made() -> Agent:
+            return Agent(SOLVER, f"You are {SOLVER}.", client.pick(False))
+
+        def said(task: str) -> UserMsg:
+            return UserMsg(name="user", content=task)
+
+        async def streamed(task: str) -> None:
+            async for _ in made().reply_stream(said(task)):
+                pass
+
+        return {"reply": lambda task: made().reply(said(task)), "reply_stream": streamed}
 
     async def several(self, client: Any, task: str, n: int) -> bool:
         await client.pick(False)([UserMsg(name="user", content=task)], n=n)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
 import pytest
-from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import BaseGroupChat, RoundRobinGroupChat
+from autogen_core import CancellationToken
 from autogen_core._telemetry import TraceHelper
 from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
@@ -25,6 +27,12 @@ INFO = {
     "family": "unknown",
     "structured_output": True,
 }
+
+
+async def read(stream: Any) -> None:
+    """Read a stream to its end."""
+    async for _ in stream:
+        pass
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # AutoGen's own, logging a typed answer
@@ -62,6 +70,28 @@ class TestAutoGen(AdapterContract):
         )
         return (await agent.run(task=task)).messages[-1].content
 
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        class Polite(AssistantAgent):
+            """A user's class, which calls the framework's."""
+
+            async def on_messages(self, messages: Any, cancellation_token: Any) -> Any:
+                return await super().on_messages(messages, cancellation_token)
+
+        def made(cls: type[AssistantAgent] = AssistantAgent) -> AssistantAgent:
+            return cls(SOLVER, client, system_message=f"You are {SOLVER}.")
+
+        def asked(task: str) -> tuple[Any, Any]:
+            return [TextMessage(content=task, source="user")], CancellationToken()
+
+        return {
+            "run": lambda task: made().run(task=task),
+            "run_stream": lambda task: read(made().run_stream(task=task)),
+            "on_messages": lambda task: made().on_messages(*asked(task)),
+            "on_messages_stream": lambda task: read(made().on_messages_stream(*asked(task))),
+            "on_messages of a user's class": lambda task: made(Polite).on_messages(*asked(task)),
+            "run of a user's class": lambda task: made(Polite).run(task=task),
+        }
+
     async def several(self, client: Any, task: str, n: int) -> bool:
         await client.create([UserMessage(content=task, source="user")], extra_create_args={"n": n})
         return True
@@ -75,6 +105,9 @@ class TestAutoGen(AdapterContract):
             (sdk.AsyncAPIClient, "request"),
             (sdk.BaseClient, "_build_request"),
             (BaseGroupChat, "__init__"),
+            (BaseChatAgent, "__init__"),
+            (AssistantAgent, "on_messages"),
+            (AssistantAgent, "on_messages_stream"),
             (AssistantAgent, "_execute_tool_call"),
             (TraceHelper, "trace_block"),
         ]

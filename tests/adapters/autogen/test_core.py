@@ -121,6 +121,21 @@ async def test_agents_are_named_by_their_types(server: ScriptedModelServer, clie
 
 
 @feature("multi-agent")
+async def test_agents_of_one_type_have_their_keys_as_a_tag(server: ScriptedModelServer, client: Any) -> None:
+    recording = Recording("keys", server.url)
+    with recording.active():
+        runtime = SingleThreadedAgentRuntime()
+        await Writer.register(runtime, "writer", lambda: Writer(client))
+        runtime.start()
+        for key in ("alice", "bob", "default"):
+            await runtime.send_message(Question("hi"), AgentId("writer", key))
+        await runtime.stop_when_idle()
+    assert recording.agents() == ["writer"] * 3
+    keys = [span.attributes.get(semconv.TAG_PREFIX + "key") for span in recording.calls]
+    assert keys == ["alice", "bob", None]
+
+
+@feature("multi-agent")
 async def test_published_messages_and_closures(server: ScriptedModelServer, client: Any) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
 

@@ -90,6 +90,11 @@ class TestDSPy(AdapterContract):
     test_retries_are_visible = None
     test_a_model_that_fails_for_good_is_an_error_span = None
 
+    @pytest.fixture(autouse=True)
+    def fresh_cache(self) -> None:
+        """With the adapter off, DSPy answers what an earlier test has asked."""
+        dspy.configure_cache(enable_disk_cache=False)
+
     def instrumentor(self) -> Any:
         return DSPyInstrumentor()
 

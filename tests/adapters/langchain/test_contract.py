@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -68,6 +69,28 @@ class TestLangChain(AdapterContract):
     async def structured(self, client: Any, task: str, schema: type[Any], stream: bool) -> Any:
         made = create_agent(client, response_format=schema, name=SOLVER)
         return (await finish(made, task, stream))["structured_response"]
+
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        def made() -> Any:
+            return agent(client, SOLVER)
+
+        async def streamed(task: str) -> None:
+            async for _ in made().astream(given(task)):
+                pass
+
+        async def events(task: str) -> None:
+            async for _ in made().astream_events(given(task), version="v2"):
+                pass
+
+        return {
+            "ainvoke": lambda task: made().ainvoke(given(task)),
+            "astream": streamed,
+            "astream_events": events,
+            "abatch": lambda task: made().abatch([given(task)]),
+            "invoke": lambda task: asyncio.to_thread(made().invoke, given(task)),
+            "stream": lambda task: asyncio.to_thread(lambda: [*made().stream(given(task))]),
+            "batch": lambda task: asyncio.to_thread(made().batch, [given(task)]),
+        }
 
     async def several(self, client: Any, task: str, n: int) -> bool:
         found = await client.agenerate([[HumanMessage(task)]], n=n)

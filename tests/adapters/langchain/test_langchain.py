@@ -38,7 +38,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
-from agentlightning.capture.sdk.call import PARTIAL
+from agentlightning.semconv import PARTIAL
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor, entry_methods
 from agl_langchain.handler import _HOOK, HANDLER

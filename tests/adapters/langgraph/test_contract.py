@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -85,6 +86,26 @@ class TestLangGraph(AdapterContract):
         graph.add_node(SOLVER, solve)
         graph.add_edge(START, SOLVER)
         return (await finish(graph.compile(), task, stream))["answer"]
+
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        def made(kind: Callable[..., Any]) -> Any:
+            graph = StateGraph(MessagesState)
+            graph.add_node(SOLVER, kind(client, SOLVER))
+            graph.add_edge(START, SOLVER)
+            return graph.compile()
+
+        async def streamed(task: str) -> None:
+            async for _ in made(aspeaker).astream(given(task)):
+                pass
+
+        return {
+            "ainvoke": lambda task: made(aspeaker).ainvoke(given(task)),
+            "astream": streamed,
+            "abatch": lambda task: made(aspeaker).abatch([given(task)]),
+            "invoke": lambda task: asyncio.to_thread(made(speaker).invoke, given(task)),
+            "stream": lambda task: asyncio.to_thread(lambda: [*made(speaker).stream(given(task))]),
+            "batch": lambda task: asyncio.to_thread(made(speaker).batch, [given(task)]),
+        }
 
     async def several(self, client: Any, task: str, n: int) -> bool:
         found = await client.agenerate([[HumanMessage(task)]], n=n)

@@ -30,7 +30,7 @@ from agentlightning.capture.instrument import sessions
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor
 from agl_langchain.handler import HANDLER
-from agl_langchain.runs import ANSWER_LISTENERS, INTERRUPTED, RUN_READERS, RUNS
+from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF
 from agl_langgraph import LangGraphInstrumentor, entry_methods
 from agl_langgraph.callers import CALLERS
@@ -234,7 +234,7 @@ async def test_a_handoff_between_agents(server: ScriptedModelServer, model: Any)
     assert executed.attributes[HANDOFF] == "bob" and executed.attributes[semconv.AGENT_NAME] == "alice"
     turns = recording.named("invoke_agent")
     assert [span.status for span in turns] == ["ok", "ok"]
-    assert [bool(span.attributes.get(INTERRUPTED)) for span in turns] == [True, False]
+    assert [bool(span.attributes.get(semconv.INTERRUPTED)) for span in turns] == [True, False]
     assert_exact(recording, server.log)
 
 
@@ -251,8 +251,8 @@ async def test_an_interrupt_is_no_error_and_goes_on(server: ScriptedModelServer,
         await app.ainvoke(Command(resume="yes"), config)
     assert recording.agents() == ["review"]
     first, second = recording.named("node ")
-    assert (first.status, first.attributes[INTERRUPTED]) == ("ok", True)
-    assert second.status == "ok" and INTERRUPTED not in second.attributes
+    assert (first.status, first.attributes[semconv.INTERRUPTED]) == ("ok", True)
+    assert second.status == "ok" and semconv.INTERRUPTED not in second.attributes
     assert_exact(recording, server.log)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
@@ -17,6 +17,7 @@ from contract.script import ARGUMENTS, SOLVER, TEAM
 from llama_index.core.agent.workflow import AgentWorkflow, BaseWorkflowAgent, FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.tools import FunctionTool
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI
 
@@ -36,6 +37,16 @@ def agent_of(model: Any, name: str, stream: bool, *tools: Any, **more: Any) -> F
         streaming=stream,
         **more,
     )
+
+
+class solver(Workflow):  # its class is its name
+    """A workflow of the user's own."""
+
+    @step
+    async def think(self, event: StartEvent) -> StopEvent:
+        """Ask the model."""
+        message = ChatMessage(role="user", content=str(event.task))
+        return StopEvent(result=str(await event.model.achat([message])))
 
 
 async def said(agent: Any, task: str) -> str:
@@ -78,6 +89,22 @@ class TestLlamaIndex(AdapterContract):
             await agent_of(client, SOLVER, stream, output_cls=schema).run(user_msg=task)
         ).structured_response
 
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        async def streamed(task: str) -> None:
+            handler = agent_of(client, SOLVER, True).run(user_msg=task)
+            async for _ in handler.stream_events():
+                pass
+            await handler
+
+        return {
+            "run of an agent": lambda task: said(agent_of(client, SOLVER, False), task),
+            "run of a workflow of agents": lambda task: said(
+                AgentWorkflow(agents=[agent_of(client, SOLVER, False)], root_agent=SOLVER), task
+            ),
+            "stream_events": streamed,
+            "run of a workflow": lambda task: solver(timeout=60).run(task=task, model=client),
+        }
+
     async def several(self, client: Any, task: str, n: int) -> bool:
         await client.achat([ChatMessage(role="user", content=task)], n=n)
         return True
@@ -93,6 +120,8 @@ class TestLlamaIndex(AdapterContract):
             (sdk.SyncAPIClient, "request"),
             (sdk.AsyncAPIClient, "request"),
             (sdk.BaseClient, "_build_request"),
+            (Workflow, "run"),
+            (Workflow, "__init__"),
             (BaseWorkflowAgent, "run"),
             (BaseWorkflowAgent, "call_tool"),
             (AgentWorkflow, "run"),

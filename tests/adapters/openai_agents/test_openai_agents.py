@@ -197,6 +197,27 @@ async def test_a_tool_that_fails_as_the_sdk_says_it(
 
 
 @TRACED
+async def test_a_tool_that_waits_for_a_person_counts_once(
+    server: ScriptedModelServer, model: Any, config: Any
+) -> None:
+    server.reply = lambda body: (
+        "42" if body["messages"][-1]["role"] == "tool" else tool_call("add", {"a": 17, "b": 25})
+    )
+    agent = Agent(name="solver", tools=[function_tool(add, needs_approval=True)], model=model)
+    recording = Recording("approval", server.url)
+    with recording.active():
+        waiting = await Runner.run(agent, "how much?", run_config=config)
+        state = waiting.to_state()
+        state.approve(waiting.interruptions[0])
+        await Runner.run(agent, state, run_config=config)
+    tools = [s for s in recording.spans if s.attributes.get(semconv.TOOL_NAME) == "add"]
+    assert [s.attributes[semconv.OPERATION_NAME] for s in tools] == [semconv.AWAIT_APPROVAL, "execute_tool"]
+    assert [s.attributes.get(semconv.INTERRUPTED) for s in tools] == [True, None]
+    assert tools[1].attributes[semconv.TOOL_CALL_RESULT] == "42"
+    assert_exact(recording, server.log)
+
+
+@TRACED
 async def test_an_agent_that_fails_is_an_error(server: ScriptedModelServer, model: Any, config: Any) -> None:
     server.reply = lambda body: Reply(status=400, message="no")
     recording = Recording("failed", server.url)

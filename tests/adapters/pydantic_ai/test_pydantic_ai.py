@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from packaging.version import Version
 from pydantic import BaseModel
-from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, RunContext
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext
 from pydantic_ai.agent import WrapperAgent
 from pydantic_ai.capabilities import Hooks
 from pydantic_ai.direct import model_request
@@ -83,7 +83,7 @@ def recording(server: ScriptedModelServer) -> Recording:
 
 
 def tools_of(recording: Recording) -> list[Any]:
-    return recording.named("execute_tool")
+    return [s for s in recording.spans if s.attributes.get(semconv.OPERATION_NAME) == "execute_tool"]
 
 
 # ---------------------------------------------------------------------------------------------- typed output
@@ -325,9 +325,14 @@ async def test_a_tool_that_waits_for_approval_did_not_fail(model: Any, recording
     agent = Agent(model, name="solver", tools=[add], output_type=[str, DeferredToolRequests])
     with recording.active():
         result = await agent.run("how much?")
-    assert isinstance(result.output, DeferredToolRequests)
+        assert isinstance(result.output, DeferredToolRequests)
+        assert not tools_of(recording), "it has not run"
+        (waiting,) = [s for s in recording.spans if s.attributes.get(semconv.INTERRUPTED)]
+        assert waiting.status != "error" and semconv.TOOL_CALL_RESULT not in waiting.attributes
+        approved = DeferredToolResults(approvals={result.output.approvals[0].tool_call_id: True})
+        await agent.run(message_history=result.all_messages(), deferred_tool_results=approved)
     (tool,) = tools_of(recording)
-    assert tool.status != "error" and semconv.TOOL_CALL_RESULT not in tool.attributes
+    assert tool.attributes[semconv.TOOL_CALL_RESULT] == "42"
 
 
 @pytest.mark.skipif(Version(version("pydantic-ai-slim")) < Version("2.62"), reason="no hook runs inside ours")

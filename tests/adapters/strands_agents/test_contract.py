@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
@@ -14,6 +14,7 @@ pytest.importorskip("strands")
 from contract.adapter import AdapterContract
 from contract.script import ARGUMENTS, SOLVER, TEAM
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 from strands import Agent, tool as as_tool
 from strands.agent.conversation_manager import NullConversationManager
 from strands.models.openai import OpenAIModel
@@ -61,6 +62,29 @@ class TestStrands(AdapterContract):
         agent = agent_of(OpenAIModel(client, model_id="policy"), SOLVER, stream)
         return (await agent.invoke_async(task, structured_output_model=schema)).structured_output
 
+    def entries(self, client: Any) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        class Value(BaseModel):
+            """The answer."""
+
+            value: int
+
+        def made(stream: bool = False) -> Agent:
+            return agent_of(OpenAIModel(client, model_id="policy"), SOLVER, stream)
+
+        async def streamed(task: str) -> None:
+            async for _ in made(True).stream_async(task):
+                pass
+
+        async def structured(task: str) -> None:
+            with pytest.warns(DeprecationWarning):
+                assert (await made().structured_output_async(Value, task)).value == 42
+
+        return {
+            "invoke_async": lambda task: made().invoke_async(task),
+            "stream_async": streamed,
+            "structured_output_async": structured,
+        }
+
     async def several(self, client: Any, task: str, n: int) -> bool:
         model = OpenAIModel(client, model_id="policy", params={"n": n})
         await agent_of(model, SOLVER, False).invoke_async(task)
@@ -78,5 +102,6 @@ class TestStrands(AdapterContract):
             (sdk.AsyncAPIClient, "request"),
             (sdk.BaseClient, "_build_request"),
             (Agent, "stream_async"),
+            (Agent, "structured_output_async"),
             (ToolExecutor, "_stream"),
         ]

@@ -125,6 +125,24 @@ async def test_a_missing_logprob_is_not_a_zero(world):
     assert world.store.calls[0].logprobs is None
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/chat/completions", "max_tokens"),
+        ("/chat/completions", "max_completion_tokens"),
+        ("/responses", "max_output_tokens"),
+        ("/messages", "max_tokens"),
+    ],
+)
+async def test_a_limit_of_no_token_is_refused_as_openai_does(world, path, name, limit):
+    asked = {"input": "hi"} if path == "/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+    got = await world.post(data=json.dumps({"model": "m", **asked, name: limit}).encode(), path=path)
+    assert got.status == 400 and name in json.loads(got.raw)["error"]["message"]
+    assert not world.engine.bodies and not world.store.calls
+    assert (await world.post({name: None, "max_tokens": 1}, path="/chat/completions")).status == 200
+
+
 GARBAGE = {
     "half": b'{"choices": [{"message": {"content": "hi',
     "empty": b"",

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 
+import openai
 import pytest
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from agentlightning.types import AttemptStatus, Record, Reward, Rollout, Rollout
 
 from .conftest import PROMPT, chunks, events, tokens_of, whole
 
+ASK = [{"role": "user", "content": "hi"}]
 STREAM = {"stream": True}
 NEST = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
 DEEP = b'{"choices": [{"message": ' + NEST + b', "delta": ' + NEST + b"}]}"
@@ -84,6 +86,93 @@ async def test_equal_response_ids_do_not_mix_calls(world):
     )
     assert [c.response_ids for c in world.store.calls] == [tokens_of("one")[0], tokens_of("two three")[0]]
     assert out(world) == {}
+
+
+MENDED = {
+    "a float of seconds": (lambda a, c: a.update(created=1.7e9 + 0.25), None),
+    "half a character": (lambda a, c: c["message"].update(content="a \ud83d b"), "half characters replaced"),
+    "a whole character": (lambda a, c: c["message"].update(content="a \U0001f600 b"), None),
+    "a backslash": (lambda a, c: c["message"].update(content="a \\ud83d b"), None),
+}
+
+
+@pytest.mark.parametrize(("change", "mended"), MENDED.values(), ids=MENDED)
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+async def test_an_answer_that_the_agent_could_read_directly(world, change, mended, path):
+    answers(world, edited(change))
+    body = {"input": "hi"} if path == "/responses" else {"messages": ASK, "max_tokens": 9}
+    got = await world.post(data=json.dumps(body).encode(), path=path)
+    assert got.status == 200, got.raw
+    json.loads(got.raw)["id"].encode()
+    (call,) = world.store.calls
+    assert call.status == "ok" and call.edited.get("answer") == mended
+    call.response["content"].encode()
+    assert out(world) == {}
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["bytes", "escaped"])
+async def test_half_a_character_in_a_stream(world, raw):
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
+
+    async def answer(request, body):
+        items = chunks(body)
+        items[2]["choices"][0]["delta"]["content"] = " \ud83d"
+        data = json.dumps(items[2], ensure_ascii=not raw).encode(errors="surrogatepass")
+        return await world.engine.stream(request, [*items[:2], b"data: " + data + b"\n\n", *items[3:]])
+
+    world.engine.answer = answer
+    got = await world.post({"stream": True})
+    assert "".join(
+        c["delta"].get("content") or "" for e in events(got.raw)[:-1] for c in e["choices"]
+    ).encode()
+    (call,) = world.store.calls
+    assert call.edited["answer"] == "half characters replaced" and out(world) == {}
+    assert call.response["content"].startswith("hello \ufffd")
+
+
+@pytest.mark.parametrize("given", [None, "absent"])
+async def test_tool_calls_of_a_stream_without_an_index(world, given):
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True))
+
+    def piece(call_id, name, arguments):
+        function = {"name": name, "arguments": arguments}
+        found = {"index": None, "id": call_id, "function": function}
+        return {k: v for k, v in found.items() if given is None or k != "index"}
+
+    async def answer(request, body):
+        items = chunks(body, text="a b c d", tool=("add", "{}"))
+        told = [("one", "add", '{"a"'), (None, None, ": 1}"), ("two", "sub", "{"), (None, None, "}")]
+        for item, args in zip(items[1:], told, strict=False):
+            item["choices"][0]["delta"] = {"tool_calls": [piece(*args)]}
+        return await world.engine.stream(request, items)
+
+    world.engine.answer = answer
+    async with (
+        openai.AsyncOpenAI(base_url=world.url, api_key=world.key) as client,
+        client.chat.completions.stream(model="m", messages=ASK) as stream,
+    ):
+        message = (await stream.get_final_completion()).choices[0].message
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
+    assert calls == [("one", "add", '{"a": 1}'), ("two", "sub", "{}")]
+    (call,) = world.store.calls
+    assert [(c["id"], c["function"]["arguments"]) for c in call.response["tool_calls"]] == [
+        ("one", '{"a": 1}'),
+        ("two", "{}"),
+    ]
+    assert call.edited["answer"] == "tool calls without an index numbered" and out(world) == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [({"message": "slow down", "code": 429}, 429), ({"message": "slow down"}, 502), ("slow down", 502)],
+)
+async def test_an_error_with_status_200(world, error, status, stream):
+    answers(world, lambda body: {"error": error})
+    got = await world.post({"stream": stream})
+    assert got.status == status and json.loads(got.raw) == {"error": error}
+    (call,) = world.store.calls
+    assert call.error.startswith(f"HTTP {status}") and "slow down" in call.error
 
 
 UNREADABLE = {

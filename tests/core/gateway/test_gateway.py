@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import openai
 import pytest
 from aiohttp import web
 
@@ -73,7 +74,10 @@ async def scrape(world):
     [
         ("GET", "/v1/chat/completions", 405, "method-not-allowed"),
         ("POST", "/v1/models", 405, "method-not-allowed"),
-        ("POST", "/v1/embeddings", 404, "unknown-route"),
+        ("POST", "/v1/moderations", 404, "unknown-route"),
+        ("POST", "/v1/embeddings", 404, "unsupported-route"),
+        ("POST", "/openai/deployments/ada/embeddings", 404, "unsupported-route"),
+        ("POST", "/v1/responses/compact", 404, "unsupported-route"),
         ("GET", "/", 404, "unknown-route"),
         ("POST", "/v1/responses/resp_1/cancel", 404, "unsupported-route"),
         ("POST", "/responses/resp_1/cancel", 404, "unsupported-route"),
@@ -91,6 +95,43 @@ async def test_other_routes_say_which_exist(world, method, path, status, code):
     if status == 405:
         assert headers["Allow"] in ("GET", "POST", "GET, POST", "GET, DELETE")
     assert (await world.metrics())["refused"] == {code: 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [("/v1/embeddings", "their own provider"), ("/v1/responses/compact", "send the turns that you keep")],
+)
+async def test_what_is_not_served_says_what_to_do(world, path, what):
+    assert what in (await get(world, path, "POST"))[1]["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["", "/v1"])
+@pytest.mark.parametrize("names", ["endpoint", "base", "deployment", "v1"])
+async def test_azures_clients_are_served(world, path, names):
+    """The deployment names the model; the key comes as ``api-key``."""
+    root = world.url.removesuffix("/v1") + path
+    world.gateway.add_route(Upstream(policy="small", url=world.engine.url, model="small-one"))
+    given = {"endpoint": {"azure_endpoint": root}, "base": {"base_url": root}}
+    given["deployment"] = {"azure_endpoint": root, "azure_deployment": "small"}
+    kind = openai.AsyncOpenAI if names == "v1" else openai.AsyncAzureOpenAI
+    told = (
+        {"base_url": f"{root}/openai/v1"} if names == "v1" else given[names] | {"api_version": "2025-01-01"}
+    )
+    async with kind(api_key=world.key, max_retries=0, **told) as client:
+        messages = [{"role": "user", "content": "hi"}]
+        answer = await client.chat.completions.create(model="small", messages=messages)
+        if names in ("endpoint", "v1"):
+            assert (await client.responses.create(model="small", input="hi")).output_text
+    assert answer.choices[0].message.content and world.store.calls[0].policy == "small"
+    assert world.engine.bodies[0]["model"] == "small-one"
+
+
+async def test_a_deployment_is_the_model_of_a_body_without_one(world):
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    url = world.url.removesuffix("/v1") + "/openai/deployments/default/chat/completions?api-version=1"
+    async with world.session.post(url, json=body, headers={"api-key": world.key}) as response:
+        assert response.status == 200
+    assert world.store.calls[0].model == "default"
 
 
 async def test_requests_of_no_route_count_for_their_attempt(world):

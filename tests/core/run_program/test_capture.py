@@ -167,7 +167,7 @@ open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
     outcome = await run(tmp_path, source, server, flags=["-I"], tags={"side": "left"})
     assert outcome.kinds == ["gateway-only"] and outcome.summary.processes == 0
     assert outcome.summary.unsure == {"gateway-only: no wire span": 1}
-    assert any("agl-core" in line for line in outcome.summary.warnings)
+    assert any("plain HTTP" in line and "agl-core beside" in line for line in outcome.summary.warnings)
     assert outcome.summary.rewards == [0.5]
     assert outcome.records[0].calls[0].tags["side"] == "left"
 

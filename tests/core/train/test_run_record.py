@@ -53,7 +53,3 @@ def test_a_run_of_another_build_is_refused_in_one_sentence_that_names_what_diffe
     check_unchanged({**then, "recipe": recipe}, {"recipe": agl.GRPO().model_dump(), "seed": 1})
 
 
-def test_what_was_not_on_record_did_not_change() -> None:
-    assert changed_settings({"options": {"lr": 1e-4}}, {"options": {"lr": 1e-3}, "select": "solver"}) == [
-        ("options.lr", 1e-4, 1e-3)
-    ]

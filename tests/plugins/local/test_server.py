@@ -95,6 +95,15 @@ async def test_without_the_extras_there_are_none(client):
     assert all("token_ids" not in c and c["logprobs"] is None for c in body["choices"])
 
 
+async def test_hints_of_effort_have_no_effect_and_are_counted(client):
+    plain = await client.chat(max_tokens=5, seed=3, return_token_ids=True)
+    hinted = await client.chat(
+        max_tokens=5, seed=3, return_token_ids=True, reasoning_effort="low", verbosity="low"
+    )
+    assert hinted["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
+    assert client.engine.stats.hints == 1
+
+
 async def test_tool_calls(client, policy):
     fields = {"tools": [TOOL], "guided_choice": [CALLS], "max_tokens": 200, "return_token_ids": True}
     body = await client.chat(**fields, seed=1)

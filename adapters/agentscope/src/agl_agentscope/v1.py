@@ -1,4 +1,4 @@
-"""AgentScope 1.0: wrap the call of an agent, and the toolkit that every tool call passes.
+"""AgentScope 1.0: wrap the call and the reply of an agent, and the toolkit that every tool call passes.
 
 AgentScope's class hooks do not suffice: of several tool calls at once only the first runs them, and no hook
 learns of a step that failed.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
+from agentlightning.capture.identity import framework_tags
 from agentlightning.capture.instrument.adapter import AdapterInstrumentor
 from agentlightning.capture.spans.agent_span import AgentSpan
 
@@ -24,18 +25,22 @@ _FAILURES = (
 
 
 def patch_all(adapter: AdapterInstrumentor) -> None:
-    """Patch agents and tools."""
+    """Patch agents and tools. Programs call an agent, which calls its ``reply``, or this directly."""
     from agentscope.agent import AgentBase
     from agentscope.tool import Toolkit
 
     adapter.patch(AgentBase, "__call__", _reply)
+    adapter.patch_overrides(AgentBase, lambda cls: {"reply"} & vars(cls).keys(), _reply)
     adapter.patch(Toolkit, "call_tool_function", _call_tool)
 
 
 async def _reply(
     wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    with AgentSpan.for_agent(str(getattr(agent, "name", None) or type(agent).__name__)).run():
+    name = str(getattr(agent, "name", None) or type(agent).__name__)
+    if framework_tags().get("agent") == name:  # within a turn of the agent
+        return await wrapped(*args, **kwargs)
+    with AgentSpan.for_agent(name).run():
         return await wrapped(*args, **kwargs)
 
 

@@ -23,6 +23,7 @@ from agl_autogen.handlers import on_message
 from agl_autogen.package import CORE, INSTRUMENTS
 from agl_autogen.teams import TEAMS, remember_team
 from agl_autogen.tools import execute
+from agl_autogen.turns import entries_of, on_messages
 
 __all__ = ["AutoGenCoreInstrumentor", "AutoGenInstrumentor", "entry_methods"]
 
@@ -47,11 +48,12 @@ class AutoGenInstrumentor(AdapterInstrumentor):
 
     def begin(self) -> None:
         """Complete AutoGen's own spans, and tag the members of its teams."""
-        from autogen_agentchat.agents import AssistantAgent
+        from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
         from autogen_agentchat.teams import BaseGroupChat
 
         self.patch(BaseGroupChat, "__init__", remember_team)
         self.undo(TEAMS.clear)
+        self.patch_overrides(BaseChatAgent, entries_of, on_messages)
         missing = "autogen-tool-details-unavailable"  # tool spans go on without arguments and results
         self.patch_private(AssistantAgent, "_execute_tool_call", execute, missing)
         _instrument_runtime(self)

@@ -1,7 +1,8 @@
 """Name the agents of ``autogen-core``: whoever handles a message makes the model calls of that time.
 
-An agent of the message runtime has a type, by which others send it messages: that is its name. The members of
-an agentchat team are such agents too, and known by their team.
+An agent of the message runtime has a type, by which others send it messages: that is its name. Agents of
+one type differ by their key, which is a tag. The members of an agentchat team are such agents too, and known
+by their team.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ async def on_message(
     """Wraps ``BaseAgent.on_message``: an agent, a participant of a team or its manager handles a message."""
     if current_attempt() is None:
         return await wrapped(*args, **kwargs)
-    kind = str(handler.id.type)
-    with agent_tags(**(member_tags(kind) or {"agent": kind})):
+    kind, key = str(handler.id.type), str(handler.id.key)
+    own = {"agent": kind} if key == "default" else {"agent": kind, "key": key}
+    with agent_tags(**(member_tags(kind) or own)):
         return await wrapped(*args, **kwargs)

@@ -19,9 +19,6 @@ from agentlightning.capture.context import current_attempt
 from agentlightning.capture.identity import Caller
 from agentlightning.capture.spans.event_span import EventSpan
 
-INTERRUPTED = "agl.interrupted"
-"""The run paused for a person's answer or left for another graph; it did not fail."""
-
 
 class CutShort(Exception):
     """A run was still live when the one around it ended."""
@@ -103,7 +100,9 @@ def end(run_id: UUID, end_span: Callable[[Run, Any], None], result: Any) -> None
 def finish(run: Run, error: BaseException | None) -> None:
     """Deliver the run's span. An interruption is no failure."""
     if any(kind.__name__ == "GraphBubbleUp" for kind in type(error).__mro__):
-        run.attributes[INTERRUPTED], error = True, None
+        run.attributes[semconv.INTERRUPTED], error = True, None
+        if run.attributes.get(semconv.OPERATION_NAME) == "execute_tool":
+            run.attributes[semconv.OPERATION_NAME] = semconv.AWAIT_APPROVAL
     run.end(error)
 
 

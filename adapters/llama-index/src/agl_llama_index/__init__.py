@@ -22,7 +22,10 @@ class LlamaIndexInstrumentor(AdapterInstrumentor):
     def begin(self) -> None:
         """Wrap the methods that run agents, and their steps; ``uninstrument`` undoes each step."""
         from llama_index.core.agent.workflow import AgentWorkflow, BaseWorkflowAgent
+        from llama_index.core.workflow import Workflow
 
+        self.patch(Workflow, "run", turns.run_flow)
+        self.patch_overrides(Workflow, turns.steps_of, turns.flow_step)
         self.patch(BaseWorkflowAgent, "run", turns.run_agent)
         self.patch(AgentWorkflow, "run", turns.run_agents)
         self.patch(AgentWorkflow, "run_agent_step", turns.step_of)

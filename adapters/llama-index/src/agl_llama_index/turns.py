@@ -7,11 +7,13 @@ called, and with it the run's :class:`Turns`. Invariant: a turn ends with the ne
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Final
 
 from agentlightning.capture.context import ContextEntry, attached, current_attempt
+from agentlightning.capture.identity import agent_tags
 from agentlightning.capture.spans.agent_span import AgentSpan
 
 Wrapped = Callable[..., Any]
@@ -22,7 +24,9 @@ STEPS: Final = ("setup_agent", "parse_agent_output", "aggregate_tool_results")
 class Turns:
     """The turns of one run, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: Any = None) -> None:
+        self.flow = flow
+        """The workflow that runs."""
         self.open: AgentSpan | None = None
 
     def take(self, name: str) -> AgentSpan:
@@ -56,12 +60,49 @@ TURNS: Final = ContextEntry[Turns]("agl-llama-index-turns")
 
 def run_agent(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Wraps ``BaseWorkflowAgent.run``: the run is the agent's turn."""
-    return started(Turns(), str(agent.name), wrapped, args, kwargs)
+    return started(Turns(agent), str(agent.name), wrapped, args, kwargs)
 
 
 def run_agents(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Wraps ``AgentWorkflow.run``: its steps say whose turn it is."""
-    return started(Turns(), None, wrapped, args, kwargs)
+    return started(Turns(flow), None, wrapped, args, kwargs)
+
+
+def run_flow(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Workflow.run``, which those of agents call: the run of a user's workflow is a turn of its
+    class.
+    """
+    if (turns := TURNS.get()) is not None and turns.flow is flow:
+        return wrapped(*args, **kwargs)
+    return started(Turns(flow), type(flow).__name__, wrapped, args, kwargs)
+
+
+def steps_of(cls: type) -> list[str]:
+    """Return the steps that a user's workflow defines; none of LlamaIndex's own."""
+    own = cls.__module__.startswith(("llama_index.core.", "workflows."))
+    return [] if own else [name for name, step in vars(cls).items() if hasattr(step, "_step_config")]
+
+
+def flow_step(wrapped: Wrapped, flow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps a step of a user's workflow: its name is the tag ``node``. Tasks of the runtime run it, within
+    the context of their run.
+    """
+    if (turns := TURNS.get()) is None or turns.flow is not flow:
+        return wrapped(*args, **kwargs)
+
+    def active() -> ExitStack:
+        with ExitStack() as stack:
+            stack.enter_context(turns.activate())
+            stack.enter_context(agent_tags(node=str(wrapped.__name__)))
+            return stack.pop_all()
+
+    async def awaited() -> Any:
+        with active():
+            return await work
+
+    with active():
+        work = wrapped(*args, **kwargs)
+    return awaited() if inspect.iscoroutine(work) else work
 
 
 def started(turns: Turns, name: str | None, wrapped: Wrapped, args: Any, kwargs: dict[str, Any]) -> Any:

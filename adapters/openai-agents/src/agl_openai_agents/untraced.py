@@ -8,9 +8,11 @@ vendor, so it must not get an attempt's key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from agents import tool_context
+from agents.items import ToolApprovalItem
 from agents.tracing import get_current_span, get_trace_provider
 from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.provider import DefaultTraceProvider, SynchronousMultiTracingProcessor
@@ -37,6 +39,9 @@ def patch_all(adapter: AdapterInstrumentor) -> None:
     adapter.patch(NoOpSpan, "set_error", _set_error)
     adapter.patch(DefaultTraceProvider, "set_processors", _keep_bridge)
     adapter.patch(BackendSpanExporter, EXPORT, _skip_export)
+    runs = getattr(import_module("agents.run_internal.tool_execution"), "_FunctionToolBatchExecutor", None)
+    missing = "openai-agents-approvals-unmarked"
+    adapter.patch_private(runs, "_maybe_execute_tool_approval", _approval, missing)
     adapter.patch(tool_context.ToolContext, "from_agent_context", _tool_call_id)
 
 
@@ -76,6 +81,16 @@ def _skip_export(wrapped: Wrapped, exporter: Any, args: tuple[Any, ...], kwargs:
         return
     items = kwargs["items"] if "items" in kwargs else args[0]
     COUNTS.add(WITHHELD, len(items))
+
+
+async def _approval(wrapped: Wrapped, runs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Mark the span of a call that waits for a person: it runs within another span, once it may."""
+    result = await wrapped(*args, **kwargs)
+    waits = isinstance(getattr(result, "run_item", None), ToolApprovalItem)
+    if waits and (frame := BRIDGE.frame(get_current_span())) is not None:
+        frame.span.set_attribute(semconv.INTERRUPTED, True)
+        frame.span.set_attribute(semconv.OPERATION_NAME, semconv.AWAIT_APPROVAL)
+    return result
 
 
 def _tool_call_id(wrapped: Wrapped, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

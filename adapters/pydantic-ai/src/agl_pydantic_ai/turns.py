@@ -69,6 +69,8 @@ class Turn(AbstractCapability[Any]):  # type: ignore[misc] # untyped where it is
                 instead: Exception = error
                 if isinstance(error, SkipToolExecution):
                     span.set_result(result_text(call, error.result))
+                else:
+                    span.set_interrupted()
             except Exception as error:
                 span.set_result(error_for_model(error), failed=True)
                 raise

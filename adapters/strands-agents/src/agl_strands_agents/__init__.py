@@ -1,6 +1,6 @@
 """Strands adapter: every model call of a ``strands`` app is recorded with the agent that made it.
 
-It wraps ``Agent.stream_async``, which every turn passes, and the executor of tools. Core's wire layer records
+It wraps the two methods that every turn passes, and the executor of tools. Core's wire layer records
 the token ids. Invariant: ``uninstrument`` leaves Strands Agents as it was.
 """
 
@@ -29,6 +29,8 @@ class StrandsInstrumentor(AdapterInstrumentor):
         from strands.tools.executors._executor import ToolExecutor
 
         self.patch(Agent, "stream_async", turns.stream)
+        missing = "strands-structured-output-unnamed"
+        self.patch_private(Agent, "structured_output_async", turns.structured, missing)
         self.patch_private(ToolExecutor, "_stream", tools.stream, "strands-tool-spans-unavailable")
         IGNORED_SCOPES.add(SCOPE)
         self.undo(IGNORED_SCOPES.discard, SCOPE)

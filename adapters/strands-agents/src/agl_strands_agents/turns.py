@@ -17,3 +17,8 @@ def stream(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str
     if current_attempt() is None:
         return events
     return AgentSpan.for_agent(str(agent.name)).wrap_stream(events, begin=True)
+
+
+def structured(wrapped: Wrapped, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Wraps ``Agent.structured_output_async``, which asks the model itself; its blocking form calls it."""
+    return AgentSpan.for_agent(str(agent.name)).wrap_awaitable(wrapped(*args, **kwargs))

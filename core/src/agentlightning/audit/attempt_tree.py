@@ -172,7 +172,7 @@ def _describe(span: Span, judged: Mapping[str, Verdict]) -> tuple[str, str, dict
         return "call", str(agent or a.get(semconv.TAG_PREFIX + "role") or "model"), _call(a, judged)
     if span.name == semconv.REWARD_SPAN:
         return "reward", str(a.get(semconv.REWARD_NAME, "reward")), _reward(a, span.returned)
-    if semconv.TOOL_NAME in a or operation == "execute_tool":
+    if operation == "execute_tool" or (operation is None and semconv.TOOL_NAME in a):
         facts = {"arguments": a.get(semconv.TOOL_CALL_ARGUMENTS), "result": a.get(semconv.TOOL_CALL_RESULT)}
         return "tool", str(a.get(semconv.TOOL_NAME) or span.name), {**facts, "agent": agent}
     if span.name == semconv.OPERATION_SPAN:

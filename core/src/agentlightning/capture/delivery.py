@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import Any
 
@@ -36,6 +36,8 @@ def _renew() -> None:
 after_fork_in_child(_renew)
 _ended: OrderedDict[str, None] = OrderedDict()
 _responses: OrderedDict[tuple[str, str], str] = OrderedDict()
+_open_calls: dict[str, dict[int, Callable[[], None]]] = {}
+"""Attempt → a function for each call that its agent has not read to the end, which ends it."""
 
 
 def new_span(
@@ -92,8 +94,38 @@ def deliver(context: AttemptContext, span: Span) -> None:
 
 
 def end_attempt(attempt_id: str) -> None:
-    """Take no more spans for this attempt. The code that entered the attempt calls it at the end."""
+    """End the calls that the agent has not read to the end, and take no more spans for this attempt. The code
+    that entered the attempt calls it at the end.
+    """
+    give_up_calls(attempt_id)
     _remember(_ended, attempt_id, None)
+
+
+def give_up_calls(attempt_id: str) -> None:
+    """End the calls that the agent has not read to the end. Python would do so once it collects their
+    streams: after the end of the attempt, or never.
+    """
+    for give_up in list(_open_calls.pop(attempt_id, {}).values()):
+        give_up()
+
+
+def begin_call(attempt_id: str, give_up: Callable[[], None]) -> Callable[[], None]:
+    """Have ``give_up`` called at the end of the attempt. The returned function, which the call's own end
+    calls, prevents that.
+    """
+    number = id(give_up)
+    if attempt_id not in _ended:
+        with _lock:
+            _open_calls.setdefault(attempt_id, {})[number] = give_up
+
+    def ended() -> None:
+        with _lock:
+            calls = _open_calls.get(attempt_id, {})
+            calls.pop(number, None)
+            if not calls:
+                _open_calls.pop(attempt_id, None)
+
+    return ended
 
 
 def attempt_ended(attempt_id: str) -> bool:

@@ -27,11 +27,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class RemoteParentSpan(trace.NonRecordingSpan):
-    """A span of ours as the parent of the spans inside. It has the agent's name, like a live span."""
+    """A span of ours as the parent of the spans inside. It has the agent's name and that of a tool, like a
+    live span.
+    """
 
-    def __init__(self, trace_id: int, span_id: int, agent: str | None) -> None:
+    def __init__(self, trace_id: int, span_id: int, agent: str | None, tool: str | None = None) -> None:
         super().__init__(trace.SpanContext(trace_id, span_id, False, trace.TraceFlags(1)))
         self.attributes = {semconv.AGENT_NAME: agent} if agent else {}
+        if tool is not None:
+            self.attributes |= {semconv.OPERATION_NAME: "execute_tool", semconv.TOOL_NAME: tool}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

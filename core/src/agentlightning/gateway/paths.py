@@ -1,7 +1,7 @@
 """The paths that the gateway serves, and the answer to all others.
 
-One rule: a path under ``/v1`` is served without ``/v1`` too, since clients differ in whether their base URL
-ends in it.
+A path under ``/v1`` is served without ``/v1`` too, since clients differ in whether their base URL ends in it.
+The paths of Azure's clients name the model: ``/openai/deployments/MODEL/chat/completions``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,36 @@ Route = tuple[str, str]
 def spellings(path: str) -> list[str]:
     """A path as clients write it."""
     bare = path.removeprefix(VERSION)
-    return [path] if bare == path else [path, bare]
+    return [path] if bare == path else [path, bare, *(f"{base}{bare}" for base in _azure(path))]
+
+
+def _azure(path: str) -> list[str]:
+    """What Azure's clients put before a path without its version. Their endpoint or their base URL is the
+    gateway's, with ``/v1`` or without.
+    """
+    if path.startswith("/v1/messages"):
+        return []
+    bases = [f"{start}/openai{version}" for start in ("", VERSION) for version in ("", VERSION)]
+    named = ["/openai", f"{VERSION}/openai", VERSION, ""] if path.endswith("/completions") else []
+    return bases + [f"{base}/deployments/{{deployment}}" for base in named]
+
+
+COMPACT = "/responses/compact"
+"""Asks the vendor to shorten a conversation; it looks like the path of a stored answer."""
+_BESIDE = {
+    "/embeddings": "embeddings are no answers of a policy; make their client with the URL and key of their "
+    "own provider, in place of OPENAI_BASE_URL and OPENAI_API_KEY, and they go there past the gateway",
+    COMPACT: "no policy writes what the vendor's service returns; send the turns that you keep, or set "
+    "over_length: truncate on the policy's route",
+}
+"""Ends of paths that clients of a model ask for, and what to do instead."""
+_NO_BACKGROUND = "the gateway runs nothing in the background, no batches and no files"
+
+
+def _instead(path: str) -> str | None:
+    """What to do in place of asking for a path; ``None``: it is no path of an API that is served."""
+    found = next((instead for end, instead in _BESIDE.items() if path.endswith(end)), None)
+    return found or (_NO_BACKGROUND if format_of(path).translated else None)
 
 
 Count = Callable[[web.Request, RequestRefused], Awaitable[None]]
@@ -47,20 +76,17 @@ class Unserved:
         why = self._why(request.path)
         await self._count(request, why)
         response = error_response(format_of(request.path), why.status, why.reason, str(why))
-        if methods := self._methods_of(request.path):
+        if why.status == 405 and (methods := self._methods_of(request.path)):
             response.headers["Allow"] = ", ".join(methods)
         return response
 
     def _why(self, path: str) -> RequestRefused:
-        if methods := self._methods_of(path):
+        if not path.endswith(COMPACT) and (methods := self._methods_of(path)):
             message = f"{path} takes {' and '.join(methods)}; routes: {self._listed}"
             return RequestRefused(405, "method-not-allowed", message)
-        if not format_of(path).translated:
+        if (instead := _instead(path)) is None:
             return RequestRefused(404, "unknown-route", f"no route {path}; routes: {self._listed}")
-        message = (
-            f"{path} is not served: the gateway runs nothing in the background, no batches and no files. "
-            f"Routes: {self._listed}"
-        )
+        message = f"{path} is not served: {instead}. Routes: {self._listed}"
         return RequestRefused(404, "unsupported-route", message)
 
     def _methods_of(self, path: str) -> list[str]:

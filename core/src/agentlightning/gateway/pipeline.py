@@ -31,7 +31,14 @@ from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import ModelRequest, Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.streaming import relay
-from agentlightning.gateway.upstream.answer import engine_error, parse_answer
+from agentlightning.gateway.upstream.answer import (
+    HALF_CHARACTERS,
+    MENDED,
+    engine_error,
+    hidden_error,
+    mended_text,
+    parse_answer,
+)
 from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limited
@@ -115,6 +122,8 @@ class Pipeline:
                 raise RequestRefused(503, "busy", message, retry=True)
             take = partial(self.quota.take, caller.claims)
             body = await read_json(http, self.body_limit, take) if http.method == "POST" else {}
+            if deployment := http.match_info.get("deployment"):
+                body = {"model": deployment, **body}
             attempt = await self.attempts.get(caller.claims)
             return await answer(Admitted(caller, attempt, body))
         except RequestRefused as error:
@@ -264,14 +273,16 @@ class Pipeline:
 
 def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     """An engine's whole answer: its records, and the body or the stream that the agent gets."""
+    whole = hidden_error(whole)
     if whole.status != 200:
         failure = engine_error(msgspec.structs.replace(whole, body=request.route.redact(whole.body)))
         request.route.always_count |= failure.over_length
         raise failure
-    answer = parse_answer(whole.body, request.api.engine_api, request.decode)
+    if (raw := mended_text(whole.body)) is not whole.body:
+        request = msgspec.structs.replace(request, edited={**request.edited, MENDED: HALF_CHARACTERS})
+    answer = parse_answer(raw, request.api.engine_api, request.decode)
     answer.id = request.api.id_of(answer.id, request.answer_id)
     calls = answer_calls(request, check_answer(request, answer))
-    raw = whole.body
     if "reasoning" in calls[0].edited:
         raw = split_answer(raw, request.route.settings.reasoning == "split-opened")
     body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)

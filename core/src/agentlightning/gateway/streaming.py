@@ -7,6 +7,7 @@ an agent that saw the end has been recorded.
 from __future__ import annotations
 
 import aiohttp
+import msgspec
 
 from agentlightning.gateway.apis.chat import wants_usage
 from agentlightning.gateway.apis.reasoning import StreamReasoningSplitter
@@ -15,7 +16,15 @@ from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.record import check_answer
 from agentlightning.gateway.recorder import CallRecorder
 from agentlightning.gateway.reply import AgentReply
-from agentlightning.gateway.upstream.answer import AnswerChunk, parse_chunk, parse_error
+from agentlightning.gateway.upstream.answer import (
+    HALF_CHARACTERS,
+    MENDED,
+    NO_INDEX,
+    AnswerChunk,
+    mended_text,
+    parse_chunk,
+    parse_error,
+)
 from agentlightning.gateway.upstream.assembler import AnswerAssembler
 
 
@@ -43,6 +52,7 @@ class StreamRelay:
     """Sorts a stream's events: most may leave at once, the closing events wait for the record."""
 
     def __init__(self, recorder: CallRecorder) -> None:
+        self._recorder = recorder
         self._request = request = recorder.request
         self._events = EventSplitter()
         api, reasoning = request.api.engine_api, request.route.settings.reasoning
@@ -67,11 +77,19 @@ class StreamRelay:
             raise BadAnswer("the engine's stream ended before its answer was complete")
         return b"".join(self._closing)
 
+    def _note(self, mended: str) -> None:
+        """Keep in the record what was mended."""
+        request = self._recorder.request
+        self._recorder.request = msgspec.structs.replace(request, edited={**request.edited, MENDED: mended})
+
     def _passed(self, event: bytes) -> bytes:
         """The event as it may leave now; empty if it is held, or not for the agent."""
         request = self._request
         event = request.route.scrub(event)
         data = payload(event)
+        if data is not None and (mended := mended_text(data)) is not data:
+            event, data = data_event(mended), mended
+            self._note(HALF_CHARACTERS)
         if data == DONE:
             self._done = True
         elif data is not None:
@@ -79,7 +97,10 @@ class StreamRelay:
             if chunk.error is not None:
                 _, message = parse_error(200, request.route.redact(data))
                 raise CallFailure(502, "engine-error", message, event=request.route.redact(event))
-            self._assembler.add(check_answer(request, chunk))
+            if self._assembler.add(check_answer(request, chunk)):
+                data = _with_tool_calls_of(chunk, data)
+                event = data_event(data)
+                self._note(NO_INDEX)
             if not chunk.choices and chunk.usage is not None and not wants_usage(request.body):
                 return b""  # the gateway asked for it, and the agent did not
             if self._split is not None and chunk.choices and (split := self._split.chunk(data)) is not data:
@@ -94,6 +115,15 @@ class StreamRelay:
             return b""
         self.content_begun = self.content_begun or data is not None
         return event
+
+
+def _with_tool_calls_of(chunk: AnswerChunk, data: bytes) -> bytes:
+    """The event ``data`` with the tool calls that ``chunk`` has."""
+    event = msgspec.json.decode(data)
+    for choice, known in zip(event["choices"], chunk.choices, strict=True):
+        if known.delta and known.delta.get("tool_calls"):
+            choice["delta"]["tool_calls"] = known.delta["tool_calls"]
+    return msgspec.json.encode(event)
 
 
 def _has_content(chunk: AnswerChunk) -> bool:

@@ -63,6 +63,9 @@ def environment(
     }
     if not (base.get("ANTHROPIC_BASE_URL") or base.get("ANTHROPIC_API_KEY")):
         found |= {"ANTHROPIC_BASE_URL": settings.gateway.removesuffix("/v1"), "ANTHROPIC_API_KEY": key}
+    if base.get("AZURE_OPENAI_ENDPOINT"):
+        root = settings.gateway.removesuffix("/v1")
+        found |= {"AZURE_OPENAI_ENDPOINT": root, "AZURE_OPENAI_API_KEY": key}
     if not any(name in base for name in SWITCHES):
         found |= SWITCHES
     if api_key_env is not None:

@@ -137,7 +137,8 @@ async def _add_spans(summary: Summary, session: ProgramSession, record: Record) 
     """Add a rollout's tools and rewards."""
     async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS_PER_READ):
         for span in page:
-            if name := span.attributes.get(semconv.TOOL_NAME):
+            name, operation = (span.attributes.get(n) for n in (semconv.TOOL_NAME, semconv.OPERATION_NAME))
+            if name and operation in (None, "execute_tool"):
                 _count(summary.tools, str(name))
             if (value := get_reward_value(span)) is not None:
                 summary.rewards.append(value)
@@ -163,8 +164,9 @@ def _add_process_reports(
             summary.warnings.append(f"{what} is not on: {error}")
     if summary.calls and not summary.processes:
         summary.warnings.append(
-            "capture began in no process of the program, so its calls are known from the gateway only: "
-            "check that it is Python and that agl-core is installed in its environment"
+            "no process of the program imported an SDK or a framework that capture knows, so its calls are "
+            "known from the gateway only, which records their tokens: that is all of a program that asks by "
+            "plain HTTP (requests, httpx) or is not Python; one that imports openai needs agl-core beside it"
         )
     if not summary.calls and not summary.refused:
         summary.warnings.append(

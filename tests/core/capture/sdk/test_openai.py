@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.sdk.call import LOGPROB_COUNT, PARTIAL, RETRIES
+from agentlightning.capture.sdk.call import LOGPROB_COUNT, RETRIES
+from agentlightning.semconv import PARTIAL
 from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 
 pytestmark = pytest.mark.usefixtures("capturing")

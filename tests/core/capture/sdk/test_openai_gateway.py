@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
 from contract.through_gateway import leased_attempt
 
 from agentlightning import semconv
 from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.credit.eligibility.verdicts import matches_call
+from agentlightning.credit.eligibility.failure import failure_of
+from agentlightning.credit.eligibility.trainable import untrainable_reasons
+from agentlightning.credit.eligibility.verdicts import matches_call, verdicts
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import Reply, ScriptedModelServer
+from agentlightning.testing import Exchange, Reply, ScriptedModelServer
+from agentlightning.testing.scripted import ReplyBody
+from agentlightning.types import Recipe
 from agentlightning.types.tokens import tokens_digest
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
+
+
+class Stuck(ScriptedModelServer):
+    """Sends the first words of each answer, and then nothing."""
+
+    async def _send(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for part in ReplyBody(self, exchange).parts()[:4]:
+            await response.write(f"data: {json.dumps(part)}\n\n".encode())
+        await asyncio.Event().wait()
+        return response
 
 
 async def test_every_path_is_exact(tmp_path: Path) -> None:
@@ -53,6 +72,48 @@ async def test_each_of_several_choices_meets_its_own_record(tmp_path: Path, stre
         digest = tokens_digest(call.prompt_ids, call.response_ids)
         assert span.attributes[semconv.TOKENS_DIGEST] == digest
         assert call.response_ids == engine.log[0].answers[choice].ids
+
+
+@pytest.mark.parametrize("way", ["the engine goes on", "the engine has ended", "replayed"])
+@pytest.mark.parametrize("left", ["open", "closed", "cancelled"])
+async def test_a_stream_that_its_agent_breaks_off_is_cancelled_whoever_is_first(
+    tmp_path: Path, way: str, left: str
+) -> None:
+    """The agent reads one piece. Whether the gateway had all of the answer by then decides nothing."""
+    kind = Stuck if way == "the engine goes on" else ScriptedModelServer
+    async with (
+        kind(lambda body: "word " * 20) as engine,
+        leased_attempt(engine, tmp_path, stream_ids=way != "replayed") as leased,
+    ):
+        kept: list[Any] = []  # references that outlive the attempt
+        async with openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=CONTEXT_KEY) as client:
+
+            async def agent() -> None:
+                stream: Any = await client.chat.completions.create(**ASK, stream=True)
+                kept.append(stream)
+                async for chunk in stream:
+                    if chunk.choices and chunk.choices[0].delta.content:
+                        break
+                if way != "the engine goes on":
+                    while not await leased.recorded():
+                        await asyncio.sleep(0)
+                if left == "closed":
+                    await stream.close()
+                elif left == "cancelled":
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                    await stream.__anext__()
+
+            with leased.active():
+                await asyncio.gather(agent(), return_exceptions=True)
+                record, _ = await leased.finish()
+            for stream in kept:
+                await stream.close()
+    (call,) = record.calls
+    assert call.status == ("cancelled" if way == "the engine goes on" else "ok")
+    assert call.response_ids
+    reasons = untrainable_reasons(record, verdicts(record), Recipe(name="grpo"), version=None)
+    assert reasons == {call.call_id: "cancelled"}
+    assert failure_of(record) == "no-reward", "the agent had the beginning of an answer"
 
 
 async def test_a_retried_call_keeps_its_reward_and_its_traceparent(tmp_path: Path) -> None:

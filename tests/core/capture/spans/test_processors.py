@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from contract.recording import Recording
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.propagate import extract, inject
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -17,6 +21,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import end_attempt
+from agentlightning.capture.identity import CALLER_SOURCES
+from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans.event_span import EventSpan
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 
 
@@ -116,6 +123,90 @@ def test_quiet_scopes_make_no_spans(recording: Recording) -> None:
     finally:
         IGNORED_SCOPES.remove("plumbing")
     assert [span.name for span in recording.spans] == ["signal"]
+
+
+def _agent_span_under_a_seed(recording: Recording) -> trace.Span:
+    """Begin what an agent that seeds the global generator begins in each of its rollouts."""
+    with recording.active():
+        random.seed(0)
+        return trace.get_tracer("x").start_span(recording.context.attempt_id)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["our provider", "the user's provider"])
+def test_agents_that_seed_random_keep_their_own_spans(
+    own: bool, user: tuple[TracerProvider, InMemorySpanExporter]
+) -> None:
+    if own:
+        trace._TRACER_PROVIDER = None
+    capture.install()
+    recordings = [Recording(str(number), None) for number in range(8)]
+    spans = [_agent_span_under_a_seed(recording) for recording in recordings]
+    for span in spans:
+        span.end()
+    assert [[span.name for span in one.spans] for one in recordings] == [[f"at-{n}"] for n in range(8)]
+    if own:
+        assert len({one.spans[0].span_id for one in recordings}) == 8
+        assert len({one.spans[0].trace_id for one in recordings}) == 8
+    assert COUNTS.snapshot() == {}
+
+
+TOOL = {semconv.OPERATION_NAME: "execute_tool"}
+
+
+def _tools(recording: Recording) -> list[str]:
+    spans = (
+        span for span in recording.spans if span.attributes.get(semconv.OPERATION_NAME) == "execute_tool"
+    )
+    return [str(span.attributes[semconv.TOOL_NAME]) for span in spans]
+
+
+@pytest.mark.usefixtures("capturing")
+@pytest.mark.parametrize("framework", ["OpenTelemetry", "AgentSpan", "EventSpan"])
+@pytest.mark.parametrize("named", ["add", "calc_add"])
+def test_a_tool_run_that_two_instrumentations_see_counts_once(
+    recording: Recording, framework: str, named: str
+) -> None:
+    """As where a framework's tool asks an MCP server: its client's span carries ids to the server's."""
+    tracer, carrier = trace.get_tracer("mcp-python-sdk"), dict[str, str]()
+    attributes = {**TOOL, semconv.TOOL_NAME: "add"}
+    with recording.active(), ExitStack() as outer:
+        if framework == "OpenTelemetry":
+            told = {**TOOL, semconv.TOOL_NAME: named}
+            outer.enter_context(tracer.start_as_current_span("tool", attributes=told))
+        elif framework == "AgentSpan":
+            outer.enter_context(AgentSpan.for_tool(named, "call_1", "{}").run())
+        else:
+            span = EventSpan(context=recording.context, title="tool")
+            span.attributes.update(TOOL, **{semconv.TOOL_NAME: named})
+            CALLER_SOURCES.append(span.caller)
+            outer.callback(CALLER_SOURCES.remove, span.caller)
+            outer.callback(span.end)
+        with tracer.start_as_current_span("MCP send tools/call add"):
+            inject(carrier)
+            server = extract(carrier, Context())
+            tracer.start_span("tools/call add", context=server, attributes=attributes).end()
+    assert _tools(recording) == [named]
+    assert len(recording.spans) == 3, "the others stay"
+
+
+@pytest.mark.usefixtures("capturing")
+def test_tools_within_tools_count_each(recording: Recording) -> None:
+    with recording.active(), AgentSpan.for_tool("research", "call_1", "{}").run():
+        AgentSpan.for_tool("search", "call_2", "{}").start().end()
+        with AgentSpan.for_agent("helper").run():
+            AgentSpan.for_tool("research", "call_3", "{}").start().end()
+    assert sorted(_tools(recording)) == ["research", "research", "search"]
+
+
+@pytest.mark.usefixtures("capturing")
+def test_the_agent_that_asks_a_server_is_known_there(recording: Recording) -> None:
+    carrier = dict[str, str]()
+    with recording.active():
+        with AgentSpan.for_agent("solver").run():
+            inject(carrier)
+            detached = trace.get_tracer("mcp").start_span("tools/call", context=extract(carrier, Context()))
+        detached.end()
+    assert recording.named("tools/call")[0].attributes[semconv.AGENT_NAME] == "solver"
 
 
 def test_the_users_processors_are_kept(

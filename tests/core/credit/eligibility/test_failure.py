@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from core.credit.builders import make_record, make_wire, one_call
+from core.credit.builders import make_call, make_record, make_wire, one_call
 
 from agentlightning.credit import assign
 from agentlightning.credit.eligibility.failure import failure_of
@@ -42,7 +42,11 @@ def ended(status=FAILED, attempt=AttemptStatus.FAILED, **fields):
         (ended(status=RolloutStatus.SUCCEEDED, calls=[]), "no-call"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[], reward=1.0), "no-call"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(status="error")], reward=1.0), "no-call"),
-        (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(status="cancelled")]), "no-call"),
+        (
+            ended(status=RolloutStatus.SUCCEEDED, calls=[make_call("c", [1], None, status="cancelled")]),
+            "no-call",
+        ),
+        (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(status="cancelled")], reward=1.0), None),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[one_call(), TOO_LONG], reward=1.0), "over-length"),
         (ended(status=RolloutStatus.SUCCEEDED, calls=[], reward=1.0, wire=[make_wire(one_call())]), None),
         (ended(status=RolloutStatus.SUCCEEDED, reward=math.nan), "no-reward"),
@@ -100,7 +104,7 @@ def test_other_kinds_and_those_left_out_by_name_stay_out():
 def test_who_got_no_answer_moves_nobody_and_is_no_mean() -> None:
     calls = [
         one_call("f", status="error", error="HTTP 503 busy"),
-        one_call("f", sequence=1, status="cancelled"),
+        make_call("g", [1], None, 1, rollout_id="f", status="cancelled"),
     ]
     batch = assign(group(make_record("f", calls=calls, reward=9.0)), RECIPE)
     assert advantages(batch) == {"x": -0.5, "y": 0.5}

@@ -108,6 +108,28 @@ def test_digests_and_tags_that_disagree_are_a_mismatch():
     )
 
 
+def test_an_answer_that_was_not_read_to_its_end_is_cancelled_whatever_the_gateway_sent():
+    call, read = seen_call(), tokens_digest([1, 2, 3], [4])
+    for seen in ({semconv.TOKENS_DIGEST: read}, {semconv.TOKENS_DIGEST: None}, {}):
+        assert verdict(call, [make_wire(call, **seen, **{semconv.PARTIAL: True})]).kind == "cancelled"
+    failed = make_wire(call, **{semconv.TOKENS_DIGEST: read})
+    failed.status = "error"  # the agent's own timeout, say
+    assert verdict(call, [failed]).kind == "cancelled"
+
+
+def test_an_error_over_an_answer_that_was_read_cancels_nothing():
+    call = seen_call()
+    unparsed = make_wire(call)
+    unparsed.status = "error"
+    assert verdict(call, [unparsed]).kind == "exact"
+
+
+def test_a_choice_that_was_not_reached_is_cancelled_with_the_one_that_was_begun():
+    first, second = seen_call(), seen_call(choice=1)
+    wire = [make_wire(first, **{semconv.PARTIAL: True})]
+    assert verdict(second, wire, [first, second]).kind == "cancelled"
+
+
 def test_the_gateway_may_know_more_tags():
     call = seen_call(tags={"agent": "A", "phase": "night"})
     assert verdict(call, [make_wire(call, **{"agl.tag.phase": None})]).kind == "exact"

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from core.runner.test_runner import finish, serving
 from agentlightning import emit_reward
 from agentlightning.runner import execution
 from agentlightning.runner.event_loops import loop_pool
+from agentlightning.runner.event_loops.loop_pool import current_loop_pool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import RolloutConfig, RolloutStatus
 
@@ -97,6 +99,35 @@ async def test_the_line_is_named_once_with_the_mend(
     assert f"{Path(__file__)}:{agent.__code__.co_firstlineno + 1} in agent: `gate.wait()`" in said
     assert "ainvoke" in said and "plain `def`" in said and "isolation: process" in said
     assert runner.counts["loop-blocked"] == 1
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_many_that_take_a_little_each_are_not_blamed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Together they hold the loop for many pings, each for two of them at the same line."""
+    monkeypatch.setattr(loop_pool, "WARN_AFTER", 0.08)
+    pool, missed = current_loop_pool(), list[int]()
+
+    async def agent(task: int) -> float:
+        [loop] = [one for one in pool._loops if one.shared]
+        arrived.append(task)
+        if len(arrived) == 8:
+            together.set()
+        await together.wait()  # all run in one turn of the loop
+        until = loop.missed_pings + 2
+        while loop.missed_pings < until:
+            time.sleep(0.001)
+        missed.append(loop.missed_pings)
+        return 1.0
+
+    arrived, together = list[int](), asyncio.Event()
+    with caplog.at_level(logging.WARNING, "agentlightning.runner"):
+        async with serving(agent, store, concurrency=8) as runner:
+            await finish(store, [*range(8)])
+    assert max(missed) > 8, "the loop was held for longer than the limit"
+    assert not [r for r in caplog.records if "blocks its event loop for" in r.getMessage()]
+    assert runner.counts["loop-blocked"] == 0
 
 
 @pytest.mark.usefixtures("hasty")

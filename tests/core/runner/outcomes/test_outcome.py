@@ -196,6 +196,8 @@ async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
         ([], "train", True, True, AttemptStatus.FAILED),
         ([made(0, "HTTP 503 busy")], "train", True, True, AttemptStatus.FAILED),
         ([made(0)], "train", True, True, AttemptStatus.SUCCEEDED),
+        ([made(0, status="cancelled", response_ids=[1])], "train", True, True, AttemptStatus.SUCCEEDED),
+        ([made(0, status="cancelled")], "train", True, True, AttemptStatus.FAILED),
         ([], "train", False, True, AttemptStatus.SUCCEEDED),
         ([], "val", True, True, AttemptStatus.SUCCEEDED),
         ([], "train", True, False, AttemptStatus.SUCCEEDED),

@@ -50,6 +50,32 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         else:
             COUNTS.add(missing)
 
+    def patch_overrides(self, base: type, names: Callable[[type], Collection[str]], wrapper: Wrapper) -> None:
+        """Wrap methods in ``base`` and every class below it: those that exist, and others once they have an
+        instance. ``names``: the methods among a class's own attributes. Use it for methods that users'
+        classes define and their programs call.
+        """
+        done: set[type] = set()
+
+        def cover(cls: type) -> None:
+            for one in set(cls.__mro__) - done:
+                if issubclass(one, base):
+                    done.add(one)
+                    for name in names(one):
+                        self.patch(one, name, wrapper)
+
+        def made(
+            wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
+            cover(type(instance))
+            return wrapped(*args, **kwargs)
+
+        waiting = [base]
+        while waiting:
+            cover(known := waiting.pop())
+            waiting += known.__subclasses__()
+        self.patch(base, "__init__", made)
+
     def add(self, registry: MutableSequence[Item], item: Item) -> None:
         """Append ``item`` to a list of core's (``CALLER_SOURCES``) or of yours."""
         registry.append(item)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from agentlightning.capture.instrument.patching import Patch
@@ -38,11 +40,28 @@ _openai_patches: list[Patch] = []
 """The patches of the openai SDK in place."""
 
 
+class UnseededIds(IdGenerator):
+    """Ids from the system's generator: OpenTelemetry's own repeat whenever an agent seeds ``random``."""
+
+    def generate_span_id(self) -> int:
+        """Return 64 bits, not all zero."""
+        return secrets.randbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        """Return 128 bits, not all zero."""
+        return secrets.randbits(128) or 1
+
+
 class DefaultTracerProvider(TracerProvider):
     """The provider of a process that has none. Ignored scopes get a tracer that makes no spans at all."""
 
     def __init__(self) -> None:
-        super().__init__(sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False)
+        super().__init__(
+            sampler=ALWAYS_ON,
+            resource=Resource.get_empty(),
+            shutdown_on_exit=False,
+            id_generator=UnseededIds(),
+        )
 
     def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> trace.Tracer:
         """Return a tracer; for an ignored scope one that makes no spans."""

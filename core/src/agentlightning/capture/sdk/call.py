@@ -13,14 +13,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
 from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, identity_attributes, new_span, remember_response
+from agentlightning.capture.delivery import (
+    begin_call,
+    deliver,
+    identity_attributes,
+    new_span,
+    remember_response,
+)
 from agentlightning.capture.identity import caller_tags, parent_ids
 from agentlightning.capture.scope import selects_call
 from agentlightning.capture.sdk.response import ResponseChoice, ResponseReader
@@ -44,9 +50,6 @@ RETRIES = "agl.retries"
 """How many times the SDK sent the request again before this answer."""
 LOGPROB_COUNT = "agl.logprob_count"
 """Number of logprobs received; an exact call has as many as ``agl.response_tokens``."""
-PARTIAL = "agl.partial"
-"""The stream ended early: the ids are those of the chunks that were read."""
-
 CURRENT_CALL: Final = ContextEntry["SDKCall"]("agl-sdk-call")
 """The call that the SDK is sending now."""
 
@@ -70,6 +73,7 @@ class SDKCall:
         self.response = ResponseReader()
         self.whole: Any = None
         self.ended = False
+        self._close = begin_call(context.attempt_id, partial(self.end, complete=False))
 
     def add_chunk(self, chunk: Any) -> None:
         """Add a chunk of the answer. An unreadable one is counted, and never breaks the user's stream."""
@@ -97,6 +101,7 @@ class SDKCall:
         if self.ended:
             return
         self.ended = True
+        self._close()
         try:
             if self.response.response_id:
                 remember_response(self.context.attempt_id, self.response.response_id, self.span_id)
@@ -111,7 +116,7 @@ class SDKCall:
         attributes = {
             **self._request_attributes(),
             **self._answer_attributes(index, choice, first),
-            PARTIAL: None if error or (complete and self._finished()) else True,
+            semconv.PARTIAL: None if error or self._finished(complete) else True,
             semconv.EXCEPTION_TYPE: type(error).__name__ if error else None,
             semconv.REFUSED: _refusal(error) if self.gateway else None,
         }
@@ -127,11 +132,15 @@ class SDKCall:
         span.kind = "client"
         return span
 
-    def _finished(self) -> bool:
-        """Return whether the answer is whole: each choice of a stream had its finish reason."""
-        return self.whole is not None or all(
-            choice.finish_reason for choice in self.response.choices.values()
-        )
+    def _finished(self, complete: bool) -> bool:
+        """Return whether the answer is whole: each choice of a stream had its finish reason. ``complete``:
+        the stream was read to its end, so that no choice is missing.
+        """
+        if self.whole is not None:
+            return True
+        read, asked = self.response.choices.values(), self.body.get("n")
+        every = complete or len(read) >= (asked if isinstance(asked, int) else 1)
+        return every and all(choice.finish_reason for choice in read)
 
     def _request_attributes(self) -> dict[str, Any]:
         body = self.body
@@ -236,11 +245,14 @@ def open_call(sdk: str, client: Any, options: Any) -> tuple[SDKCall, Any] | None
 
 
 def is_gateway(endpoint: str, gateway: str | None) -> bool:
-    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path."""
+    """Return whether ``endpoint`` is the gateway or below it: same scheme, host, port and path. Azure's
+    clients put ``/openai`` where the gateway's URL has ``/v1``.
+    """
     if gateway is None:
         return False
     there, here = _origin(endpoint), _origin(gateway)
-    return there[:3] == here[:3] and (there[3] + "/").startswith(here[3] + "/")
+    bases = (f"{here[3]}/", f"{here[3].removesuffix('/v1')}/openai/")
+    return there[:3] == here[:3] and f"{there[3]}/".startswith(bases)
 
 
 @lru_cache(maxsize=256)

@@ -17,8 +17,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, Self
 
+from agentlightning.capture.context import current_attempt
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.sdk.call import CURRENT_CALL, SDKCall, open_call, sending
+from agentlightning.capture.sdk.clients import of_this_loop, share_ssl_context
 from agentlightning.capture.sdk.response import is_answer
 from agentlightning.log_limit import limited
 from agentlightning.types.select import BadSelect
@@ -49,6 +51,9 @@ def call_methods(sdk: str, tested: str) -> list[tuple[type, str, Callable[..., A
     found: list[tuple[type, str, Callable[..., Any]]] = [
         (client, "request", partial(wrapper, sdk)) for client, wrapper in clients
     ]
+    for made in ("DefaultHttpxClient", "DefaultAsyncHttpxClient"):
+        if hasattr(base, made):
+            found.append((getattr(base, made), "__init__", share_ssl_context))
     if hasattr(base.BaseClient, "_build_request"):
         found.append((base.BaseClient, "_build_request", _count_retries))
     else:
@@ -70,6 +75,8 @@ def _sync(
 async def _async(
     sdk: str, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    if current_attempt() is not None and (here := of_this_loop(sdk, client)) is not client:
+        return await here.request(*args, **kwargs)
     call, args, kwargs = _open(sdk, client, args, kwargs)
     if call is None:
         return await wrapped(*args, **kwargs)

@@ -148,6 +148,12 @@ class AgentSpan:
         if self.span is not None and not isinstance(error, GeneratorExit):
             self.span.set_status(trace.StatusCode.ERROR, describe_error(error))
 
+    def set_interrupted(self) -> None:
+        """Record that a tool call did not run to its end, and will run again once a person has agreed."""
+        if self.span is not None:
+            self.span.set_attribute(semconv.INTERRUPTED, True)
+            self.span.set_attribute(semconv.OPERATION_NAME, semconv.AWAIT_APPROVAL)
+
     def end(self) -> None:
         """End the span."""
         if self.span is not None:

@@ -64,6 +64,13 @@ class EventSpan:
         """The parent id of spans inside."""
         return self.span_id if self.title else self.parent_id
 
+    @property
+    def tool(self) -> str | None:
+        """The name of the tool that runs here; ``None`` outside tools."""
+        if self.attributes.get(semconv.OPERATION_NAME) == "execute_tool":
+            return str(self.attributes.get(semconv.TOOL_NAME) or "")
+        return self.parent.tool if self.parent is not None and not self.title else None
+
     def sees_no_nearer_span(self, span: trace.Span) -> bool:
         """Return whether ``span``, OpenTelemetry's current one, became current before this span began, or one
         above it."""
@@ -85,7 +92,8 @@ class EventSpan:
         parent = None
         if self.child_parent_id is not None:
             agent = self.tags.get("agent")
-            parent = RemoteParentSpan(int(self.trace_id, 16), int(self.child_parent_id, 16), agent)
+            number = int(self.child_parent_id, 16)
+            parent = RemoteParentSpan(int(self.trace_id, 16), number, agent, self.tool)
         return Caller(self.tags, span_number(live), parent, self.outer)
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:

@@ -37,7 +37,12 @@ def failure_of(record: Record) -> str | None:
 
 
 def _answered(record: Record) -> bool:
-    """Whether the agent got an answer from the model."""
+    """Whether the agent got an answer from the model, or the beginning of one."""
     superseded = superseded_calls(record)
-    live = (c for c in record.calls if c.status not in NOT_LIVE and c.call_id not in superseded)
+    live = (
+        call
+        for call in record.calls
+        if call.call_id not in superseded
+        and (call.status not in NOT_LIVE or (call.status == "cancelled" and call.response_ids))
+    )
     return any(True for _ in live) or any(span.status != "error" for span in unrecorded(record))

@@ -55,6 +55,7 @@ def untrainable_reasons(
             (attempt is not None and call.attempt_id != attempt.attempt_id, "other-attempt"),
             (call.call_id in superseded, "superseded"),
             (call.status != "ok", call.masked if call.masked in REFUSED_MASKS else call.status),
+            (verdicts[call.call_id].kind == "cancelled", "cancelled"),
             (supplied is not None and call.call_id not in supplied, "replaced-by-agent"),
             (isinstance(version, Mapping) and call.policy not in version, "frozen-policy"),
             (not call.selected, _not_selected(call)),

@@ -3,7 +3,8 @@
 A call is *exact* if the engine's counts (``usage``) equal the numbers of ids and logprobs, and the wire
 layer, which read the answer in the agent's process, has the same digest and tags as the gateway. Without a
 wire span it is *gateway-only*: trained, but unconfirmed. A call whose evidence disagrees is a *mismatch*
-and never trained.
+and never trained. So is a call that is *cancelled*: the agent read a part of its answer, or none of it,
+whatever the gateway had sent by then.
 
 What comes with the attempt's own key (the wire layer's spans, headers) is the agent's word about itself. It
 may take a call out of training only for an agent that is trusted (``RolloutConfig.trusted``); otherwise it is
@@ -13,7 +14,7 @@ noted beside the gateway's verdict. :func:`disputed` counts such calls either wa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from agentlightning import semconv
@@ -21,7 +22,7 @@ from agentlightning.types import Call, Record, Span
 from agentlightning.types.record import ASKED_SELECTED
 from agentlightning.types.tokens import tokens_digest
 
-Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "no-ids", "supplied"]
+Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "cancelled", "no-ids", "supplied"]
 
 
 SAYS_OTHERWISE: Final = "the agent's spans say otherwise"
@@ -41,7 +42,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(
-    call: Call, wire_spans: Iterable[Span], choices: Sequence[Call] = (), *, trusted: bool = True
+    call: Call, wire_spans: Collection[Span], choices: Sequence[Call] = (), *, trusted: bool = True
 ) -> Verdict:
     """Judge one call against the engine's counts and the wire layer's spans.
 
@@ -61,7 +62,11 @@ def verdict(
     if contradiction:
         return Verdict("mismatch", contradiction)
     denied: Kind = "mismatch" if trusted else "gateway-only"
-    if digests and digests != {tokens_digest(call.prompt_ids, call.response_ids)}:
+    same = digests == {tokens_digest(call.prompt_ids, call.response_ids)}
+    if any(_is_broken_off(span, same) for span in wire_spans if _of_request(span, call)):
+        what = "the agent did not read the answer to its end"
+        return Verdict("cancelled", what) if trusted else Verdict(denied, f"{SAYS_OTHERWISE}: {what}")
+    if digests and not same:
         return Verdict(denied, f"{SAYS_OTHERWISE}: they have other token ids than the gateway")
     if differing := _differing_tags(call, spans):
         return Verdict(denied, f"{SAYS_OTHERWISE} on tags: {', '.join(differing)}")
@@ -136,14 +141,23 @@ def _without_record(record: Record) -> list[Span]:
 
 def matches_call(span: Span, call: Call) -> bool:
     """Whether the span belongs to the call: same choice, and same response id or else same caller span."""
-    if span.attributes.get(semconv.CHOICE, 0) != call.choice:
-        return False
+    return span.attributes.get(semconv.CHOICE, 0) == call.choice and _of_request(span, call)
+
+
+def _of_request(span: Span, call: Call) -> bool:
     response_id = _response_id(span)
     if response_id and call.response_id:
         return response_id == call.response_id
     if not span.span_id or span.span_id != call.span_id:
         return False
     return not (span.trace_id and call.trace_id) or span.trace_id == call.trace_id
+
+
+def _is_broken_off(span: Span, same: bool) -> bool:
+    """Whether the agent did not read the answer to its end: it left the stream, or an error ended it.
+    ``same``: the agent has all ids of the call; an error was then raised over the whole answer.
+    """
+    return bool(span.attributes.get(semconv.PARTIAL)) or (span.status == "error" and not same)
 
 
 def _check_counts(call: Call, choices: Sequence[Call]) -> tuple[str, str]:

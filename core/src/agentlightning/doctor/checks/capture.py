@@ -146,6 +146,7 @@ def _inexact(notes: Notes, kind: str, reason: str, n: int) -> None:
         "gateway-only": "Trained, but not confirmed: nothing in the agent's process saw the answer. Use the "
         f"openai SDK in this process, or accept it.{also}",
         "wire-only": "The gateway's answer had no ids: check that the call went to the trained policy.",
+        "cancelled": "Not trained: what the agent did next does not follow from the rest of the answer.",
         "no-ids": "Not trained. Serve the policy with an engine that returns token ids.",
         "mismatch": f"Not trained: the engine contradicts itself, or something changed the answer.{also}",
     }

@@ -76,13 +76,14 @@ def identify(headers: Mapping[str, str], keys: Keys) -> RequestIdentity:
 
 
 def _presented(headers: Mapping[str, str]) -> tuple[str, str]:
-    """The key of a request, as OpenAI's SDK or Anthropic's sends it, and a second key of ours, or ``""``.
+    """The key of a request, as OpenAI's SDK, Anthropic's or Azure's sends it, and a second key of ours, or
+    ``""``.
 
     Of two keys, one of ours goes before any other.
     """
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-    if (other := headers.get("x-api-key", "").strip()) in ("", bearer):
+    if (other := (headers.get("x-api-key") or headers.get("api-key", "")).strip()) in ("", bearer):
         return bearer, ""
     ours = [key for key in (bearer, other) if key.startswith(PREFIX) and key != CONTEXT_KEY]
     if not ours:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi
+from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, Earlier, EngineApi
+from agentlightning.gateway.apis.checks import check_limits
 from agentlightning.gateway.apis.sse import DONE, data_event, pieces
 from agentlightning.gateway.errors import BadAnswer
 
@@ -24,6 +25,12 @@ class NativeApi(ApiFormat):
 
     def __init__(self, engine_api: EngineApi) -> None:
         self.name = self.engine_api = engine_api
+
+    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
+        """The same body. A completion without an answer (``max_tokens: 0``) is the engine's to take."""
+        if self.name == "chat":
+            check_limits(body, "max_tokens", "max_completion_tokens")
+        return body
 
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
         """The answer itself, or its replay."""

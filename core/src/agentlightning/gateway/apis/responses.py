@@ -89,6 +89,7 @@ class Responses(TranslatedApi):
         form = (body.get("text") or {}).get("format")
         if form and (response_format := checks.response_format(form, "text.format")):
             chat["response_format"] = response_format
+        checks.check_limits(body, "max_output_tokens")
         if (limit := body.get("max_output_tokens")) is not None:
             chat["max_completion_tokens"] = limit
         chat |= checks.copied(body, "temperature", "top_p", "parallel_tool_calls", "top_logprobs")
@@ -104,7 +105,7 @@ class Responses(TranslatedApi):
         return {
             "id": chat["id"],
             "object": "response",
-            "created_at": chat.get("created") or 0,
+            "created_at": int(chat.get("created") or 0),
             "status": status,
             "background": False,
             "error": None,

@@ -6,6 +6,7 @@ ids as vLLM's ``return_token_ids`` gives them (``prompt_token_ids``: chat on top
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 
@@ -74,7 +75,7 @@ class EngineAnswer(msgspec.Struct):
 
     choices: list[EngineChoice]
     id: str | None = None
-    created: Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER - 1)] | None = None
+    created: Annotated[float, msgspec.Meta(gt=-MAX_INTEGER, lt=MAX_INTEGER)] | None = None
     model: str | None = None
     usage: EngineUsage | None = None
     prompt_token_ids: list[TokenId] | None = None
@@ -129,6 +130,35 @@ def raise_if_aborted(answer: EngineAnswer) -> None:
         raise EngineUnreachable(503, "engine-aborted", message, tokens=tokens)
 
 
+MENDED = "answer"
+"""Key of ``Call.edited``: what was mended in an answer of the engine's, as clients could not read it."""
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\."
+)
+HALF_CHARACTERS = "half characters replaced"
+NO_INDEX = "tool calls without an index numbered"
+
+
+def mended_text(raw: bytes) -> bytes:
+    """Return JSON with the replacement character for half characters (lone surrogates), which some engines
+    send where a token ends within a character; ``raw`` itself where there are none. Clients that read them
+    would fail later, and no store can keep them.
+    """
+    given = raw
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        try:
+            text = raw.decode(errors="surrogatepass").encode("utf-16", "surrogatepass")
+            raw = text.decode("utf-16", "replace").encode()
+        except UnicodeDecodeError:
+            return given
+    if b"\\ud" not in raw and b"\\uD" not in raw:
+        return raw
+    mended = _ESCAPE.sub(lambda found: b"\\ufffd" if len(found[0]) == 6 else found[0], raw)
+    return given if mended == given else mended
+
+
 def parse_chunk(raw: bytes, decode: Decode | None = None) -> AnswerChunk:
     """Parse one chunk of a stream, or raise :class:`BadAnswer`."""
     try:
@@ -155,6 +185,24 @@ def parse_error(status: int, raw: bytes) -> tuple[str, str]:
     if isinstance(inner, dict):
         code, message = inner.get("code"), inner.get("message") or inner.get("detail") or inner
     return code if isinstance(code, str) and code else f"http-{status}", str(message)[:2000]
+
+
+def hidden_error(reply: EngineReply) -> EngineReply:
+    """Return the answer with an error's status if its status is 200 and its body an error, as some proxies
+    send it: the error's own code where that is an HTTP status, else 502.
+    """
+    if reply.status != 200 or b'"error"' not in reply.body or b'"choices"' in reply.body:
+        return reply
+    try:
+        body: Any = msgspec.json.decode(reply.body)
+    except DECODE_ERRORS:
+        return reply
+    if not isinstance(body, dict) or not (error := body.get("error")):
+        return reply
+    code = error.get("code") if isinstance(error, dict) else None
+    text = str(code) if isinstance(code, int | str) else ""
+    status = int(text) if text.isdecimal() and len(text) == 3 and text[0] in "45" else 502
+    return msgspec.structs.replace(reply, status=status)
 
 
 def engine_error(reply: EngineReply) -> CallFailure:

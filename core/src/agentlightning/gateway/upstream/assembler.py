@@ -26,6 +26,8 @@ class _PartialChoice:
     text: list[str] = field(default_factory=list)
     message: dict[str, Any] = field(default_factory=dict)
     tools: dict[int, dict[str, Any]] = field(default_factory=dict)
+    numbered: bool = False
+    """A tool call came without an index and got one."""
     finish: str | None = None
     versions: list[int] = field(default_factory=list)
     """Version of each id, as far as the engine has said it."""
@@ -58,7 +60,9 @@ class _PartialChoice:
                 self.message[key] = value
 
     def _add_tool(self, piece: Any) -> None:
-        if not isinstance(piece, dict) or not isinstance(index := piece.get("index", 0), int):
+        if isinstance(piece, dict) and piece.get("index") is None:
+            piece["index"], self.numbered = self._next_tool(piece.get("id")), True
+        if not isinstance(piece, dict) or not isinstance(index := piece["index"], int):
             raise BadAnswer("a tool call of the engine's stream is not an object with an index")
         new = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
         tool = self.tools.setdefault(index, new)
@@ -66,6 +70,12 @@ class _PartialChoice:
         if isinstance(function := piece.get("function"), dict):
             for name in ("name", "arguments"):
                 tool["function"][name] += function.get(name) or ""
+
+    def _next_tool(self, call_id: Any) -> int:
+        """The index of a piece that has none: a new call's if it names another id than the last call has."""
+        last = max(self.tools, default=-1)
+        begins = last < 0 or (call_id is not None and call_id != self.tools[last]["id"])
+        return last + 1 if begins else last
 
     def choice(self, index: int, api: str, oldest: int | None) -> EngineChoice:
         """Build a whole choice. ``oldest``: the version of the answer, which says it for all tokens."""
@@ -120,8 +130,8 @@ class AnswerAssembler:
         """No choice has begun."""
         return not self._choices
 
-    def add(self, chunk: AnswerChunk) -> None:
-        """Take the next chunk."""
+    def add(self, chunk: AnswerChunk) -> bool:
+        """Take the next chunk. Return whether its tool calls had no index and got one, in the chunk too."""
         head = self._head
         for name in _HEAD:
             if (value := getattr(chunk, name)) is not None:
@@ -137,9 +147,10 @@ class AnswerAssembler:
         for piece in choices:
             if (partial := self._choices.get(piece.index)) is None:
                 partial = self._choices[piece.index] = _PartialChoice()
-            finished = partial.finish is not None
+            finished, partial.numbered = partial.finish is not None, False
             partial.add(piece, chunk.policy_version)
             self._finished += not finished and partial.finish is not None
+        return any(self._choices[piece.index].numbered for piece in choices)
 
     def answer(self) -> EngineAnswer:
         """Build a whole answer from the part that has arrived."""

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 from agentlightning import capture
-from agentlightning.capture.context import set_process_attempt
+from agentlightning.capture.context import current_attempt, set_process_attempt
 from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import give_up_calls
 from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.capture.spans.processors import unfinished_spans
 from agentlightning.plugins.manager import load
@@ -54,7 +55,11 @@ def begin(roots: set[str], loaded: str) -> OnImport:
 
 
 def _count_unfinished() -> None:
-    """Count the spans that have not ended when the process ends, because they are not recorded."""
+    """End the calls that were not read to the end, and count the spans that have not ended when the process
+    ends, because they are not recorded.
+    """
+    if (context := current_attempt()) is not None:
+        give_up_calls(context.attempt_id)
     if unfinished := unfinished_spans():
         COUNTS.add("span-unfinished", unfinished)
 

@@ -18,7 +18,13 @@ from weakref import WeakKeyDictionary
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.runner.event_loops.threads import prepare_agent_loop
-from agentlightning.runner.outcomes.tracebacks import SourceLine, innermost_user_line, is_idle, stack_lines
+from agentlightning.runner.outcomes.tracebacks import (
+    SourceLine,
+    innermost_user_line,
+    is_idle,
+    is_user_code,
+    stack_lines,
+)
 
 log = logging.getLogger(__name__)
 Awaited = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
@@ -115,6 +121,10 @@ class AgentLoop:
         self.shared = shared
         self.missed_pings = 0
         """Pings in a row that came before the last one was answered."""
+        self.suspect: tuple[str | None, str, str] | None = None
+        """Attempt, file and function of the agent's code that ran at the last missed ping."""
+        self.suspected = 0
+        """Missed pings in a row that found this suspect. Others were the load of many, or of the machine."""
         self.tasks: set[AgentTask] = set()
         self._serving_loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
@@ -137,10 +147,19 @@ class AgentLoop:
         """Ping the loop, or count that it has not answered the last ping yet."""
         if not self._answered:
             self.missed_pings += 1
+            self._suspect()
             return
-        self.missed_pings, self._answered = 0, False
+        self.missed_pings, self.suspected, self._answered = 0, 0, False
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._answer)
+
+    def _suspect(self) -> None:
+        line = self.blocked_at()
+        found = None
+        if line is not None and is_user_code(line.file):
+            found = (self.running_attempt(), line.file, line.function)
+        self.suspected = 0 if found is None else self.suspected + 1 if found == self.suspect else 1
+        self.suspect = found
 
     def blocked_at(self) -> SourceLine | None:
         """Return the line that keeps the loop busy; ``None`` if the loop is idle."""

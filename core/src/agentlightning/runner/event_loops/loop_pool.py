@@ -4,7 +4,9 @@ Store, gateway and runner stay on the serving loop, so an agent that blocks stop
 of one serving loop share one agent loop, so a client, a lock or a semaphore that they share works as in any
 asyncio program. The agent loop lives as long as the serving loop.
 
-The watchdog pings each loop. A loop that does not answer is reported once, with the line that blocks it.
+The watchdog pings each loop. A loop that does not answer is reported once, with the line that blocks it, if
+the same function of the same agent ran each time: many agents that each take a little block nothing by one
+line, nor does a machine that is busy.
 After :data:`ABANDON_AFTER` seconds, or when the attempt that blocks it has timed out, the loop is abandoned:
 later rollouts, and those that had not begun, run on a new loop. Begun rollouts that will be retried are
 stopped; other begun rollouts go on when the loop answers.
@@ -18,7 +20,7 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from agentlightning.runner.event_loops.agent_loop import STOP_SECONDS, AgentLoop, AgentTask
-from agentlightning.runner.outcomes.tracebacks import SourceLine
+from agentlightning.runner.outcomes.tracebacks import SourceLine, is_user_code
 
 log = logging.getLogger(__name__)
 PING_SECONDS = 0.25
@@ -102,7 +104,8 @@ class LoopPool:
         if (line := _blocking_line(loop)) is None:
             return
         owner = loop.running_attempt()
-        self._warn_once(loop, line, owner)
+        if loop.suspected * PING_SECONDS >= WARN_AFTER and is_user_code(line.file):
+            self._warn_once(loop, line, owner)
         if loop.missed_pings * PING_SECONDS >= ABANDON_AFTER:
             self._abandon(loop, line, owner)
 

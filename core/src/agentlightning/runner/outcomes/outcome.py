@@ -93,7 +93,7 @@ async def classify(
         kind = model_fault(calls)
         error = (outcome.reason or "").removeprefix(RAISED)
         return replace(outcome, reason=f"{kind}{error}") if kind else outcome
-    if any(call.status == "ok" for call in calls):
+    if any(call.status == "ok" or (call.status == "cancelled" and call.response_ids) for call in calls):
         return outcome
     reason = f"{NO_CALL}: the agent returned without one answer of the model"
     return replace(outcome, status=AttemptStatus.FAILED, reason=reason, reward=None)

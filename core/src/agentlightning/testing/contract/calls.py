@@ -52,6 +52,23 @@ class CallsContract(AdapterHooks):
         for span, exchange in zip(recording.calls, server.log, strict=True):
             assert span.attributes[semconv.AGENT_NAME] in str(exchange.body["messages"][0]["content"])
 
+    async def test_every_entry_records_its_agent_once(self, server: ScriptedModelServer, shared: Any) -> None:
+        """Entries call one another: a turn is one span, whichever of them the program called."""
+        entries = self.entries(shared)
+        if not entries:
+            lacking("a list of its entries")
+        spans: set[tuple[str, ...]] = set()
+        for name, run in entries.items():
+            before, recording = len(server.log), Recording(name, server.url)
+            with recording.active():
+                await run("a poem")
+            assert recording.agents() == [SOLVER], name
+            turns = [s for s in recording.spans if s.attributes.get(semconv.OPERATION_NAME) == "invoke_agent"]
+            spans.add(tuple(span.attributes[semconv.AGENT_NAME] for span in turns))
+            assert spans in ({(SOLVER,)}, {()}), f"{name}: {spans}"  # a node of a graph is a tag alone
+            assert_exact(recording, server.log[before:])
+        assert COUNTS.snapshot() == {}
+
     @feature("sync", "tools")
     def test_the_blocking_face(self) -> None:
         with CountedServer(self.say, ids="always") as server:

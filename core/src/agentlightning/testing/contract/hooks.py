@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -60,6 +60,13 @@ class AdapterHooks(ABC):
         framework has no structured answers, or none that stream.
         """
         return None
+
+    def entries(self, client: Any) -> Mapping[str, Callable[[str], Awaitable[Any]]]:
+        """Return every method by which a program may run one agent ``solver``, by name, as a function of the
+        task: those that ``tool_agent`` takes, those below them, and those that are rarely taken. The agent
+        has no tool, and makes one model call.
+        """
+        return {}
 
     async def several(self, client: Any, task: str, n: int) -> bool:
         """Request ``n`` answers in one call of the framework. Return ``False`` if the framework cannot."""

@@ -43,7 +43,10 @@ class LeavingContract(AdapterHooks):
             seen.append(getattr(wrapped, "__name__", "?"))
             return wrapped(*args, **kwargs)
 
-        originals = [(owner, name, vars(owner).get(name)) for owner, name in self.patched()]
+        self.instrumentor().uninstrument()
+        originals = [(owner, name, vars(owner).get(name, self)) for owner, name in self.patched()]
+        self.instrumentor().instrument()
+        self.prepare()
         for owner, name in self.patched():
             wrapt.wrap_function_wrapper(owner, name, foreign)
         recording = Recording("foreign", server.url)
@@ -59,6 +62,8 @@ class LeavingContract(AdapterHooks):
             TALLY.aside(server.log[2:])
             assert len(recording.calls) == 2 and seen  # our wrapper is off, the foreign one still runs
         finally:
-            for owner, name, ours in originals:
-                below = getattr(ours, "__wrapped__", ours)
-                setattr(owner, name, below)
+            for owner, name, original in originals:
+                if original is self:  # it was inherited
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from agentlightning.capture import end_attempt
 from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.testing.contract.recording import Recording
 from agentlightning.testing.scripted import Exchange
-from agentlightning.types import AttemptStatus, Record
+from agentlightning.types import AttemptStatus, Call, Record
 
 
 class ModelServer(Protocol):
@@ -29,13 +30,19 @@ class Leased(Recording):
 
     def __init__(self, store: SQLiteStore, gateway: Gateway, rollout_id: str, info: AttemptInfo) -> None:
         super().__init__("leased", gateway.url)
-        self._store = store
+        self._store, self._gateway = store, gateway
         self.context.rollout_id, self.context.attempt_id = rollout_id, info.attempt_id
         self.context.key = gateway.open_attempt(info)
 
+    async def recorded(self) -> list[Call]:
+        """Return the calls that are on record by now."""
+        return await self._store.query_calls(self.context.rollout_id, self.context.attempt_id)
+
     async def finish(self) -> tuple[Record, list[Verdict]]:
-        """End the attempt. Return its record, and the verdict of each call in order."""
+        """End the attempt as the runner does. Return its record, and the verdict of each call in order."""
         context = self.context
+        end_attempt(context.attempt_id)
+        await self._gateway.close_attempt(context.attempt_id)
         await self._store.update_attempt(
             context.rollout_id, context.attempt_id, AttemptStatus.SUCCEEDED, spans=self.spans
         )
@@ -58,11 +65,13 @@ def assert_one_row(record: Record, log: Sequence[Exchange]) -> None:
 
 
 @asynccontextmanager
-async def leased_attempt(server: ModelServer, folder: Path) -> AsyncIterator[Leased]:
-    """Open one attempt at a gateway that forwards to ``server``, with a store in ``folder``."""
+async def leased_attempt(server: ModelServer, folder: Path, **route: Any) -> AsyncIterator[Leased]:
+    """Open one attempt at a gateway that forwards to ``server``, with a store in ``folder``. ``route``: other
+    fields of its :class:`Upstream`.
+    """
     store = SQLiteStore(folder / "store.sqlite")
     gateway = Gateway(store, Keys())
-    gateway.add_route(Upstream(policy="policy", url=server.url, model="policy"))
+    gateway.add_route(Upstream(policy="policy", url=server.url, model="policy", **route))
     await gateway.start()
     try:
         lease = await store.start_rollout({"question": 1}, worker_id="contract")

@@ -10,7 +10,8 @@ class Stats:
     """Counts since the start.
 
     ``reused_tokens`` are prompt tokens that needed no computation, of ``prefix_hits`` samples; ``steps`` are
-    passes through the network; ``finished`` counts samples, ``cancelled`` and ``failed`` requests.
+    passes through the network; ``finished`` counts samples, ``cancelled`` and ``failed`` requests;
+    ``hints`` requests that asked for an effort or a verbosity, which a policy does not have.
     """
 
     generated_tokens: int = 0
@@ -22,3 +23,4 @@ class Stats:
     finished: int = 0
     cancelled: int = 0
     failed: int = 0
+    hints: int = 0

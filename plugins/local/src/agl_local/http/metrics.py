@@ -23,6 +23,7 @@ EXPOSED: Final = (
     Exposed(f"{PREFIX}requests", "counter", "Requests.", _BY),
     Exposed(f"{PREFIX}finished", "counter", "Samples that were finished.", _BY),
     Exposed(f"{PREFIX}cancelled", "counter", "Requests that were cancelled.", _BY),
+    Exposed(f"{PREFIX}hints", "counter", "Requests with an effort or verbosity, which have no effect.", _BY),
     Exposed(f"{PREFIX}failed", "counter", "Requests that failed.", _BY),
 )
 

@@ -26,7 +26,9 @@ _COMMON = {
     *_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "seed", "stop", "logit_bias",
     "return_token_ids", "logprobs", *CONSTRAINTS,
 }  # fmt: skip
-_CHAT = {"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs", *TOOL_FIELDS}
+_HINTS = {"reasoning_effort", "verbosity"}
+"""Fields that ask a vendor's models for less or more text. A policy answers as it does: they are counted."""
+_CHAT = {*_HINTS, "messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs", *TOOL_FIELDS}
 _NO_EFFECT = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "priority", "request_id",
@@ -64,13 +66,21 @@ def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
     prompt = _prompt_of_chat(body, engine, tools)
     limit = field(body, "max_completion_tokens", int)
     limit = field(body, "max_tokens", int) if limit is None else limit
+    engine.stats.hints += any(body.get(name) is not None for name in _HINTS)
     logprobs = bool(field(body, "logprobs", bool))
     top = field(body, "top_logprobs", int) or 0
     if top and not logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
     parse_tools = bool(tools) and body.get("tool_choice") != "none"
     return _call(
-        body, engine, [prompt], limit or engine.max_len, logprobs, top, chat=True, parse_tools=parse_tools
+        body,
+        engine,
+        [prompt],
+        engine.max_len if limit is None else limit,
+        logprobs,
+        top,
+        chat=True,
+        parse_tools=parse_tools,
     )
 
 
