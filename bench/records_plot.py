@@ -27,7 +27,9 @@ PANELS = (
 def sizes(name: str) -> list[dict[str, Any]]:
     """The sizes of a result; none, where there is no such file."""
     path = RESULTS / name
-    found: list[dict[str, Any]] = json.loads(path.read_text())["result"]["sizes"] if path.exists() else []
+    found: list[dict[str, Any]] = (
+        json.loads(path.read_text(encoding="utf-8"))["result"]["sizes"] if path.exists() else []
+    )
     return found
 
 
@@ -73,7 +75,8 @@ def main() -> None:
     drawn.append(label(width - 20, height - 12, "turns of an agent", f'text-anchor="end" fill="{GREY}"'))
     (RESULTS / "records.svg").write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="12"><rect width="{width}" height="{height}" fill="white"/>{"".join(drawn)}</svg>\n'
+        f'font-size="12"><rect width="{width}" height="{height}" fill="white"/>{"".join(drawn)}</svg>\n',
+        encoding="utf-8",
     )
 
 

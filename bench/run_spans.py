@@ -66,7 +66,7 @@ async def measure(folder: Path) -> dict[str, Any]:
 
     traces.store_spans = counted  # type: ignore[assignment]
     program, result, ended = (folder / name for name in ("app.py", "result", "ended"))
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM, encoding="utf-8")
     with ScriptedModelServer() as server:
         options = ProgramOptions(
             command=[sys.executable, str(program), str(result), str(ended)],
@@ -80,10 +80,10 @@ async def measure(folder: Path) -> dict[str, Any]:
             assert one.rollout is not None
             spans = await session.store.query_spans(one.rollout.rollout_id, limit=10_000)
     return {
-        **json.loads(result.read_text()),
+        **json.loads(result.read_text(encoding="utf-8")),
         "spans": len(spans),
         "commits": commits,
-        "drain_seconds": round(drained - float(ended.read_text()), 3),
+        "drain_seconds": round(drained - float(ended.read_text(encoding="utf-8")), 3),
     }
 
 

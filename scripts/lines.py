@@ -93,14 +93,19 @@ def count(files: Mapping[str, str]) -> dict[str, Count]:
 def present() -> dict[str, str]:
     """The modules of the working tree."""
     folder = ROOT / CORE
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("*.py"))}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 def of_commit(revision: str) -> dict[str, str]:
     """The modules of a commit."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, check=True, capture_output=True, encoding="utf-8"
+        ).stdout
 
     names = git("ls-tree", "-r", "--name-only", revision, "--", CORE).splitlines()
     modules = [name for name in names if name.endswith(".py")]
@@ -132,15 +137,17 @@ def main() -> int:
     given = parser.parse_args()
     if given.before:
         rooms = {room: list(one) for room, one in sorted(count(of_commit(given.before)).items())}
-        BEFORE.write_text(json.dumps({"commit": given.before, "rooms": rooms}, indent=1) + "\n")
-    kept = json.loads(BEFORE.read_text())
+        BEFORE.write_text(
+            json.dumps({"commit": given.before, "rooms": rooms}, indent=1) + "\n", encoding="utf-8"
+        )
+    kept = json.loads(BEFORE.read_text(encoding="utf-8"))
     before = {room: Count(*numbers) for room, numbers in kept["rooms"].items()}
     now = count(present())
-    page = PAGE.read_text()
+    page = PAGE.read_text(encoding="utf-8")
     new = TABLE.sub(lambda match: match[1] + table(before, now) + match[2], page)
     if given.check:
         return int(new != page)
-    PAGE.write_text(new)
+    PAGE.write_text(new, encoding="utf-8")
     then, here = total(before.values()), total(now.values())
     print(table(before, now))
     print(

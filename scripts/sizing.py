@@ -63,7 +63,7 @@ def result(name: str) -> tuple[dict[str, Any], CostSource]:
 def committed_on(file: Path) -> str:
     """Return the date of the commit that changed the file last; today's where it is not committed."""
     command = ["git", "log", "-1", "--format=%cs", "--", str(file)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", check=True)
     return done.stdout.strip()
 
 

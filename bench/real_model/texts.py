@@ -16,7 +16,9 @@ class Texts:
 
     def __init__(self, folder: Path, seed: int) -> None:
         lines = (
-            line for name in ("gsm8k", "svamp") for line in (DATA / f"{name}.jsonl").read_text().splitlines()
+            line
+            for name in ("gsm8k", "svamp")
+            for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         )
         text = "\n".join(
             " ".join(v for v in json.loads(line).values() if isinstance(v, str)) for line in lines

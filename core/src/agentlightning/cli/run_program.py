@@ -173,7 +173,7 @@ def _forward_signals(session: ProgramSession) -> Iterator[None]:
 def _in_foreground() -> bool:
     """Return whether this process is in a terminal's foreground, which sends typed signals to the program."""
     try:
-        with open("/dev/tty") as terminal:
+        with open("/dev/tty", encoding="utf-8") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False

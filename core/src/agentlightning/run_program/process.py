@@ -24,10 +24,9 @@ from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree
 from agentlightning.runner.processes.worker import SECRETS
+from agentlightning.webserver.proxies import direct_variables
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_OWN = ("127.0.0.1", "localhost")
 TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
 NOT_EXECUTED = 126
@@ -66,9 +65,7 @@ def environment(
         found |= SWITCHES
     if api_key_env is not None:
         found[api_key_env] = key
-    if any(base.get(name) for name in _PROXIES):
-        for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-            found[name] = ",".join(filter(None, [base.get(name) or base.get(other), *_OWN]))
+    found |= direct_variables(base, settings.gateway, settings.store)
     found |= settings.variables(list(watched))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
     return found

@@ -117,7 +117,7 @@ def locked(waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """
     folder = policies_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

