@@ -107,7 +107,7 @@ def test_switches_of_frameworks_are_set_unless_the_user_has_set_one() -> None:
 
 def test_a_proxy_is_not_in_the_way() -> None:
     found = environment({"https_proxy": "http://proxy:1", "NO_PROXY": "intra"}, SETTINGS, [])
-    assert found["NO_PROXY"] == found["no_proxy"] == "intra,127.0.0.1,localhost"  # readers prefer either
+    assert found["NO_PROXY"] == found["no_proxy"] == "intra,127.0.0.1,localhost,::1"  # readers prefer either
     assert "NO_PROXY" not in environment({}, SETTINGS, [])
 
 

@@ -102,6 +102,6 @@ def _results(task: Mapping[str, Any], code: str) -> Any:
             return None
         output.seek(0)
         try:
-            return json.loads(output.read().splitlines()[-1]) if done.returncode == 0 else None
+            return json.loads(output.read().strip().split("\n")[-1]) if done.returncode == 0 else None
         except (IndexError, ValueError):
             return None

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from agentlightning.cli.options import add_command
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.run_program.options import (
     CannotStart,
     ProgramOptions,
@@ -111,7 +111,7 @@ async def _run(options: RunOptions) -> int:
             print(f"agl: the run cannot be summarised: {error}", file=sys.stderr, flush=True)
             return code
     if options.as_json:
-        print(msgspec.json.encode(summary).decode(), file=sys.stderr, flush=True)
+        print_json(summary, sys.stderr)
     else:
         show(summary)
     return code

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from agentlightning.types import UsageError
+from agentlightning.types.json_lines import NotJSON, read_json_lines
 
 if TYPE_CHECKING:
     from agentlightning.gateway import Upstream
@@ -171,10 +172,10 @@ def executable(program: str, environment: Mapping[str, str]) -> str:
 
 def read_tasks(file: Path) -> list[Any]:
     """Return the tasks of a JSON-lines file. An error names the line."""
-    from agentlightning.algorithms.rollouts.datasets import READERS
-
     try:
-        tasks = READERS[".jsonl"](file, "--tasks")
+        tasks = read_json_lines(file)
+    except NotJSON as error:
+        raise UsageError(f"--tasks {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--tasks {file}: {error}") from None
     if not tasks:
