@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -120,5 +121,6 @@ def register(app: typer.Typer) -> None:
         else:
             print(
                 f"{folder}: {', '.join(sorted(files))}\n"
-                f"Next: cd {folder}; agl doctor --config config.yaml; agl train --config config.yaml"
+                f"Next: cd {shlex.quote(str(folder))}; agl doctor --config config.yaml; "
+                "agl train --config config.yaml"
             )

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def direct_variables(base: Mapping[str, str], *urls: str | None) -> dict[str, str]:
-    """Return ``NO_PROXY`` and ``no_proxy`` of ``base``, to which loopback and the hosts of ``urls`` are added.
+    """Return ``NO_PROXY`` and ``no_proxy`` of ``base`` with loopback and the hosts of ``urls`` added to them.
     Without a proxy in ``base`` there is nothing to set: a variable alone would hide a system's own settings.
 
     An IPv6 address is written without brackets, which httpx, requests, aiohttp and curl read; Python's urllib
@@ -30,8 +30,8 @@ def direct_variables(base: Mapping[str, str], *urls: str | None) -> dict[str, st
     hosts = [*LOOPBACK, *(host for url in urls if url and (host := urlsplit(url).hostname))]
     found = {}
     for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-        given = [word.strip() for word in (base.get(name) or base.get(other) or "").split(",") if word.strip()]
-        found[name] = ",".join(dict.fromkeys([*given, *hosts]))
+        given = (word.strip() for word in (base.get(name) or base.get(other) or "").split(","))
+        found[name] = ",".join(dict.fromkeys([*filter(None, given), *hosts]))
     return found
 
 
@@ -51,7 +51,7 @@ def vendor_proxy(url: str) -> str | None:
     if proxy_bypass_environment(place.netloc, named):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if urlsplit(proxy).scheme not in ("http", "https"):
-        _LOG.warning("the gateway asks %s directly: it knows no %s proxy", place.hostname, urlsplit(proxy).scheme)
+    if (kind := urlsplit(proxy).scheme) not in ("http", "https"):
+        _LOG.warning("the gateway asks %s directly: it knows no %s proxy", place.hostname, kind)
         return None
     return proxy

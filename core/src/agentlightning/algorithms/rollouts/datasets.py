@@ -70,7 +70,7 @@ def tasks_of(given: Any, name: str) -> list[Any]:
     if (why := _unusable(given)) is not None:
         article = "an" if kind[:1] in "aeiouAEIOU" else "a"
         raise DatasetError(f"{name}: this is {article} {kind}{why}")
-    if isinstance(given, Iterable) and not _has_length(given):
+    if isinstance(given, Iterable) and not (_has_length(given) and hasattr(given, "__getitem__")):
         return _bounded(given, name)
     if isinstance(given, Sequence) or _library(given) == "datasets":
         return list(given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -95,9 +97,9 @@ def _next(summary: Summary) -> list[str]:
     if not summary.rollouts:
         return []
     place = (
-        f" --store {without_password(summary.store)}"
+        f" --store {shlex.quote(without_password(summary.store))}"
         if summary.folder is None
-        else f" --run {summary.folder}"
+        else f" --run {shlex.quote(str(summary.folder))}"
     )
     first = summary.rollouts[-1] if len(summary.rollouts) > len(summary.exit_codes) else summary.rollouts[0]
     return [f"agl trace {first}{place}", f"agl explain {first}{place}"]

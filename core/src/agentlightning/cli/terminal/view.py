@@ -29,7 +29,7 @@ def wide_console(width: int) -> Console:
 
 
 def print_json(value: Any, file: TextIO | None = None) -> None:
-    """Print ``value`` as JSON on one line of stdout, or of ``file``: in ASCII where its encoding is not UTF-8."""
+    """Print ``value`` as JSON on one line of stdout or ``file``: in ASCII if its encoding is not UTF-8."""
     file = file or sys.stdout
     text = msgspec.json.encode(value, enc_hook=str).decode()
     if codecs.lookup(file.encoding or "utf-8").name != "utf-8":

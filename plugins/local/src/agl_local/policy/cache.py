@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentlightning.store.places import home
 from agentlightning.types import UsageError
 from agl_local.policy.files import remove_unfinished, write_folder
 
@@ -60,8 +61,9 @@ class CachedPolicy(msgspec.Struct, frozen=True):
 
 def policies_folder() -> Path:
     """Return the folder that holds the fetched policies; it may not exist yet."""
-    cache = os.environ.get("AGL_CACHE") or "~/.cache/agentlightning"
-    return Path(cache).expanduser().absolute() / "policies"
+    cache = os.environ.get("AGL_CACHE")
+    folder = Path(cache).expanduser() if cache else home("AGL_CACHE") / ".cache" / "agentlightning"
+    return folder.absolute() / "policies"
 
 
 def folder_of(name: str, sha256: str, form: int) -> Path:
