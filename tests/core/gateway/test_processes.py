@@ -31,6 +31,7 @@ from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.app import create_app
+from agentlightning.types import UsageError
 from agentlightning.webserver import app_runner, listen
 
 from .conftest import SECRET, whole
@@ -249,7 +250,7 @@ async def test_ports_follow_the_first_and_a_taken_one_is_refused() -> None:
         pool = GatewayProcesses(
             SQLiteStore(":memory:"), Keys(SECRET), GatewaySection(gateways=1, listen=f"127.0.0.1:{port}"), b""
         )
-        with pytest.raises(OSError):
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use"):
             await pool.start()
     assert not pool.pids
 

@@ -64,6 +64,11 @@ def test_files_of_other_programs_are_read_whole(ending: str, tmp_path: Path) -> 
     assert csv.field_size_limit() == before
 
 
+def test_any_iterable_without_places_is_read_in_its_order() -> None:
+    assert read_dataset(dict(enumerate(TASKS)).values(), "training tasks") == TASKS
+    assert read_dataset(map(dict, TASKS), "training tasks") == TASKS
+
+
 def test_a_path_is_never_read_by_character(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"training tasks: there is no file gsm8k; .*load_dataset\('gsm8k'"

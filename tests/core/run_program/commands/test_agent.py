@@ -151,6 +151,7 @@ async def test_a_failure_says_why_and_is_no_reward(here: Bench, line: str, rewar
     [
         ("echo '{\"reward\": 9}'; echo; echo '{\"reward\": 2}'; echo bye", "json", 2.0),
         ("echo '{\"score\": true}'", {"key": "score"}, 1.0),
+        ('echo \'{"reward": 3, "why": "a\u2028{b\u0085c"}\'', "json", 3.0),
         ("echo 0.25 > out", {"file": "out"}, 0.25),
         ("echo '{\"a\": -1}' > out", {"file": "out", "key": "a"}, -1.0),
         ("echo 7 > $AGL_REWARD_FILE", None, 7.0),
