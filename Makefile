@@ -63,6 +63,9 @@ apo: .venv/spider ## prompts are searched, one search is killed and goes on (som
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py
 
+surroundings: .venv/demo ## a small run behind a dead proxy, in other locales, without a home, over IPv6, by each Python (some: NAMES="proxy gbk"); the last line is JSON
+	@$(PY) bench/surroundings.py $(NAMES)
+
 hostile: .venv/demo ## agents that misbehave in every way we know, beside the healthy one; the last line is JSON
 	@$(PY) bench/hostile_agents/run.py
 

@@ -31,6 +31,8 @@ DEAD = "http://127.0.0.1:9"
 """A proxy at which nothing listens: a call that is sent to it fails at once."""
 PYTHONS = ("3.11", "3.12", "3.13")
 IPV6_ALONE = 'ip link set lo up && ip -4 addr flush dev lo && exec "$@"'
+AGL = "import sys; from agentlightning.cli import main; sys.argv[0] = 'agl'; main()"
+"""The command ``agl``, of whichever interpreter."""
 FAMILIES = """
 import socket
 found = []
@@ -87,31 +89,31 @@ class Surroundings:
     variables: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     prefix: tuple[str, ...] = ()
     """Words before each command line."""
-    user: int | None = None
     python: str = sys.executable
 
     def run(self, *words: str) -> str:
         """Run ``agl`` with these words; return its standard output."""
-        code = "import sys; from agentlightning.cli import main; sys.argv[0] = 'agl'; main()"
-        done = subprocess.run(
-            [*self.prefix, self.python, "-c", code, *words],
-            cwd=self.folder, env=self.variables, user=self.user, group=self.user,
-            extra_groups=None if self.user is None else [], stdin=subprocess.DEVNULL, capture_output=True,
-        )  # fmt: skip
+        done = self._python(AGL, *words)
         said = done.stderr.decode(errors="backslashreplace").strip()
         if done.returncode or "Traceback" in said:
             raise Failed(f"agl {words[0]}: exit status {done.returncode}: {said[-600:]}")
         return done.stdout.decode(errors="backslashreplace")
 
     def ask(self, code: str) -> str:
-        """Return what a line of Python prints here."""
-        done = subprocess.run(
-            [*self.prefix, self.python, "-c", code], cwd=self.folder, env=self.variables, user=self.user,
-            group=self.user, extra_groups=None if self.user is None else [], capture_output=True,
-        )  # fmt: skip
+        """Return what a line of Python prints here. Raise :class:`NotHere` if nothing runs here."""
+        try:
+            done = self._python(code)
+        except OSError as error:
+            raise NotHere(str(error)) from None
         if done.returncode:
             raise NotHere(done.stderr.decode(errors="replace").strip()[-300:])
         return done.stdout.decode(errors="replace").strip()
+
+    def _python(self, code: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+        line = [*self.prefix, self.python, "-c", code, *words]
+        return subprocess.run(
+            line, cwd=self.folder, env=self.variables, stdin=subprocess.DEVNULL, capture_output=True
+        )
 
 
 def work(here: Surroundings) -> dict[str, Any]:
@@ -190,14 +192,11 @@ def _located(here: Surroundings, variables: dict[str, str], codec: str) -> Surro
 
 def nobody(here: Surroundings) -> Surroundings:
     """A user id without an entry in the list of users, and no ``HOME``: as in many containers."""
-    if os.getuid():
-        raise NotHere("only root becomes another user")
     kept = {name: v for name, v in here.variables.items() if name not in ("HOME", "USER", "LOGNAME")}
-    for path in (here.folder.parent, here.folder, *here.folder.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    here = replace(here, variables=kept, user=NOBODY)
-    if (found := here.ask("import os, agentlightning; print(os.getuid())")) != str(NOBODY):
-        raise NotHere(f"the user is {found}")
+    prefix = ("unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
+    here = replace(here, variables=kept, prefix=prefix)
+    if (found := here.ask("import os; print(os.getuid(), os.path.expanduser('~'))")) != f"{NOBODY} ~":
+        raise NotHere(f"user id and home are {found}")
     return here
 
 
@@ -210,8 +209,6 @@ def folder(here: Surroundings) -> Surroundings:
 
 def ipv6(here: Surroundings) -> Surroundings:
     """A network of its own, whose loopback has ``::1`` and no IPv4."""
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        raise NotHere("unshare or ip is missing")
     here = replace(here, prefix=("unshare", "-n", "sh", "-c", IPV6_ALONE, "sh"))
     if (found := here.ask(FAMILIES)) != "['::1']":
         raise NotHere(f"the loopback addresses are {found}")
