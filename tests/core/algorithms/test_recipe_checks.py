@@ -25,3 +25,11 @@ def test_the_default_is_switched_off_where_it_would_be_ignored() -> None:
 def test_no_driver_has_to_know_how_to_leave_calls_out() -> None:
     plain = Recipe(name="r", off_policy_cap=None)
     check_supported_fields(plain, "other", frozenset())
+
+
+def test_what_no_driver_can_do_is_to_be_dropped() -> None:
+    recipe = GRPO(top_p=0.9, kl=0.1)
+    with pytest.raises(ConfigError, match=r"top_p=0\.9 \(cut\).*; drop it$"):
+        check_supported_fields(recipe, "small", frozenset({"kl"}), {"top_p": "cut"})
+    with pytest.raises(ConfigError, match="; drop it, or use a driver that implements it"):
+        check_supported_fields(recipe, "small", frozenset({"top_p"}))
