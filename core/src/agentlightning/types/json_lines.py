@@ -23,7 +23,7 @@ def read_json_lines(path: Path) -> list[Any]:
 
 
 def json_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each line of ``text``. ``where``: the name of its source, for errors."""
+    """Yield the number and the value of each line of ``text``. ``where``: its source, for errors."""
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if line.strip():
             yield number, decode_json(line, f"{where}:{number}")
