@@ -1,7 +1,7 @@
 """JSON lines: one value a line (https://jsonlines.org), the form of tasks, chats and the logs of runs.
 
-A line ends at ``\n`` and nowhere else: ``str.splitlines`` also ends it at U+2028 and U+0085, which JSON allows
-inside strings. A byte order mark before the first line is no part of it, and blank lines are skipped.
+A line ends at a line feed and nowhere else: ``str.splitlines`` also ends it at U+2028 and U+0085, which JSON
+allows inside strings. A byte order mark before the first line is no part of it, and blank lines are skipped.
 """
 
 from __future__ import annotations
