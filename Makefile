@@ -66,6 +66,9 @@ faults: .venv/test ## each fault that was found and mended, by its tests (some: 
 failing: .venv/demo ## an agent that fails in a fifth of its attempts beside a healthy one; the last line is JSON
 	@$(PY) bench/failing_agent/run.py
 
+surroundings: .venv/demo ## a small run behind a dead proxy, in other locales, without a home, over IPv6, by each Python (some: NAMES="proxy gbk"); the last line is JSON
+	@$(PY) bench/surroundings.py $(NAMES)
+
 hostile: .venv/demo ## agents that misbehave in every way we know, beside the healthy one; the last line is JSON
 	@$(PY) bench/hostile_agents/run.py
 

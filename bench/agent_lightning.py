@@ -47,7 +47,7 @@ def install() -> Path:
         [found, "-m", "venv", str(FOLDER)],
         [str(python), "-m", "pip", "install", "-q", *REQUIRES],
     ):
-        made = subprocess.run(command, capture_output=True, text=True)
+        made = subprocess.run(command, capture_output=True, encoding="utf-8")
         if made.returncode:
             raise NotInstalled(f"{' '.join(command)}: {(made.stderr or made.stdout).strip()[-300:]}")
     return python
@@ -81,7 +81,7 @@ def serve(engine: str) -> None:
     print(json.dumps({"url": url, "urls": paths, "keys": ["none"] * len(paths)}), file=told, flush=True)
     while sys.stdin.readline():
         used = resource.getrusage(resource.RUSAGE_SELF)
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
         stored = sum(len(events) for attempts in _events.values() for events in attempts.values())
         found = {
             "cpu": used.ru_utime + used.ru_stime,

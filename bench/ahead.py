@@ -57,7 +57,7 @@ def train(
         return reward
 
     summary = trainer.fit(slow if wait else agent, train_tasks, val_tasks)
-    lines = (folder / summary["run_id"] / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / summary["run_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reports = [json.loads(line) for line in lines]
     return {
         "seed": seed,

@@ -49,7 +49,10 @@ def exported(folder: Path) -> tuple[Path, list[list[dict[str, str]]]]:
         ["export", f"project/runs/{RUN}", "exported"],
     ):
         subprocess.run([*agl, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
-    tasks = [json.loads(line) for line in (folder / "project" / "val.jsonl").read_text().splitlines()]
+    tasks = [
+        json.loads(line)
+        for line in (folder / "project" / "val.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     system = {"role": "system", "content": "Use the calculator."}
     return folder / "exported", [
         [system, {"role": "user", "content": task["question"]}] for task in tasks[:QUESTIONS]
@@ -93,12 +96,12 @@ def main() -> int:
     python = parser.parse_args().vllm
     if python is None:
         line = [sys.executable, str(ROOT / "scripts" / "environment"), "vllm"]
-        made = subprocess.run(line, check=True, text=True, stdout=subprocess.PIPE)
+        made = subprocess.run(line, check=True, encoding="utf-8", stdout=subprocess.PIPE)
         python = Path(made.stdout.split()[-1])
     with tempfile.TemporaryDirectory(prefix="agl-export-") as scratch:
         folder, conversations = exported(Path(scratch))
         print(f"exported: {sorted(path.name for path in folder.iterdir())}", flush=True)
-        card = f"| run | {RUN} |" in (folder / "README.md").read_text()
+        card = f"| run | {RUN} |" in (folder / "README.md").read_text(encoding="utf-8")
         prompts, answers, gap = by_transformers(folder, conversations)
         print(f"transformers: {len(answers)} answers, largest gap of a logit {gap:.1e}", flush=True)
         theirs = asyncio.run(by_vllm(python, folder, prompts, Path(scratch) / "vllm.log"))

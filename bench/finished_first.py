@@ -69,7 +69,7 @@ def train(args: argparse.Namespace, folder: Path, order: str, seed: int) -> dict
         return reward
 
     summary = trainer.fit(slow, train_tasks, val_tasks)
-    lines = (folder / summary["run_id"] / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / summary["run_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reports = [json.loads(line) for line in lines]
     return {
         "order": order,

@@ -219,7 +219,7 @@ async def reporting(hello: dict[str, Any], more: Callable[[], dict[str, int]]) -
 def rss_mib() -> float:
     """Resident memory now (Linux), else the peak."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -302,7 +302,9 @@ class Child:
 
     def __init__(self, *args: str, script: str = __file__, command: Sequence[str] = ()) -> None:
         command = [*(command or [sys.executable, script]), *args]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        )
         self.hello = self.read()
 
     def read(self) -> dict[str, Any]:

@@ -20,12 +20,12 @@ def part(name: str, script: str) -> re.Pattern[str]:
 
 def rewrite(page: Path, place: re.Pattern[str], result: Path, text: Callable[[Any], str]) -> int:
     """Put ``text`` of the recorded ``result`` into its place of ``page``; return an exit status."""
-    old = page.read_text()
+    old = page.read_text(encoding="utf-8")
     if not place.search(old):
         raise SystemExit(f"{page} has no place {place.pattern}")
-    made = text(json.loads(result.read_text())["result"])
+    made = text(json.loads(result.read_text(encoding="utf-8"))["result"])
     new = place.sub(lambda found: f"{found[1]}{made}\n{found[2]}", old)
     if "--check" in sys.argv[1:]:
         return int(new != old)
-    page.write_text(new)
+    page.write_text(new, encoding="utf-8")
     return 0

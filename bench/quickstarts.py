@@ -80,8 +80,8 @@ def load() -> float:
 
 def figures(folder: Path, python: Path, package: str) -> dict[str, Any]:
     """What the run in ``folder`` says, with the version of ``package`` in the environment of ``python``."""
-    summary = json.loads((folder / "summary.json").read_text())
-    steps = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    steps = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     rewards = [step["metrics"]["reward_mean"] for step in steps]
     version = subprocess.run(
         [str(python), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"],
@@ -104,7 +104,7 @@ def figures(folder: Path, python: Path, package: str) -> dict[str, Any]:
 
 def kept(results: dict[str, dict[str, Any]], record: Path) -> dict[str, Any]:
     """The figures beside those that ``record`` has of frameworks that were not run."""
-    before = json.loads(record.read_text())["frameworks"] if record.exists() else {}
+    before = json.loads(record.read_text(encoding="utf-8"))["frameworks"] if record.exists() else {}
     found = {**before, **results}
     return {
         "command": "python bench/quickstarts.py --write",
@@ -159,7 +159,7 @@ def main() -> int:
     told = {"frameworks": results, "failed": failed, "not_better_or_not_exact": unsound}
     if given.write and not failed:
         record = RESULTS / "quickstarts.json"
-        record.write_text(json.dumps(kept(results, record), indent=2) + "\n")
+        record.write_text(json.dumps(kept(results, record), indent=2) + "\n", encoding="utf-8")
     print(json.dumps(told))
     return 1 if failed or unsound else 0
 

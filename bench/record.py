@@ -24,7 +24,11 @@ def machine() -> dict[str, object]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        names = [
+            line.split(":")[1].strip()
+            for line in info.read_text(encoding="utf-8").splitlines()
+            if "model name" in line
+        ]
         model = names[0] if names else model
     return {
         "processor": model,
@@ -43,7 +47,7 @@ def main() -> int:
         return 2
     before = machine()
     run = [sys.executable, *command[1:]] if command[0] == "python" else command
-    done = subprocess.run(run, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(run, stdout=subprocess.PIPE, encoding="utf-8")
     lines = done.stdout.strip().splitlines()
     if not lines:
         raise SystemExit(f"{shlex.join(command)} ended with {done.returncode} and printed nothing")
@@ -51,7 +55,7 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     failed = {"exit_status": done.returncode} if done.returncode else {}
     kept = {"command": shlex.join(command), **failed, "machine": before, "result": result}
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
     return done.returncode
 

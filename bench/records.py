@@ -254,7 +254,9 @@ class Child:
 
     def __init__(self, *args: str) -> None:
         command = [sys.executable, __file__, *args]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        )
         self.hello = self.read()
 
     def read(self) -> dict[str, Any]:
@@ -341,7 +343,7 @@ def step(engine: str, rollouts: int, turns: int) -> dict[str, Any]:
 def credited(folder: str) -> dict[str, Any]:
     """The rows of a store's rollouts, made in a process of its own."""
     command = [sys.executable, __file__, "--role", "credit", "--folder", folder]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

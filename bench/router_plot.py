@@ -132,8 +132,10 @@ def section(runs: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Draw the picture and write the table."""
-    runs = json.loads((RESULTS / "router_seeds.json").read_text())["result"]["runs"]
-    (RESULTS / "router_seeds.svg").write_text(drawing([run for run in runs if run["row"] == "names"]))
+    runs = json.loads((RESULTS / "router_seeds.json").read_text(encoding="utf-8"))["result"]["runs"]
+    (RESULTS / "router_seeds.svg").write_text(
+        drawing([run for run in runs if run["row"] == "names"]), encoding="utf-8"
+    )
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, mark, tail = rest.partition(END)
     if not mark:

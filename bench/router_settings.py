@@ -35,7 +35,7 @@ def train(setting: str, seed: int) -> dict[str, Any]:
     ]
     given = [part for one in sets for part in ("--set", one)]
     command = [sys.executable, "examples/router/demo.py", "--seed", str(seed), *given]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", check=True)
     line = json.loads(done.stdout.strip().splitlines()[-1])
     chosen = {"lr": float(lr), "steps": int(steps), "temperature": float(temperature)}
     return {**chosen, "seed": seed, **{key: line[key] for key in KEPT}}

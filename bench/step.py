@@ -173,10 +173,13 @@ async def measure(folder: Path) -> dict[str, Any]:
             groups.setdefault(rollout.group_id, []).append(rollout)
     job = StepJob(store, list(groups.values()), folder)
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" --role child "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" --role child "$@"\n',
+        encoding="utf-8",
+    )
     python.chmod(0o700)
     (policy := folder / "policy").mkdir()
-    (policy / "config.json").write_text("{}")
+    (policy / "config.json").write_text("{}", encoding="utf-8")
     driver = VerlDriver(
         PolicyFolder(path=str(policy), name="policy", options={"python": str(python)}), job.recipe
     )
@@ -238,7 +241,7 @@ def child() -> None:
         "mb": len(data) / 1e6,
     }
     channel.ask("measured", **{f"child_{name}": value for name, value in told.items()})
-    with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("a") as log:
+    with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("a", encoding="utf-8") as log:
         log.write(json.dumps({"step": 1, "data": {}}) + "\n")
     channel.ask("finished")
     with contextlib.suppress(KeyboardInterrupt):
@@ -253,7 +256,9 @@ def one_size(rollouts: int, turns: int, tokens: tuple[int, int]) -> dict[str, An
         print(f"{rollouts} rollouts: writing the store", file=sys.stderr, flush=True)
         command = [sys.executable, __file__, *size, "--folder", folder]
         subprocess.run([*command, "--role", "make"], check=True)
-        done = subprocess.run([*command, "--role", "measure"], check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [*command, "--role", "measure"], check=True, stdout=subprocess.PIPE, encoding="utf-8"
+        )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(found), file=sys.stderr, flush=True)
     return found

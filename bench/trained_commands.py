@@ -74,7 +74,7 @@ def sound(one: Mapping[str, Any]) -> bool:
 
 def kept(results: Mapping[str, Mapping[str, Any]], record: Path) -> dict[str, Any]:
     """The figures beside those that ``record`` has of programs that were not run."""
-    before = json.loads(record.read_text())["result"]["programs"] if record.exists() else {}
+    before = json.loads(record.read_text(encoding="utf-8"))["result"]["programs"] if record.exists() else {}
     found = {**before, **results}
     return {
         "command": "python bench/trained_commands.py --write",
@@ -102,7 +102,7 @@ def main() -> int:
     told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound, "skipped": skipped}
     if given.write and not failed:
         record = RESULTS / "commands.json"
-        record.write_text(json.dumps(kept(results, record), indent=2) + "\n")
+        record.write_text(json.dumps(kept(results, record), indent=2) + "\n", encoding="utf-8")
     print(json.dumps(told))
     return 1 if failed or unsound else 0
 

@@ -80,7 +80,7 @@ def main() -> None:
     found = {}
     for part in PARTS:
         command = [sys.executable, __file__, "--policy", given.policy, "--part", part]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=True)
         found[part] = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(found))
 

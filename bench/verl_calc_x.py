@@ -84,8 +84,8 @@ def main() -> int:
         subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
         left = joined.left()
         (folder,) = Path(output).iterdir()
-        summary = json.loads((folder / "summary.json").read_text())
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     reports = [json.loads(line) for line in lines]
     rewards = [report["metrics"]["reward_mean"] for report in reports]
     totals = summary["totals"]

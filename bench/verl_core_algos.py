@@ -107,7 +107,7 @@ def main() -> None:
         "loss_scale_factor": SCALE,
         "cases": cases,
     }
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
+    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({"file": OUT.name, "cases": len(cases), **found["versions"]}))
 
 

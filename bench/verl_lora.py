@@ -107,10 +107,15 @@ def main() -> int:
         train(python, folder, asked, asked.steps // 2)
         train(python, folder, asked, asked.steps)
         run = folder / RUN
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         calls = asyncio.run(served(run / "store.sqlite", asked.steps))
         kept = folder / "calls.json"
-        kept.write_text(json.dumps([(call.prompt_ids, call.response_ids, call.logprobs) for call in calls]))
+        kept.write_text(
+            json.dumps([(call.prompt_ids, call.response_ids, call.logprobs) for call in calls]),
+            encoding="utf-8",
+        )
         command = [python, "-c", LOOK, str(run), str(POLICY), str(kept)]
         looked = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1]
     rewards = [line["metrics"]["reward_mean"] for line in lines]

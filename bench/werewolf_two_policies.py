@@ -153,7 +153,7 @@ def draw(kept: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 3.5), layout="constrained")
-    for rule in json.loads(kept.read_text())["result"]["rules"]:
+    for rule in json.loads(kept.read_text(encoding="utf-8"))["result"]["rules"]:
         won = rule["self_play"]
         near = [won[max(0, i - 7) : i + 1] for i in range(len(won))]
         axes.plot(range(1, len(won) + 1), [sum(part) / len(part) for part in near], label=rule["rule"])

@@ -47,7 +47,7 @@ def train(policy: str, setting: str, seed: int, folder: Path) -> dict[str, Any]:
         [str(Path(sys.executable).with_name("agl")), *words],
         env={**os.environ, "PYTHONPATH": str(CONFIG.parents[1])},
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     if done.returncode not in (0, LEARNED_NOTHING):
         raise SystemExit(done.returncode)

@@ -44,14 +44,14 @@ LIMIT = 1800
 # -------------------------------------------------------------------------------------------------- running
 def environments() -> dict[str, list[str]]:
     """The folders that run in each."""
-    read = tomllib.loads((ROOT / "scripts" / "environments.toml").read_text())
+    read = tomllib.loads((ROOT / "scripts" / "environments.toml").read_text(encoding="utf-8"))
     return {name: table["frameworks"] for name, table in read.items() if table.get("frameworks")}
 
 
 def interpreter(name: str) -> Path:
     """The environment's, which is made if it is not there as it is defined."""
     made = [sys.executable, str(ROOT / "scripts" / "environment"), name]
-    return Path(subprocess.run(made, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    return Path(subprocess.run(made, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.strip())
 
 
 def run(name: str, folders: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -67,13 +67,17 @@ def run(name: str, folders: list[str]) -> tuple[list[dict[str, Any]], list[str]]
         ]
         setting = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
         status = ended(command, setting)
-        lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+        lines = (
+            [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+            if report.exists()
+            else []
+        )
     wrong = [f"{name}: pytest {status}"] if status else []
     rows = []
     for folder in folders:
         label, distribution = FRAMEWORKS[folder]
         asked = [str(python), "-c", VERSIONS, distribution, "openai"]
-        version, openai = subprocess.check_output(asked, text=True).split()
+        version, openai = subprocess.check_output(asked, encoding="utf-8").split()
         tests = [line for line in lines if line.get("folder") == folder]
         row = {
             "framework": label,
@@ -235,8 +239,8 @@ def readme(result: dict[str, Any], text: str) -> str:
 def write_readme(check: bool) -> int:
     """Write the table, or compare it."""
     path = ROOT / "README.md"
-    text = path.read_text()
-    made = readme(json.loads(RESULTS.read_text())["result"], text)
+    text = path.read_text(encoding="utf-8")
+    made = readme(json.loads(RESULTS.read_text(encoding="utf-8"))["result"], text)
     if check and made != text:
         SAY.print(
             "README.md: the table of adapters is stale: run python scripts/adapters.py --readme",
@@ -244,7 +248,7 @@ def write_readme(check: bool) -> int:
         )
         return 1
     if not check:
-        path.write_text(made)
+        path.write_text(made, encoding="utf-8")
     return 0
 
 

@@ -83,7 +83,9 @@ almost none and learns. On `calc_x`, too, it ends higher: widen the range where 
 
 def _measured() -> list[str]:
     """What `make bench-algorithms` found, from its recorded result."""
-    recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text())["result"]
+    recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text(encoding="utf-8"))[
+        "result"
+    ]
     budgets = [
         f"`{task}`: {of['steps']} steps of {of['rollouts']} rollouts, groups of {of['group']}, "
         f"{of['held_out']} held-out tasks, {'greedy' if of['greedy'] else 'sampled'}"

@@ -95,13 +95,15 @@ def hooks() -> str:
 
 def adapters() -> str:
     """The page about adapters, its blocks filled with the template's files as they are."""
-    page = (ROOT / "docs" / "write-an-adapter.md").read_text()
-    return SHOWN.sub(lambda block: block[1] + (TEMPLATE / block[2]).read_text() + block[3], page)
+    page = (ROOT / "docs" / "write-an-adapter.md").read_text(encoding="utf-8")
+    return SHOWN.sub(
+        lambda block: block[1] + (TEMPLATE / block[2]).read_text(encoding="utf-8") + block[3], page
+    )
 
 
 def snippet(folder: Path) -> str:
     """An adapter's first block of code, under the framework's name."""
-    page = (folder / "README.md").read_text()
+    page = (folder / "README.md").read_text(encoding="utf-8")
     title, code = re.search(r"\[([^]]+)\]\(http", page), re.search(r"```python\n(.*?)```", page, re.S)
     if title is None or code is None:
         raise SystemExit(f"{folder.name}/README.md: no link to the framework, or no block of Python")
@@ -130,7 +132,7 @@ def snippet(folder: Path) -> str:
 
 def frameworks() -> str:
     """The page about every framework, its blocks filled."""
-    page = (ROOT / "docs" / "your-agent.md").read_text()
+    page = (ROOT / "docs" / "your-agent.md").read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
@@ -149,7 +151,7 @@ def drivers() -> str:
             cells = [*(honoured(name, spec) for spec in specs), with_critic(name, specs[-1])]
             rows.append(f"| `{name}` | {' | '.join(cells)} |")
     table = "\n".join(rows)
-    page = (ROOT / "docs" / "verl.md").read_text()
+    page = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
     return FIELDS_TABLE.sub(lambda block: f"{block[1]}\n{table}\n\n{block[2]}", page)
 
 
@@ -191,8 +193,8 @@ def main() -> int:
     for name, text in pages.items():
         target = ROOT / name
         if "--check" not in sys.argv:
-            target.write_text(text)
-        elif not target.exists() or target.read_text() != text:
+            target.write_text(text, encoding="utf-8")
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
             stale.append(str(target.relative_to(ROOT)))
     if stale:
         print(f"{', '.join(stale)}: stale, run python scripts/docs.py", file=sys.stderr)

@@ -66,7 +66,7 @@ class Shell:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.mark = f"step-{secrets.token_hex(8)}"
         self.process = subprocess.Popen(
-            ["bash", "--norc"], cwd=folder, env=environment, text=True, start_new_session=True,
+            ["bash", "--norc"], cwd=folder, env=environment, encoding="utf-8", start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

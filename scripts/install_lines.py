@@ -250,7 +250,7 @@ def _tried(line: Line, place: Path, environment: Path, report: Path) -> str | No
     script = "\n".join(["set -euo pipefail", *line.before, line.text])
     if why := _failed(["bash", "-c", script], place, shell):
         return why
-    found = json.loads(report.read_text()).get("install", []) if report.exists() else []
+    found = json.loads(report.read_text(encoding="utf-8")).get("install", []) if report.exists() else []
     if strangers := _from_elsewhere(found):
         return f"came from elsewhere: {', '.join(strangers)}"
     python = _python(line, place, environment)
@@ -291,7 +291,9 @@ def _smoke(python: Path, adapters: list[str], place: Path, shell: dict[str, str]
 def _failed(command: list[str], cwd: Path, shell: dict[str, str]) -> str | None:
     """Why a command did not succeed: the last lines that it said; ``None`` if it did."""
     try:
-        done = subprocess.run(command, cwd=cwd, env=shell, capture_output=True, text=True, timeout=LONGEST)
+        done = subprocess.run(
+            command, cwd=cwd, env=shell, capture_output=True, encoding="utf-8", timeout=LONGEST
+        )
     except subprocess.TimeoutExpired:
         return f"not done after {LONGEST} seconds"
     said = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("WARNING")]

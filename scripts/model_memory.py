@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from agl_local.network.memory import (
     HALF,
@@ -63,7 +64,24 @@ def lora(number: int, engine: int) -> Callable[[NetworkShape], list[float]]:
     return cells
 
 
+def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
+    """Return the bytes that a run of the driver `local` with these ``backend.options`` takes, the engine's
+    cache full. Of the positions of an update the share of the tables is trained.
+    """
+    number, positions = parameter_count(config), options["micro_batch_tokens"]
+    rank = (options.get("lora") or {}).get("rank")
+    states = STATES * number if rank is None else SINGLE * number + STATES * lora_count(config, rank)
+    checkpointed = options.get("activation_checkpointing", False)
+    update = update_bytes(config, SINGLE, checkpointed, positions, positions * TRAINED // POSITIONS)
+    held = options["max_num_seqs"] * options["max_len"]
+    engine = HALF if options.get("dtype") == "bfloat16" else SINGLE
+    return states + update + engine * (number + held * cached_numbers(config))
+
+
 SETTINGS: Mapping[str, Callable[[NetworkShape], list[float]]] = {
+    f"One GPU: driver `local`, LoRA of rank {RANK} on every matrix of the layers, bfloat16 engine": lora(
+        SINGLE, HALF
+    ),
     "One laptop: driver `local`, everything float32": full(SINGLE, SINGLE),
     "One GPU: driver `local`, float32 trainer, bfloat16 engine": full(SINGLE, HALF),
     "One GPU: driver `verl`, float32 weights and optimizer, bfloat16 arithmetic and engine": full(HALF, HALF),

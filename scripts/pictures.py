@@ -40,7 +40,9 @@ def svg(width: float, height: float, about: str, parts: list[str]) -> str:
 
 def layers() -> str:
     """The layers of ``agentlightning``, the highest first."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     floors: list[str] = next(one["layers"] for one in contracts if one["id"] == "floors")
     parts, width, step = list[str](), 760, 52
     for number, floor in enumerate(floors):

@@ -118,7 +118,7 @@ class Reader:
 
     def _run(self, command: list[str]) -> str:
         done = subprocess.run(
-            command, cwd=self.folder, env=self.variables, text=True, stdin=subprocess.DEVNULL,
+            command, cwd=self.folder, env=self.variables, encoding="utf-8", stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         print(done.stdout, end="", flush=True)

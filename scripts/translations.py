@@ -100,13 +100,16 @@ def main() -> int:
     parser.add_argument("--reviewed", nargs="*", default=[], metavar="PAGE", choices=list(PAGES))
     asked, wrong = parser.parse_args(), 0
     for page, of in PAGES.items():
-        source, translation = (ROOT / of).read_text(), (ROOT / page).read_text()
+        source, translation = (
+            (ROOT / of).read_text(encoding="utf-8"),
+            (ROOT / page).read_text(encoding="utf-8"),
+        )
         if not asked.check:
             translation = filled(source, translation)
             if page in asked.reviewed:
                 mark = f"<!-- translated from {of}, reviewed at sha256 {digest(source)} -->\n"
                 translation = mark + MARK.sub("", translation)
-            (ROOT / page).write_text(translation)
+            (ROOT / page).write_text(translation, encoding="utf-8")
         for problem in problems(source, translation):
             print(f"{page}: {problem}", file=sys.stderr)
             wrong += 1

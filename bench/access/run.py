@@ -89,7 +89,7 @@ async def schemathesis(python: str, url: str, role: str, token: str | None, exam
         printed = (await process.communicate())[0].decode(errors="replace")
         if not report.exists():
             raise RuntimeError(f"schemathesis made no report as {role}:\n{printed[-3000:]}")
-        return json.loads(report.read_text()), printed
+        return json.loads(report.read_text(encoding="utf-8")), printed
 
 
 async def run_schemathesis(

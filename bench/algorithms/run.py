@@ -72,14 +72,14 @@ class Kept:
     def finished(self, run: Run) -> dict[str, Any] | None:
         """What a run found, if it is kept and had the present budget."""
         try:
-            found: dict[str, Any] = json.loads(self.file(run).read_text())
+            found: dict[str, Any] = json.loads(self.file(run).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         return found if found["settings"] == settings(run[0]) else None
 
     def write(self, run: Run, found: dict[str, Any]) -> None:
         passing = self.file(run, "part")
-        passing.write_text(json.dumps(found) + "\n")
+        passing.write_text(json.dumps(found) + "\n", encoding="utf-8")
         os.replace(passing, self.file(run))
 
 
@@ -95,7 +95,7 @@ def work(run: Run, folder: Path, stored: str | None) -> None:
     """Do one run in this process, which is forked for it; what it prints goes into a file of its own."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     kept = Kept(folder)
-    with kept.file(run, "log").open("w", buffering=1) as log:
+    with kept.file(run, "log").open("w", buffering=1, encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         kept.write(run, asyncio.run(one(*run, folder / "stores", stored)))
@@ -121,7 +121,7 @@ def execute(run: Run, kept: Kept, limit: float) -> str | None:
         return f"not finished after {limit:g} s"
     found = kept.finished(run)
     if process.exitcode or found is None:
-        lines = kept.file(run, "log").read_text().strip().splitlines() or ["no message"]
+        lines = kept.file(run, "log").read_text(encoding="utf-8").strip().splitlines() or ["no message"]
         return f"ended with status {process.exitcode}: {lines[-1]}"
     task, recipe, seed = run
     took = time.monotonic() - began
@@ -183,7 +183,7 @@ def main() -> int:
         "runs": shown,
     }
     print(table(result["recipes"]), file=sys.stderr)
-    (kept.folder / "algorithms.svg").write_text(plot(found))
+    (kept.folder / "algorithms.svg").write_text(plot(found), encoding="utf-8")
     print(f"curves: {kept.folder / 'algorithms.svg'}", file=sys.stderr)
     print(json.dumps(result))
     return 1 if failed or not found else 0

@@ -31,7 +31,7 @@ def train(seed: int) -> dict[str, object]:
         [str(Path(sys.executable).parent / "agl"), *command[1:]],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     result = json.loads(done.stdout.strip().splitlines()[-1])
@@ -54,7 +54,7 @@ def main() -> int:
         "machine": before,
     }
     if given.write:
-        (RESULTS / "calc_x_seeds.json").write_text(json.dumps(result, indent=2) + "\n")
+        (RESULTS / "calc_x_seeds.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
     return 0 if result["doubled"] and result["intervals_apart"] else 1
 

@@ -47,7 +47,7 @@ def measured(name: str, python: Path, rounds: int, seconds: float) -> dict[str, 
     clean = {
         key: value for key, value in os.environ.items() if not key.startswith(("AGL_", "OPENAI_", "OTEL_"))
     }
-    done = subprocess.run(command, env=clean, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, env=clean, stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise SystemExit(f"{name}: the measurement failed in {python} (its errors are above)")
     figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -36,7 +36,7 @@ def train_examples(folder: Path) -> None:
         small = ["training.steps=1", "training.batch_size=2", "training.recipe.group_size=2", *settings]
         command = [str(AGL), "train", "--config", f"examples/{name}/cpu.yaml", "--set", f"output={folder}"]
         command += [word for one in small for word in ("--set", one)]
-        done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, stderr=subprocess.PIPE, encoding="utf-8")
         if done.returncode not in (0, NOTHING_LEARNED):
             raise RuntimeError(f"{name}: agl train ended with {done.returncode}: {done.stderr[-800:]}")
 

@@ -102,7 +102,9 @@ def chromium() -> str:
 def serving(place: Path | str, *words: str, **env: str) -> Iterator[str]:
     """Serve a place; yields the address that opens the pages once."""
     command = [str(AGL), "dashboard", str(place), "--port", "0", *words]
-    served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}, cwd=ROOT)
+    served = subprocess.Popen(
+        command, stdout=subprocess.PIPE, encoding="utf-8", env={**os.environ, **env}, cwd=ROOT
+    )
     try:
         assert served.stdout is not None
         line = served.stdout.readline()
@@ -345,7 +347,7 @@ def seen_by(
         checks.check("a stranger is not let in", answer is not None and answer.status == 401)
         checks.check("a used key opens nothing", (stranger.goto(address) or answer).status == 403)
         stranger.close()
-        fields = json.loads((stores / "hostile.json").read_text())
+        fields = json.loads((stores / "hostile.json").read_text(encoding="utf-8"))
         checks.part("a live run is followed", lambda: follow(tab, run, checks, training))
         checks.part("every page opens", lambda: every_page(tab, run, checks, shots))
         checks.part("down to a token", lambda: drill_down(tab, run, checks))
@@ -388,15 +390,17 @@ def train(stores: Path) -> tuple[str, subprocess.Popen[str]]:
              "environment.val.args.limit": 24}  # fmt: skip
     command = [str(AGL), "train", "--config", "examples/calc_x/cpu.yaml"]
     command += [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
-    with (stores / "train.log").open("w") as log:
-        training = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, text=True)
+    with (stores / "train.log").open("w", encoding="utf-8") as log:
+        training = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, encoding="utf-8")
     until = time.monotonic() + 180
     while time.monotonic() < until and training.poll() is None:
         for file in stores.glob("*calc_x*/store.sqlite"):
             if on_record(file):
                 return file.parent.name, training
         time.sleep(0.2)
-    raise SystemExit(f"the training did not begin: {(stores / 'train.log').read_text()[-2000:]}")
+    raise SystemExit(
+        f"the training did not begin: {(stores / 'train.log').read_text(encoding='utf-8')[-2000:]}"
+    )
 
 
 def on_record(file: Path) -> bool:

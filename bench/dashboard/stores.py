@@ -229,7 +229,7 @@ async def main(root: Path) -> None:
     await SQLiteStore(root / "empty" / "store.sqlite").close()
     of = Hostile()
     await hostile(root / "hostile" / "store.sqlite", of)
-    (root / "hostile.json").write_text(json.dumps(of.fields))
+    (root / "hostile.json").write_text(json.dumps(of.fields), encoding="utf-8")
     await long(root / "long" / "store.sqlite")
     await many(root / "many-10k" / "store.sqlite", 10_000)
     await many(root / "many-100k" / "store.sqlite", 100_000)

@@ -199,7 +199,9 @@ def main() -> int:
             "runs": [healthy, broken],
             "machine": before,
         }
-        (BENCH / "results" / "failing_agent.json").write_text(json.dumps(kept, indent=2) + "\n")
+        (BENCH / "results" / "failing_agent.json").write_text(
+            json.dumps(kept, indent=2) + "\n", encoding="utf-8"
+        )
     print(json.dumps(result))
     if missing := KINDS - result["failures"].keys():
         print(f"no attempt failed by {', '.join(sorted(missing))}", file=sys.stderr)

@@ -109,7 +109,7 @@ def witness() -> dict[str, list[tuple[str, str]]]:
     """What the agents noted: ``answered`` and ``misdeed``, each a list of (rollout, what)."""
     found: dict[str, list[tuple[str, str]]] = {"answered": [], "misdeed": []}
     path = Path(os.environ[WITNESS])
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         what, rollout_id, text = json.loads(line)
         found[what].append((rollout_id, text))
     return found
@@ -194,7 +194,7 @@ def main() -> int:
     if given.write:
         kept = {"command": "python bench/hostile_agents/run.py", **result, "machine": machine()}
         file = BENCH / "results" / "hostile_agents.json"
-        file.write_text(json.dumps({**kept, "runs": [healthy, hostile]}, indent=2) + "\n")
+        file.write_text(json.dumps({**kept, "runs": [healthy, hostile]}, indent=2) + "\n", encoding="utf-8")
     print(json.dumps({"healthy": healthy, "hostile": hostile}), file=sys.stderr)
     print(json.dumps(result))
     if not hostile["answered"]:

@@ -35,7 +35,7 @@ def kept(found: Mapping[str, Mapping[str, Any]], record: Path, names: Sequence[s
     """The figures beside those that ``record`` has of programs that were not run. One that did not do as the
     manifest says is left out: ``tests/docs`` then misses it.
     """
-    before = json.loads(record.read_text())["result"]["of"] if record.exists() else {}
+    before = json.loads(record.read_text(encoding="utf-8"))["result"]["of"] if record.exists() else {}
     every = {name: one for name, one in {**before, **found}.items() if one.get("sound", True)}
     return {
         "command": "python bench/programs/run.py --write",

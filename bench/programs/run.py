@@ -115,7 +115,7 @@ def version(framework: str, place: str) -> str:
     """The version of a framework in an environment."""
     if place == NODE:
         package = environment(place) / "node_modules" / framework.partition(" ")[0] / "package.json"
-        return str(json.loads(package.read_text())["version"])
+        return str(json.loads(package.read_text(encoding="utf-8"))["version"])
     asked = f"import importlib.metadata as m; print(m.version({DISTRIBUTIONS.get(framework, framework)!r}))"
     found = subprocess.run([str(environment(place)), "-c", asked], stdout=subprocess.PIPE, check=True)
     return found.stdout.decode().strip()
@@ -225,7 +225,7 @@ def main() -> int:
     told = totals(found)
     if given.write:
         record = RESULTS / "programs.json"
-        record.write_text(json.dumps(kept(found, record, list(known)), indent=2) + "\n")
+        record.write_text(json.dumps(kept(found, record, list(known)), indent=2) + "\n", encoding="utf-8")
     print(json.dumps(told))
     return 1 if told["not_sound"] else 0
 

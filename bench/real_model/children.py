@@ -45,7 +45,7 @@ class Child:
             [str(python), str(HERE / "child.py"), module, str(folder), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             env=os.environ | settings,
         )
         try:
@@ -105,7 +105,7 @@ class Child:
 
 def _peak(process: psutil.Process) -> float:
     try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
         return next(1024.0 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         return float(process.memory_info().rss)

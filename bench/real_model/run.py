@@ -100,7 +100,9 @@ class Stage:
         if name not in ENVIRONMENTS:
             return Path(sys.executable)
         made = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "environment"), name], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(ROOT / "scripts" / "environment"), name],
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
         )
         if made.returncode:
             raise SubjectError(f"scripts/environment {name} ended with status {made.returncode}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
+from agentlightning.types.json_lines import read_json_lines
 from agl_local.text.tokenizer import ChatTokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "calc_x" / "data"
@@ -15,12 +15,8 @@ class Texts:
     """Token ids of the bundled word problems, cut at random places that ``seed`` decides."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        lines = (
-            line for name in ("gsm8k", "svamp") for line in (DATA / f"{name}.jsonl").read_text().splitlines()
-        )
-        text = "\n".join(
-            " ".join(v for v in json.loads(line).values() if isinstance(v, str)) for line in lines
-        )
+        rows = [row for name in ("gsm8k", "svamp") for row in read_json_lines(DATA / f"{name}.jsonl")]
+        text = "\n".join(" ".join(v for v in row.values() if isinstance(v, str)) for row in rows)
         self._ids = ChatTokenizer.load(folder).encode(text)
         self._random = random.Random(seed)
         self._used: set[int] = set()

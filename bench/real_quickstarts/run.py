@@ -74,7 +74,10 @@ def train(name: str, python: Path, given: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     folder = ROOT / "runs" / made["run_id"]
     totals = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["totals"]
-    steps = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["metrics"]
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     records = asyncio.run(recorded(made["run_id"]))
     return {
         "version": version(name, python),

@@ -131,7 +131,8 @@ async def _serving(
         await asyncio.sleep(0.25)
     what = "did not serve in time" if process.returncode is None else f"ended with {process.returncode}"
     raise RuntimeError(
-        f"vLLM {what}; its last words:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+        f"vLLM {what}; its last words:\n"
+        + "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
     )
 
 

@@ -260,7 +260,7 @@ def main() -> int:
         told = asyncio.run(trial(python, Path(folder), Console(stderr=True, width=120)))
     if given.write:
         kept = {"command": "python bench/real_vllm/run.py --write", "machine": machine(), "result": told}
-        (RESULTS / "vllm.json").write_text(json.dumps(kept, indent=2) + "\n")
+        (RESULTS / "vllm.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(told))
     prompts, all_of_them = told["prompts_equal"].split(" of ")
     exact = told["calls_made"] == told["calls"] == told["calls_exact"] > 0

@@ -27,7 +27,9 @@ GAIN = 0.20
 def run(row: str, seed: int) -> dict[str, Any]:
     """Return the last line of one run of the demo."""
     command = [DEMO, "--config", CONFIGS[row], "--seed", str(seed)]
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", check=True
+    )
     line = json.loads(done.stdout.strip().splitlines()[-1])
     return {"row": row, "command": " ".join(["python", *command]), **line}
 

@@ -59,13 +59,15 @@ def train(arm: str, seed: int, steps: int | None, folder: str) -> dict[str, Any]
         [str(Path(sys.executable).parent / "agl"), *command, "--set", f"output={folder}"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     seconds = round(time.perf_counter() - began, 1)
     result = json.loads(done.stdout.strip().splitlines()[-1])
     place = Path(folder) / result["run_id"]
-    reports = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    reports = [
+        json.loads(line) for line in (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     metrics = [report["metrics"] for report in reports]
     return {
         "arm": arm,
@@ -161,8 +163,8 @@ def main() -> int:
     command = f"python bench/spider_ablation/run.py --seeds {' '.join(map(str, given.seeds))}"
     kept = {"command": command, "machine": before, "runs": runs}
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "spider_ablation.json").write_text(json.dumps(kept, indent=1) + "\n")
-    (given.out / "spider_ablation.md").write_text(table(runs))
+    (given.out / "spider_ablation.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (given.out / "spider_ablation.md").write_text(table(runs), encoding="utf-8")
     draw(runs, given.out / "spider_ablation.png")
     arms = {arm: [round(run["reward_after"], 4) for run in runs if run["arm"] == arm] for arm in given.arms}
     print(json.dumps({"seeds": given.seeds, "reward_after": arms, "runs": len(runs)}))

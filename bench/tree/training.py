@@ -94,11 +94,11 @@ def measure(
 
 def reset_peak() -> None:
     """Let the kernel measure the largest resident memory anew."""
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def peak_mb() -> int:
     """Largest resident memory of this process since ``reset_peak``, in 10⁶ bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return round(kib * 1024 / 1e6)

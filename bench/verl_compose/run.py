@@ -59,12 +59,12 @@ console = Console(stderr=True)
 
 def configurations(folder: Path) -> Iterator[tuple[str, Path, Recipe, dict[str, Any]]]:
     """Yield the name, model folder, recipe and options of each."""
-    known = tomllib.loads((HERE / "configurations.toml").read_text())
+    known = tomllib.loads((HERE / "configurations.toml").read_text(encoding="utf-8"))
     for one in known["configurations"]:
         name = one["model"]
         path = folder / name.replace(" ", "-")
         path.mkdir(exist_ok=True)
-        (path / "config.json").write_text(json.dumps(known["models"][name]))
+        (path / "config.json").write_text(json.dumps(known["models"][name]), encoding="utf-8")
         more = {"ray_address": "10.0.0.1:6379"} if one["options"].get("nodes", 1) > 1 else {}
         yield name, path, get(one.get("recipe", "grpo")), {**GPUS, **more, **one["options"]}
     for file in PROFILES:
@@ -85,7 +85,7 @@ def declined() -> dict[str, str]:
     for another reason.
     """
     found: dict[str, str] = {}
-    for one in tomllib.loads((HERE / "configurations.toml").read_text())["refused"]:
+    for one in tomllib.loads((HERE / "configurations.toml").read_text(encoding="utf-8"))["refused"]:
         shown = f"{one['model']}: {one['options']}"
         try:
             read_options({**GPUS, **one["options"]})

@@ -286,7 +286,7 @@ def by_hand(name: str, python: str, records: list[Record], folder: Path, ranks: 
 def keep(every: list[dict[str, Any]], script: str = "run.py") -> None:
     """Write what was found, each recipe and number of ranks beside what was found of others before."""
     place = ROOT / "bench" / "results" / "verl_parity.json"
-    known = json.loads(place.read_text()) if place.exists() else {}
+    known = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     for told in every:
         shape = {key: told[key] for key in ("ranks", "nodes") if key in told}
         command = f"python bench/verl_parity/{script}"
@@ -297,7 +297,7 @@ def keep(every: list[dict[str, Any]], script: str = "run.py") -> None:
         command += "".join(f" --{key} {value}" for key, value in shape.items())
         name = ", ".join([told["recipe"], *(f"{key} {value}" for key, value in shape.items())])
         known[name] = {"command": command, "result": told}
-    place.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
+    place.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n", encoding="utf-8")
 
 
 def equal(told: Mapping[str, Any]) -> bool:
@@ -323,7 +323,7 @@ def curve(driver: str, seed: int, python: str, folder: Path) -> list[float]:
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
     (run,) = folder.glob(f"*-s{seed}")
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["metrics"]["reward_mean"] for line in lines]
 
 

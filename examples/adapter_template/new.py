@@ -44,7 +44,7 @@ def write(folder: Path, name: str, module: str, title: str) -> list[Path]:
             continue
         target = folder / renamed(str(place), name, module, title)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(renamed(source.read_text(), name, module, title))
+        target.write_text(renamed(source.read_text(encoding="utf-8"), name, module, title), encoding="utf-8")
         written.append(target)
     return written
 

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
+from agentlightning.types.json_lines import read_json_lines
+
 DATA = Path(__file__).parent / "data"
 NO_ROOM = "No Room"
 _CHOICE = re.compile(r"final_choice:\s*(.+)", re.IGNORECASE)
@@ -109,8 +111,7 @@ def grade(answer: str, expected: str) -> float:
 
 def load(part: str = "all") -> list[Task]:
     """Return the tasks: ``train`` (28), ``val`` (29) or ``all``."""
-    lines = (DATA / "tasks.jsonl").read_text(encoding="utf-8").splitlines()
-    tasks: list[Task] = [json.loads(line) for line in lines]
+    tasks: list[Task] = read_json_lines(DATA / "tasks.jsonl")
     parts = {"train": tasks[:28], "val": tasks[28:], "all": tasks}
     if part not in parts:
         raise ValueError(f"part {part!r}: choose train, val or all")

@@ -59,7 +59,7 @@ class Commands:
             [str(Path(sys.executable).parent / "agl"), *words],
             env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 1)
         if done.returncode not in (0, *allowed):

@@ -9,7 +9,6 @@ Sources: Patel et al., arXiv:2103.07191 (SVAMP); Cobbe et al., arXiv:2110.14168 
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from agentlightning.types.json_lines import read_json_lines
 from calc_x.datasets import read
 from calc_x.problems import Problem
 
@@ -80,7 +80,7 @@ def _stories() -> tuple[tuple[Problem, ...], ...]:
 def _read_svamp() -> tuple[list[Problem], list[frozenset[str]]]:
     """Return the problems with a right equation, and the words of each one's text."""
     file = DATA / "svamp.jsonl"
-    bodies = [json.loads(line)["Body"] for line in file.read_text(encoding="utf-8").splitlines()]
+    bodies = [row["Body"] for row in read_json_lines(file)]
     kept = [
         (Problem({**problem, "expression": bare(problem["expression"])}), _words(body))
         for problem, body in zip(read(file, "svamp"), bodies, strict=True)

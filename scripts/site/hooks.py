@@ -28,9 +28,9 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages and the first page."""
     for place, make in reference.PAGES.items():
         files.append(File.generated(config, place, content=make()))
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for place, source in FIRST.items():
-        files.append(File.generated(config, place, content=(ROOT / source).read_text()))
+        files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
     for image in re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]* src=\"([^\"]+)\"", readme):
         place = image[0] or image[1]
         if not place.startswith(("docs/", "http")) and (ROOT / place).exists():

@@ -244,7 +244,7 @@ def undocumented() -> list[str]:
     for name, function in vars(hookspecs).items():
         if name.startswith("agl_") and not inspect.getdoc(function):
             found.append(f"hook {name}")
-    known = VARIABLES.read_text()
+    known = VARIABLES.read_text(encoding="utf-8")
     found += [f"variable {name}" for name in sorted(variables() - INTERNAL) if f"`{name}`" not in known]
     found += [*catalogues.undocumented(), *metrics.undocumented()]
     return found + [f"name agl.{name}" for name, value in public() if not inspect.getdoc(value)]
@@ -255,7 +255,7 @@ def variables() -> set[str]:
     found: set[str] = set()
     for place in ("core/src", "plugins", "adapters"):
         for file in (ROOT / place).rglob("*.py"):
-            found |= set(re.findall(r"""["'](AGL_[A-Z_]+)["']""", file.read_text()))
+            found |= set(re.findall(r"""["'](AGL_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
     return found
 
 

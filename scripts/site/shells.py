@@ -51,8 +51,10 @@ def project() -> Path:
     try:
         said("agl init project", folder)
         tasks = made / "val.jsonl"
-        tasks.write_text("".join(tasks.read_text().splitlines(keepends=True)[:TASKS]), encoding="utf-8")
-        config = (made / "config.yaml").read_text()
+        tasks.write_text(
+            "".join(tasks.read_text(encoding="utf-8").splitlines(keepends=True)[:TASKS]), encoding="utf-8"
+        )
+        config = (made / "config.yaml").read_text(encoding="utf-8")
         for name in ("config.yaml", "run.yaml"):
             (made / name).write_text(config.replace(WHOLE, SMALL), encoding="utf-8")
         shutil.copytree(FILES, made, dirs_exist_ok=True)
@@ -139,7 +141,7 @@ def started(line: str, folder: Path, out: int = subprocess.PIPE) -> subprocess.P
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
     return subprocess.Popen(
-        ["bash", "-c", line], cwd=folder, env=environment(home), text=True, start_new_session=True,
+        ["bash", "-c", line], cwd=folder, env=environment(home), encoding="utf-8", start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ class Checked(NamedTuple):
 def blocks() -> Iterator[Block]:
     """Yield the blocks of README and pages."""
     for page in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))):
-        text = page.read_text()
+        text = page.read_text(encoding="utf-8")
         for found in BLOCK.finditer(text):
             indent = len(found.group(1))
             body = "".join(line[indent:] for line in found.group(4).splitlines(keepends=True))
@@ -210,8 +210,8 @@ def _execute(block: Block) -> str:
         script.write_text(CELL if cell else text, encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True,
-                timeout=seconds, input=text if cell else None,
+                [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True,
+                encoding="utf-8", timeout=seconds, input=text if cell else None,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"not done after {seconds} seconds"

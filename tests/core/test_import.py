@@ -47,7 +47,7 @@ def modules_after(statement: str) -> set[str]:
     listing = "import json, sys; print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
     code = f"{statement}\n{listing}"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -121,6 +121,6 @@ def test_a_server_without_file_descriptors_says_so_in_a_line(tmp_path: Path) -> 
     first = server.stderr.readline()
     for connection in connections:
         connection.close()
-    _, rest = server.communicate("\n", timeout=60)
+    _, rest = server.communicate("\n", timeout=300)
     assert "out of system resource" in first and "Too many open files" in first
     assert len(rest) < 2_000, rest[:2_000]

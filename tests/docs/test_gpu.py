@@ -76,6 +76,17 @@ def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.Capt
     assert "| policy | 0.5 |" in printed and printed.count("**") == 2 * len(script.SETTINGS)
 
 
+@pytest.mark.parametrize(("profile", "written"), [("calc_x", "14.6"), ("router", "13.6")])
+def test_the_profiles_of_one_gpu_fit_24_gb(profile: str, written: str, script: ModuleType) -> None:
+    """By the formulas, with a gigabyte for the runtime; page and file name the same figure."""
+    file = ROOT / "examples" / profile / "gpu.yaml"
+    text = file.read_text(encoding="utf-8")
+    needed = script.of_profile(yaml.safe_load(text)["backend"]["options"], script.TABLED["Qwen2.5-1.5B"])
+    assert f"{needed / 1e9:.1f}" == written and needed + 1e9 < 24e9
+    assert f"{written} GB by the formulas" in text
+    assert re.search(rf"gpu\.yaml` \| `local`, LoRA: {written} GB", PAGE.read_text(encoding="utf-8"))
+
+
 def test_the_profiles_that_it_names_are_there() -> None:
     rows = re.findall(r"^\| `(examples/\S+\.yaml)` \| `(\w+)`", PAGE.read_text(encoding="utf-8"), re.M)
     assert {name for name, _ in rows} == {

@@ -114,7 +114,7 @@ class Line:
             "output": folder,
             "run": "r",
             "trackers": ["files"],
-            "timeout_seconds": 10.0,
+            "timeout_seconds": 300.0,
             **options,
         }
         self.trainer = Trainer(plugins=build([Plugin(), *listeners], discover=False), **given)

@@ -264,7 +264,7 @@ async def test_a_quorum_counts_from_when_its_step_is_waited_for(tmp_path: Path) 
             if step == 0:
                 await play.until(1, 2)
                 for _ in range(2):
-                    await asyncio.wait_for(slow.acquire(), 20)
+                    await asyncio.wait_for(slow.acquire(), 300)
                 await asyncio.sleep(0.1)  # longer than the deadline, and nobody is stopped: nobody waits yet
                 rollouts = await rollouts_of(made, 1)
                 assert Counter(r.status for r in rollouts) == {"succeeded": 2, "running": 2}

@@ -42,7 +42,7 @@ class Seen:
 
         def wait(driver: LocalDriver, *args: Any) -> dict[str, float]:
             seen.step += 1
-            assert seen.step + 1 == STEPS or seen.done[seen.step + 1].wait(30)
+            assert seen.step + 1 == STEPS or seen.done[seen.step + 1].wait(300)
             return updated(driver, *args)
 
         def loss(terms: Terms, recipe: Recipe, corrected: bool = False) -> Loss:
@@ -130,7 +130,7 @@ async def test_several_policies_meet_as_ever(tmp_path: Path) -> None:
         reward = await game(task, llm, resources)
         ended[step := step_of(rollout)] += 1
         if step == 0:
-            await asyncio.wait_for(second.wait(), 30)
+            await asyncio.wait_for(second.wait(), 300)
         elif ended[1] == 8:
             second.set()
         return reward

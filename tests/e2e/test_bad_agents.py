@@ -110,9 +110,9 @@ async def test_worker_processes_bear_what_a_process_can_do(tmp_path: Path) -> No
         "changes folder and environment", "leaves a process behind", "an honest one",
     ]  # fmt: skip
     tasks = [*killed, *raised, "exits hard", *borne]
-    line, result = await run(tmp_path, tasks, isolation="process", concurrency=3, timeout_seconds=4.0)
+    line, result = await run(tmp_path, tasks, isolation="process", concurrency=3, timeout_seconds=20.0)
     reasons = line.reasons()
-    assert {reasons[name] for name in killed} == {"timeout: the attempt took longer than 4 s"}
+    assert {reasons[name] for name in killed} == {"timeout: the attempt took longer than 20 s"}
     for name, why in raised.items():
         assert re.match(f"agent-raised: {why}", reasons[name] or ""), (name, reasons[name])
     assert reasons["exits hard"] == "agent-raised: the worker process exited with status 7"
@@ -166,7 +166,7 @@ async def test_folder_and_environment_of_the_process_may_change(
 
 
 async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) -> None:
-    line, result = await run(tmp_path, ["attacks", "calls in parallel"], timeout_seconds=20.0)
+    line, result = await run(tmp_path, ["attacks", "calls in parallel"], timeout_seconds=300.0)
     [reward] = line.by_task()["calls in parallel"].rewards
     assert reward.value == 1.0 and len(line.by_task()["calls in parallel"].calls) == 501
     assert result["accounts"] == {

@@ -59,7 +59,7 @@ def test_three_processes_find_the_best_prompt(model: ScriptedModelServer, tmp_pa
         for process in started:
             process.send_signal(signal.SIGTERM)
         for process in started:
-            process.wait(20)
+            process.wait(300)
     lines = told.stdout.splitlines()
     assert [line[:4] for line in lines[:3]] == ["0.00", "0.33", "1.00"]
     assert lines[3].startswith("best: Answer with one word, in lower case")

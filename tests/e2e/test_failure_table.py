@@ -125,7 +125,7 @@ class World:
             if kinds[hung.result()] == "cancelled-rollout":
                 await self.store.update_rollout(hung.result(), RolloutStatus.CANCELLED, reason="enough of it")
         stop.set()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 300)
 
     async def calls(self, ids: list[str]) -> int:
         """Calls that the store has of these rollouts, of all their attempts."""

@@ -40,7 +40,7 @@ async def test_calls_given_up_for_new_weights_are_asked_again(how: Reply, tmp_pa
         """As verl's servers are updated."""
         if step:
             return
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), 300)
         await jobs[0].hold()
         give_up.set()
         assert await made.context.gateway.drain(20)

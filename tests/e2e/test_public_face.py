@@ -115,7 +115,7 @@ async def test_any_start_order_of_runner_algorithm_and_store(tmp_path: Path) -> 
             await runners.close()
             await algorithm.close()
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+            process.communicate(timeout=300)
 
 
 def test_the_client_has_the_methods_of_the_store() -> None:
@@ -550,7 +550,7 @@ def test_an_algorithm_is_a_function_that_names_what_it_wants(
             bundle = {**initial_resources, "prompt_template": prompt}
             update = await store.add_resources(resources=bundle)
             rollout = await store.enqueue_rollout(input=train_dataset[0], resources_id=update.resources_id)
-            (done,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20)
+            (done,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=300)
             (triplet,) = adapter.adapt(await store.query_spans(done.rollout_id))
             scores[prompt] = triplet.reward
         return {"scores": scores, "proxy": llm_proxy, "held_out": len(val_dataset), "n": trainer.n_runners}

@@ -165,7 +165,7 @@ def test_the_demo_names_the_next_command(tmp_path: Path) -> None:
         agl.write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\nexit {status}\n")
         agl.chmod(0o755)
         made = subprocess.run(
-            ["make", "-o", ".venv/demo", "demo"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            ["make", "-o", ".venv/demo", "demo"], cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
         assert made.returncode == status and "make demo-real" in made.stderr
         last = {"reward_after": 1.0, "next": "make demo-real"}

@@ -78,3 +78,11 @@ def test_a_discount_that_nothing_reads_is_refused() -> None:
         PPO(gamma=0.9),
     ):
         check_credit_fields(recipe, plugins)
+
+
+def test_what_no_driver_can_do_is_to_be_dropped() -> None:
+    recipe = GRPO(top_p=0.9, kl=0.1)
+    with pytest.raises(ConfigError, match=r"top_p=0\.9 \(cut\).*; drop it$"):
+        check_supported_fields(recipe, "small", frozenset({"kl"}), {"top_p": "cut"})
+    with pytest.raises(ConfigError, match="; drop it, or use a driver that implements it"):
+        check_supported_fields(recipe, "small", frozenset({"top_p"}))

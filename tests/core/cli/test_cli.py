@@ -371,7 +371,7 @@ async def test_store_serves_until_sigterm(tmp_path: Path) -> None:
         assert (await client.get_rollout_by_id(rollout.rollout_id)).input == {"q": 1}
         await client.close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.communicate()

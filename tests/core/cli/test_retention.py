@@ -30,7 +30,7 @@ async def test_old_runs_are_deleted_while_the_store_serves(tmp_path: Path) -> No
         assert "agl store on http" in served.stdout.readline()
         assert served.stdout.readline() == "2 rollouts, 2 runs deleted\n"
         served.send_signal(signal.SIGTERM)
-        assert served.wait(15) == 0
+        assert served.wait(300) == 0
     finally:
         served.kill()
         served.communicate()

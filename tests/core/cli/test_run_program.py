@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 from marks import sampled
+from rich.console import Console
 from typer.testing import CliRunner
 
 from agentlightning import cli
+from agentlightning.cli.terminal.run_view import show
+from agentlightning.run_program.summary import Summary
 from agentlightning.testing import ScriptedModelServer
 
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
@@ -269,3 +273,9 @@ def test_the_status_is_the_programs_where_the_summary_fails(
     """
     told = agl_run(tmp_path, server, code=code)
     assert told.returncode == 9 and "disk full" in told.stderr and "Traceback" not in told.stderr
+
+
+def test_printed_commands_quote_their_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Summary(run_id="r", store="my runs/s.sqlite", folder="my runs/it's", rollouts=["ro-1"]), Console())
+    line = next(line for line in capsys.readouterr().out.splitlines() if "agl trace" in line)
+    assert shlex.split(line)[-4:] == ["trace", "ro-1", "--run", "my runs/it's"]

@@ -102,7 +102,7 @@ async def test_keys_are_read_from_a_terminal_and_it_is_given_back(monkeypatch: p
         before = termios.tcgetattr(theirs)
         with top._keys() as pressed:
             os.write(ours, b"q")
-            assert await asyncio.wait_for(pressed.get(), 30) == "q"
+            assert await asyncio.wait_for(pressed.get(), 300) == "q"
         assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)

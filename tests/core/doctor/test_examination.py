@@ -211,6 +211,18 @@ async def test_an_agent_that_hangs_ends_at_its_limit(tmp_path: Path, monkeypatch
     assert "4 × timeout: the attempt took longer than 0.2 s" in said(found["capture"])
 
 
+async def test_a_package_that_an_agent_lacks_is_named_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lacking(task: Mapping[str, Any], llm: LLM) -> float:
+        import no_such_sdk.client
+
+        return float(no_such_sdk.client.ask(llm))
+
+    found = await examined(tmp_path, monkeypatch, lacking)
+    assert "`pip install no_such_sdk` where it runs" in " ".join(found["capture"].advice)
+
+
 async def test_an_agent_without_a_limit_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,7 +221,7 @@ def store():
 async def world(engine, store):
     """A started gateway with route ``default`` to the engine and one open training attempt ``at-1``."""
     keys = Keys(SECRET)
-    gateway = Gateway(store, keys, limits=Limits(connect=2.0, total=20.0), keep_alive=0.02)
+    gateway = Gateway(store, keys, limits=Limits(connect=300.0, total=300.0), keep_alive=0.02)
     gateway.add_route(Upstream(url=engine.url, model="tiny", api_key="engine-secret"))
     url = await gateway.start()
     session = aiohttp.ClientSession()

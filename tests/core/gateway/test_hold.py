@@ -145,7 +145,7 @@ async def test_a_stream_whose_head_has_left_is_not_measured_again(world, monkeyp
     monkeypatch.setattr(world.gateway._pipeline.fitter, "fit", fit)
     rest = await reading(world, {"messages": HI}, b": keep-alive")
     await weights.update()
-    told = await asyncio.wait_for(rest(), 20)
+    told = await asyncio.wait_for(rest(), 300)
     assert b"there" in told and b"HTTP/1.1" not in told and events(told)[-1] == "[DONE]"
     assert [c.status for c in world.store.calls] == ["ok"]
 

@@ -31,6 +31,7 @@ from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.app import create_app
+from agentlightning.types import UsageError
 from agentlightning.webserver import app_runner, listen
 
 from .conftest import SECRET, whole
@@ -100,7 +101,7 @@ async def several(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(300):
         while not true():
             await asyncio.sleep(0.01)
 
@@ -190,7 +191,7 @@ async def test_an_address_whose_processes_do_not_live_is_given_up(
         world.pool.moved = tell
         monkeypatch.setattr(sys, "executable", "/bin/false")
         os.kill(world.pool.pids[0], signal.SIGKILL)
-        await asyncio.wait_for(moved.wait(), 30)
+        await asyncio.wait_for(moved.wait(), 300)
         assert len(world.pool.urls) == 1 and world.pool.accounts()["gateways-given-up"] == 1
         assert (await world.post(await world.attempt())).status == 200
 
@@ -249,7 +250,7 @@ async def test_ports_follow_the_first_and_a_taken_one_is_refused() -> None:
         pool = GatewayProcesses(
             SQLiteStore(":memory:"), Keys(SECRET), GatewaySection(gateways=1, listen=f"127.0.0.1:{port}"), b""
         )
-        with pytest.raises(OSError):
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use"):
             await pool.start()
     assert not pool.pids
 

@@ -102,7 +102,7 @@ def run_command(*paths: Path) -> subprocess.CompletedProcess[str]:
     front = f"import sys; sys.path[:0] = {[str(p) for p in paths]!r}; sys.argv = ['agl', '--help']"
     code = f"{front}; import _agl_main; _agl_main.main()"
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
 
 

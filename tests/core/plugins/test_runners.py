@@ -62,7 +62,7 @@ async def solve(task: float) -> float:
 @agl.algo
 async def mean_reward(store: Any, train_dataset: Any) -> dict[str, Any]:
     made = [await store.enqueue_rollout(task) for task in train_dataset]
-    done = await store.wait_for_rollouts([one.rollout_id for one in made], timeout=30)
+    done = await store.wait_for_rollouts([one.rollout_id for one in made], timeout=300)
     return {"statuses": sorted(str(one.status) for one in done)}
 
 

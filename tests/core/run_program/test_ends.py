@@ -58,7 +58,7 @@ async def test_recorded_spans_survive_any_end(
 async def ended(pid: int) -> None:
     """Return when the process has ended: it has its signal, and the kernel ends it when it runs next."""
     status = Path(f"/proc/{pid}/stat")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while status.exists():
             with suppress(OSError):
                 if status.read_text().split()[2] == "Z":
@@ -81,7 +81,10 @@ url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 urllib.request.urlopen(urllib.request.Request(url, body, head))
 signal.pause()
 """
-    outcome = await run(tmp_path, source, server, timeout=5.0)
+    for limit in (5.0, 40.0, 320.0):  # on a busy machine the call may come later than the first
+        outcome = await run(tmp_path, source, server, timeout=limit)
+        if outcome.kinds:
+            break
     (attempt,) = outcome.attempts
     assert attempt.status is AttemptStatus.TIMEOUT and outcome.summary.exit_codes == [None]
     assert outcome.kinds == ["gateway-only"]

@@ -46,6 +46,23 @@ def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
         ProgramOptions(**{"command": [sys.executable], **ENGINE, **wrong}).check()
 
 
+@pytest.mark.plugins
+@pytest.mark.parametrize("name", ["tiny", "examples/quickstart/policy"])
+def test_a_policy_is_a_folder_or_a_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    options = ProgramOptions(command=[sys.executable], policy=Path(name)).check()
+    assert (options.policy_folder() / "config.json").is_file()
+
+
+def test_a_tasks_file_is_split_at_line_feeds(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('\ufeff{"q": "a\u2028b\x85c"}\r\n\n2\n', encoding="utf-8")
+    assert read_tasks(file) == [{"q": "a\u2028b\x85c"}, 2]
+    file.write_text('1\n{"q": \n')
+    with pytest.raises(UsageError, match=r"--tasks .*tasks\.jsonl:2: not valid JSON"):
+        read_tasks(file)
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [
@@ -108,7 +125,7 @@ def test_switches_of_frameworks_are_set_unless_the_user_has_set_one() -> None:
 
 def test_a_proxy_is_not_in_the_way() -> None:
     found = environment({"https_proxy": "http://proxy:1", "NO_PROXY": "intra"}, SETTINGS, [])
-    assert found["NO_PROXY"] == found["no_proxy"] == "intra,127.0.0.1,localhost"  # readers prefer either
+    assert found["NO_PROXY"] == found["no_proxy"] == "intra,127.0.0.1,localhost,::1"  # readers prefer either
     assert "NO_PROXY" not in environment({}, SETTINGS, [])
 
 

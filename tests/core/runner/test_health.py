@@ -33,7 +33,7 @@ async def test_it_is_ready_while_the_store_answers() -> None:
     async with serving_health(runner, "127.0.0.1:0") as url, aiohttp.ClientSession() as session:
 
         async def status(path: str, wanted: int) -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 while (await session.get(f"{url}{path}")).status != wanted:
                     await asyncio.sleep(0.01)
 
@@ -44,7 +44,7 @@ async def test_it_is_ready_while_the_store_answers() -> None:
         store.away = False
         await status("/readyz", 200)
     stop.set()
-    await asyncio.wait_for(serving, 30)
+    await asyncio.wait_for(serving, 300)
     await store.close()
 
 

@@ -121,11 +121,13 @@ async def test_what_does_no_harm(store: Store, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")
 async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
-    config = RolloutConfig(timeout_seconds=2.5)
-    async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
-        [rollout] = await finish(store, ["fork and hang"], config=config)
-    [record] = await store.records([rollout.rollout_id])
-    started = [int(r.value) for r in record.rewards if r.name == "child"]
+    for limit in (2.5, 25.0, 250.0):  # on a busy machine three processes may take longer than the first
+        async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
+            [rollout] = await finish(store, ["fork and hang"], config=RolloutConfig(timeout_seconds=limit))
+        [record] = await store.records([rollout.rollout_id])
+        started = [int(r.value) for r in record.rewards if r.name == "child"]
+        if len(started) == 3:
+            break
     assert len(started) == 3  # in its group, in another session, and an orphan that it adopted
     for pid in started:
         assert not await alive(pid)
@@ -340,7 +342,7 @@ async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
         sys.executable, str(script), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    worker = int(await asyncio.wait_for(process.stdout.readline(), 30))
+    worker = int(await asyncio.wait_for(process.stdout.readline(), 300))
     assert worker != process.pid
     process.kill()
     await process.wait()
@@ -350,7 +352,7 @@ async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
 async def test_an_agent_of_a_prompt_is_refused() -> None:
     code = SCRIPT.replace('if __name__ == "__main__":', "if True:")
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=300
     )
     assert "defined in __main__ without a file" in done.stderr
 
@@ -375,7 +377,7 @@ def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     path.write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ async def test_rewards_of_one_prompt_never_land_on_another(store: Store) -> None
     ids["B"].append((await store.enqueue_rollout(4, resources_id=a.resources_id)).rollout_id)
     await store.add_resources({"prompt_template": "B"})
     ids["B"] += [(await store.enqueue_rollout(i)).rollout_id for i in range(3)]
-    await asyncio.wait_for(Runner(judged, store).serve(limit=8), 30)
+    await asyncio.wait_for(Runner(judged, store).serve(limit=8), 300)
     for prompt, its in ids.items():
         assert [resolve(r).final for r in await store.records(its)] == [WORTH[prompt]] * len(its)
 

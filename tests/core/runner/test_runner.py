@@ -62,12 +62,12 @@ async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Run
         yield runner
     finally:
         stop.set()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 300)
 
 
 async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
     rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
-    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=30)
+    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=300)
 
 
 async def test_async_agent_returns_its_reward(store: Store) -> None:
@@ -85,7 +85,7 @@ async def test_async_agent_returns_its_reward(store: Store) -> None:
 
 
 async def test_sync_agents_run_in_threads_and_emit_for_their_own_attempt(store: Store) -> None:
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=300)
 
     def agent(task: int) -> None:
         together.wait()  # deadlocks unless four run at once
@@ -127,7 +127,7 @@ async def test_bad_ends_have_a_reason_and_no_reward(
             release.wait(10)
         return act()
 
-    config = RolloutConfig(timeout_seconds=0.05 if behaviour == "hang" else 5)
+    config = RolloutConfig(timeout_seconds=0.05 if behaviour == "hang" else 300)
     async with serving(agent_async if kind == "async" else agent_sync, store):
         [rollout] = await finish(store, [1], config=config)
         release.set()
@@ -226,7 +226,7 @@ async def test_a_store_that_cannot_be_written_ends_serving(
     monkeypatch.setattr(store, "update_attempt", full)
     await store.enqueue_rollout(1)
     with pytest.raises(OSError, match="no space left"):
-        await asyncio.wait_for(Runner(lambda task: 1.0, store).serve(), 10)
+        await asyncio.wait_for(Runner(lambda task: 1.0, store).serve(), 300)
 
 
 async def test_step_runs_one_task_without_the_queue(store: Store) -> None:
@@ -314,7 +314,7 @@ async def test_the_agents_own_timeout_is_its_own(store: Store) -> None:
         await asyncio.wait_for(asyncio.Event().wait(), 0.01)
         return 1.0
 
-    async with serving(agent, store, timeout_seconds=30):
+    async with serving(agent, store, timeout_seconds=300):
         [rollout] = await finish(store, [1])
     assert (await reason(store, rollout)).startswith("agent-raised: TimeoutError")
 

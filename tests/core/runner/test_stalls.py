@@ -54,7 +54,7 @@ async def sleeps(task: float) -> float:
 
 async def survivors(store: Any, rollouts: list[Rollout]) -> int:
     """Rollouts that succeeded at their first attempt."""
-    done = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=60)
+    done = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=300)
     return sum(r.status is RolloutStatus.SUCCEEDED and r.attempts == 1 for r in done)
 
 

@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
             pids = [int(file.read_text()) for file in files]
             assert all(os.getsid(pid) == pid for pid in pids)  # a terminal's Ctrl-C does not reach them
             running.send_signal(signal.SIGINT)
-            running.communicate(timeout=60)
+            running.communicate(timeout=300)
         finally:
             running.kill()
     assert running.returncode == 130

@@ -51,5 +51,3 @@ def test_a_run_of_another_build_is_refused_in_one_sentence_that_names_what_diffe
         "another run"
     )
     check_unchanged({**then, "recipe": recipe}, {"recipe": agl.GRPO().model_dump(), "seed": 1})
-
-

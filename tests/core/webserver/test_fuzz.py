@@ -32,7 +32,7 @@ class Running(NamedTuple):
     world: World
 
     def send(self, url: str, raw: bytes) -> Said:
-        return self.loop.run_until_complete(asyncio.wait_for(send(url, raw), 60))
+        return self.loop.run_until_complete(asyncio.wait_for(send(url, raw), 300))
 
     def stored(self) -> str:
         return self.loop.run_until_complete(self.world.stored())

@@ -169,7 +169,7 @@ async def test_a_page_is_told_of_each_change(tmp_path: Path, serve: Serve) -> No
         await writer.update_run("r", {"steps": 3})
         seen = b""
         while b"event: changed" not in seen:
-            seen = await asyncio.wait_for(answer.content.readline(), 30)
+            seen = await asyncio.wait_for(answer.content.readline(), 300)
     await writer.close()
 
 

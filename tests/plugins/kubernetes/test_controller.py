@@ -67,7 +67,7 @@ async def serving(runner: JobController) -> AsyncIterator[JobController]:
         yield runner
     finally:
         stop.set()
-        await asyncio.wait_for(task, 60)
+        await asyncio.wait_for(task, 300)
         await runner._store.close()
 
 

@@ -34,7 +34,7 @@ class Straddled(FakeJob):
             append(engine, sample, *args)
             if sample.limit == LONG and len(sample.tokens) == 1:
                 job.begun.set()
-                assert job.ordered.wait(20)
+                assert job.ordered.wait(300)
 
         def told(engine: Engine, given: Any) -> Any:
             done = order(engine, given)
@@ -68,7 +68,7 @@ async def test_a_call_that_straddles_an_update(
     llm = await driver.start()
     try:
         job = Straddled(driver, llm, tmp_path, monkeypatch)
-        await asyncio.wait_for(driver.run(job), 60)
+        await asyncio.wait_for(driver.run(job), 300)
         assert driver.version == 1 and job.call is not None
         answer = await job.call
         [choice] = answer["choices"]

@@ -48,7 +48,7 @@ def post(llm: LLM, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{llm.endpoint}/completions", data, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return dict(json.load(answer))
 
 
@@ -404,7 +404,7 @@ async def test_a_start_cancelled_while_the_policy_loads_starts_no_engine(
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         loading.set()
-        go_on.wait(60)
+        go_on.wait(300)
         return real(*args, **kwargs)
 
     monkeypatch.setattr(serving_module, "load_policy", slow)

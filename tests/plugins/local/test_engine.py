@@ -163,7 +163,7 @@ def test_an_update_equals_a_cold_engine(policy):
             (2, state(policy.model)),
             (7, state(other.model)),
         ):
-            assert engine.load_weights(data, version, timeout=30) == version
+            assert engine.load_weights(data, version, timeout=300) == version
         before = engine.stats.reused_tokens
         got = ask(engine, prompt, n=3, max_tokens=8, seed=1)
         assert engine.stats.reused_tokens - before == 2 * (len(prompt) - 1)

@@ -30,14 +30,14 @@ class Gate:
         self.seen += 1
         if self.seen == self.after:
             self.reached.set()
-            assert self.go.wait(60)
+            assert self.go.wait(300)
 
 
 def running_request(engine: Engine, max_tokens: int = 12, after: int = 3, seed: int = 1):
     gate = Gate(after)
     sampling = Sampling(max_tokens=max_tokens, seed=seed, ignore_eos=True)
     future = engine.submit(Request(PROMPT, sampling, on_token=gate))
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(300)
     return future, gate
 
 
@@ -74,7 +74,7 @@ def test_pause_and_resume(engine):
     gate.go.set()
     paused.result(60)
     assert future.done() and not waiting.done() and engine.status()["waiting"] == 1
-    engine.load_weights(state(small_policy(seed=2).model), 5, timeout=60)
+    engine.load_weights(state(small_policy(seed=2).model), 5, timeout=300)
     assert not waiting.done() and engine.status()["paused"] == "drain"
     engine.resume()
     assert set(waiting.result(60)[0].versions) == {5}
@@ -87,7 +87,7 @@ def test_a_hold_pause_stops_between_two_steps(engine):
     paused.result(60)
     steps = engine.stats.steps
     # An update during the pause cannot wait for what stands still: it is applied as hold.
-    engine.load_weights(state(small_policy(seed=2).model), 1, "drain", timeout=60)
+    engine.load_weights(state(small_policy(seed=2).model), 1, "drain", timeout=300)
     assert not future.done() and engine.stats.steps == steps
     engine.resume()
     assert set(future.result(60)[0].versions) == {0, 1}
@@ -96,12 +96,12 @@ def test_a_hold_pause_stops_between_two_steps(engine):
 def test_weights_that_do_not_fit_change_nothing(engine):
     before = ask(engine, PROMPT, max_tokens=5, seed=1)[0]
     with pytest.raises(StateError, match="missing"):
-        engine.load_weights({}, 1, timeout=60)
-    engine.load_weights(state(small_policy().model), 4, timeout=60)
+        engine.load_weights({}, 1, timeout=300)
+    engine.load_weights(state(small_policy().model), 4, timeout=300)
     with pytest.raises(ValueError, match="version 3 is below the present version 4"):
-        engine.load_weights(state(small_policy(seed=1).model), 3, timeout=60)
+        engine.load_weights(state(small_policy(seed=1).model), 3, timeout=300)
     with pytest.raises(ValueError, match="'drain' or 'hold'"):
-        engine.load_weights({}, 5, "now", timeout=60)
+        engine.load_weights({}, 5, "now", timeout=300)
     assert ask(engine, PROMPT, max_tokens=5, seed=1)[0].logprobs == before.logprobs
 
 
@@ -195,10 +195,10 @@ def test_a_failing_callback_fails_its_request_only(engine):
 def test_numbers_that_are_not_finite_fail_loudly_and_leave_no_trace(engine, policy):
     before = ask(engine, PROMPT, max_tokens=5, seed=3)[0]
     weights = {name: torch.full_like(t, torch.nan) for name, t in state(policy.model).items()}
-    engine.load_weights(weights, 1, timeout=60)
+    engine.load_weights(weights, 1, timeout=300)
     with pytest.raises(EngineError, match=r"no finite logits .* version 1"):
         ask(engine, PROMPT, n=3, max_tokens=5)
-    engine.load_weights(state(policy.model), 2, timeout=60)
+    engine.load_weights(state(policy.model), 2, timeout=300)
     assert ask(engine, PROMPT, max_tokens=5, seed=3)[0].logprobs == before.logprobs
 
 
@@ -210,7 +210,7 @@ def test_a_dead_thread_fails_everyone(policy, monkeypatch):
     future = engine.submit(Request(PROMPT, Sampling()))
     with pytest.raises(EngineError, match="its thread failed: SystemError"):
         future.result(60)
-    engine._thread.join(60)
+    engine._thread.join(300)
     with pytest.raises(EngineError, match="does not run"):
         engine.submit(Request(PROMPT, Sampling()))
     with pytest.raises(EngineError, match="does not run"):
@@ -226,7 +226,7 @@ def test_close_fails_what_has_not_finished(policy):
     closer = threading.Thread(target=engine.close)
     closer.start()
     gate.go.set()
-    closer.join(60)
+    closer.join(300)
     for pending in (future, waiting, order):
         with pytest.raises(EngineError, match="closed"):
             pending.result(60)
@@ -269,9 +269,9 @@ def test_many_threads_submit_and_cancel_under_updates(policy):
         for thread in threads:
             thread.start()
         for version in range(1, 5):
-            engine.load_weights(state(policies[version % 2].model), version, timeout=60)
+            engine.load_weights(state(policies[version % 2].model), version, timeout=300)
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         done, pending = wait([future for _, future in futures], 60)
         assert not pending and len(done) == 36
     for prompt, future in futures:

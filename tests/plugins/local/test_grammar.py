@@ -179,7 +179,7 @@ def test_new_weights_in_the_middle_go_on_in_the_grammar() -> None:
     with Engine(policy, slots=2, max_len=250) as engine:
         grammar = engine.grammars.check(regex_grammar("[ab]{120}"))
         future = engine.submit(Request(TOKENIZER.encode("go"), Sampling(max_tokens=200, grammar=grammar)))
-        engine.load_weights(tiny_policy(1, std=0.2).model.state_dict(), 1, "hold", timeout=30)
+        engine.load_weights(tiny_policy(1, std=0.2).model.state_dict(), 1, "hold", timeout=300)
         done = future.result(30)[0]
     assert len(done.text) == 120 and set(done.text) <= {"a", "b"} and done.finish_reason == "stop"
 

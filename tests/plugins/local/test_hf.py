@@ -78,7 +78,7 @@ def test_the_engine_serves_it(foreign):
         for _ in range(2):
             for c in ask(engine, PROMPT, n=3, max_tokens=8, seed=1, ignore_eos=True):
                 assert c.logprobs == pytest.approx(logprobs_of(foreign, PROMPT, c.token_ids), abs=1e-4)
-            engine.load_weights(state(foreign.model), engine.version + 1, timeout=60)
+            engine.load_weights(state(foreign.model), engine.version + 1, timeout=300)
         assert engine.stats.reused_tokens == 4 * (len(PROMPT) - 1)
 
 

@@ -165,9 +165,9 @@ def test_a_hold_for_the_same_weights_changes_nothing(name):
 
     with engine_of(load) as engine:
         futures = {i: engine.submit(replace(r, on_token=notice)) for i, r in enumerate(load.requests)}
-        assert running.wait(60)
+        assert running.wait(300)
         for version in (1, 2):
-            engine.load_weights(state(load.policy.model), version, mode="hold", timeout=60)
+            engine.load_weights(state(load.policy.model), version, mode="hold", timeout=300)
         got = {i: bits(future.result(60)) for i, future in futures.items()}
     compare(load, got)
 
@@ -177,7 +177,7 @@ def test_after_an_update_it_is_a_fresh_engine_of_the_new_weights():
     load, other = load_of("qwen2"), small_policy(seed=5)
     with Engine(other, slots=8, max_len=MAX_LEN, deterministic=True, threads=1) as engine:
         before = ask_all(engine, load, range(10))
-        engine.load_weights(state(load.policy.model), 1, timeout=60)
+        engine.load_weights(state(load.policy.model), 1, timeout=300)
         compare(load, ask_all(engine, load, range(40)))
     assert all(before[i] != load.wanted[i] for i in before)
 
@@ -200,10 +200,10 @@ def test_after_a_failed_pass_and_broken_weights_it_is_as_before(monkeypatch):
         assert len(calls) > 20 and any("out of memory" in str(f) for f in failures)
         got = {i: bits(f.result()) for i, (f, e) in enumerate(zip(futures, failures, strict=True)) if not e}
         compare(load, got)
-        engine.load_weights(broken, 1, timeout=60)
+        engine.load_weights(broken, 1, timeout=300)
         with pytest.raises(EngineError, match="no finite logits"):
             engine.submit(load.requests[0]).result(60)
-        engine.load_weights(state(load.policy.model), 2, timeout=60)
+        engine.load_weights(state(load.policy.model), 2, timeout=300)
         compare(load, ask_all(engine, load, range(40)))
 
 
@@ -281,7 +281,7 @@ def test_another_process_gives_the_same_bits(tmp_path):
                 json.dumps(body).encode(),
                 {"Content-Type": "application/json"},
             )
-            with urllib.request.urlopen(post, timeout=60) as answer:
+            with urllib.request.urlopen(post, timeout=300) as answer:
                 choices = json.load(answer)["choices"]
             got = [(c["token_ids"], c["logprobs"]["token_logprobs"]) for c in choices]
             assert got == [(tokens, logprobs) for tokens, logprobs, *_ in load.wanted[i]]

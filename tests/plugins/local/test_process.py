@@ -36,7 +36,7 @@ def completion(address: str, **body):
         json.dumps({"model": "p", **body}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return json.load(answer)
 
 
@@ -65,7 +65,7 @@ def test_start_update_and_close(policy_dir):
         with pytest.raises(StateError, match=r"earlier update .* failed"), child.weights.publish({}):
             pass
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(child.address + "/agl/version", timeout=60)
+            urllib.request.urlopen(child.address + "/agl/version", timeout=300)
         arguments = Path(f"/proc/{child.pid}/cmdline")
         if arguments.exists():
             assert child._token.encode() not in arguments.read_bytes()
@@ -75,7 +75,7 @@ def test_start_update_and_close(policy_dir):
     child.close()
     assert not child.alive()
     with pytest.raises(OSError):
-        urllib.request.urlopen(address + "/health", timeout=5)
+        urllib.request.urlopen(address + "/health", timeout=300)
     with pytest.raises(EngineError, match="not running"):
         child.version()
 
@@ -139,9 +139,9 @@ def test_a_child_that_is_not_ready_in_time_is_ended(policy_dir):
 def test_a_killed_child_is_reported(policy_dir):
     with EngineProcess(policy_dir, **OPTIONS) as child:
         os.kill(child.pid, signal.SIGKILL)
-        child._process.wait(60)
+        child._process.wait(300)
         assert "signal 9 (SIGKILL)" in (child.died() or "")
-        with pytest.raises(EngineError, match=r"the engine of policy 'policy' died: signal 9 \(SIGKILL\)"):
+        with pytest.raises(EngineError, match=r"the engine of policy 'policy' died: signal 9 \\(SIGKILL\\)"):
             child.update(Handover(0, 0, 0), 1)
     assert child.died() is None  # it was closed
 
@@ -152,10 +152,10 @@ def test_the_child_dies_with_its_parent(policy_dir):
         [sys.executable, "-c", PARENT, str(policy_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     pid, address = parent.stdout.readline().decode().split()
-    with urllib.request.urlopen(address + "/health", timeout=60) as answer:
+    with urllib.request.urlopen(address + "/health", timeout=300) as answer:
         assert answer.status == 200
     parent.kill()
-    parent.wait(60)
+    parent.wait(300)
     parent.stdin.close()
     parent.stdout.close()
     while is_running(int(pid)):

@@ -175,7 +175,7 @@ def test_closing_while_weights_are_written_waits_for_them(weights, monkeypatch):
 
     def slow(*args: object) -> object:
         writing.set()
-        assert go.wait(60)
+        assert go.wait(300)
         return parts(*args)
 
     monkeypatch.setattr(shared.Layout, "parts", slow)
@@ -190,12 +190,12 @@ def test_closing_while_weights_are_written_waits_for_them(weights, monkeypatch):
 
     trainer = threading.Thread(target=publish)
     trainer.start()
-    assert writing.wait(60)
+    assert writing.wait(300)
     closing = threading.Thread(target=weights.close)
     closing.start()
     go.set()
-    closing.join(60)
-    trainer.join(60)
+    closing.join(300)
+    trainer.join(300)
     with pytest.raises(StateError, match="closed"):
         _ = weights.files
 
@@ -225,7 +225,7 @@ def test_a_kill_leaves_nothing_behind(victim, policy_dir, tmp_path):
     os.kill(engine if victim == "engine" else trainer.pid, signal.SIGKILL)
     trainer.stdin.close()
     trainer.stdout.close()
-    trainer.wait(60)
+    trainer.wait(300)
     while is_running(engine):
         pass
     assert [set(place.glob("*agl*")) for place in places] == before

@@ -94,17 +94,18 @@ async def test_writes_that_would_lock_in_a_circle_all_succeed(stores: Stores) ->
     assert (await stores[0].counts())["k"] == {str(i): 30 for i in range(4)}
 
 
-async def test_a_signal_reaches_other_processes(stores: Stores) -> None:
+async def test_a_signal_reaches_other_processes(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = stores
+    monkeypatch.setattr(type(one.db), "look_seconds", 3_600.0)  # so that nothing but a signal ends a wait
     waiting = asyncio.create_task(two.dequeue_rollout("w", wait=60.0))
     await one.statistics()
     made = await one.enqueue_rollout(1)
-    lease = await asyncio.wait_for(waiting, 4.0)  # without a signal it looks after 5 s
+    lease = await asyncio.wait_for(waiting, 300.0)
     assert lease is not None
-    ended = asyncio.create_task(three.wait_for_rollouts([made.rollout_id], timeout=60.0))
+    ended = asyncio.create_task(three.wait_for_rollouts([made.rollout_id], timeout=300.0))
     await one.statistics()
     await two.update_attempt(made.rollout_id, lease.attempt.attempt_id, AttemptStatus.SUCCEEDED)
-    (done,) = await asyncio.wait_for(ended, 4.0)
+    (done,) = await asyncio.wait_for(ended, 300.0)
     assert done.status is RolloutStatus.SUCCEEDED
 
 
@@ -112,10 +113,10 @@ async def test_one_leads_and_another_takes_over(stores: Stores) -> None:
     assert [store.listener.leading for store in stores] == [True, False, False]
     config = RolloutConfig(unresponsive_seconds=0.3, retry_on=["unresponsive"])
     lease = await stores[1].start_rollout(1, config=config)
-    again = await asyncio.wait_for(stores[2].dequeue_rollout("w", wait=60.0), 30.0)
+    again = await asyncio.wait_for(stores[2].dequeue_rollout("w", wait=60.0), 300.0)
     assert again is not None and again.rollout.rollout_id == lease.rollout.rollout_id
     await stores[0].close()
-    third = await asyncio.wait_for(stores[2].dequeue_rollout("w", wait=60.0), 30.0)
+    third = await asyncio.wait_for(stores[2].dequeue_rollout("w", wait=60.0), 300.0)
     assert third is not None and third.attempt.fence == 3
     assert sorted(store.listener.leading for store in stores[1:]) == [False, True]
 
@@ -151,7 +152,7 @@ async def test_a_restart_of_the_server_loses_nothing(server_of_its_own: Postgres
     for rollout_id in done:
         assert [one.sequence_id for one in await store.query_spans(rollout_id)] == [1]
     queued = await store.enqueue_rollout("late")
-    lease = await asyncio.wait_for(waiting, 60.0)  # it listens again
+    lease = await asyncio.wait_for(waiting, 300.0)  # it listens again
     assert lease is not None and lease.rollout.rollout_id == queued.rollout_id
     await store.close()
     await other.close()

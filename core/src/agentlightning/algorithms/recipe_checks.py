@@ -42,9 +42,9 @@ def check_supported_fields(
     if ignored:
         reasons = {k: f" ({why[k]})" if k in why else "" for k in ignored}
         listed = ", ".join(f"{k}={v!r}{reasons[k]}" for k, v in sorted(ignored.items()))
+        other = "" if ignored.keys() <= why.keys() else ", or use a driver that implements it"
         raise ConfigError(
-            f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; use another driver "
-            "or drop it"
+            f"driver {driver!r} does not implement {listed} of recipe {recipe.name!r}; drop it{other}"
         )
 
 

@@ -74,7 +74,7 @@ def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
-            capture_output=True, text=True, timeout=GIT_SECONDS, env=quiet, stdin=subprocess.DEVNULL,
+            capture_output=True, encoding="utf-8", timeout=GIT_SECONDS, env=quiet, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None

@@ -18,6 +18,7 @@ from agentlightning.bundled.task_set import task_set
 from agentlightning.capture.context import tagged
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.types import LLM, Resource, Rollout, UsageError
+from agentlightning.webserver.proxies import go_direct
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
@@ -77,6 +78,7 @@ class Agent(LitAgent[Any]):
         asked: dict[str, Any] = {"model": llm.model, **llm.sampling_parameters}
         if tools:
             asked["tools"] = [tool_schema(tool) for tool in tools.values()]
+        go_direct()  # also where no attempt runs, as in a script that asks a served policy
         http, key = DefaultAsyncHttpxClient(verify=_certificates()), llm.api_key or "none"
         with tagged(agent=self.name):
             async with AsyncOpenAI(base_url=llm.endpoint, api_key=key, http_client=http) as client:

@@ -88,17 +88,20 @@ def grade(task: Mapping[str, Any], text: str) -> float:
 def _results(task: Mapping[str, Any], code: str) -> Any:
     """Return what the function returns for each call; ``None`` if the process fails or takes too long."""
     given = json.dumps({"code": code, "name": task["name"], "calls": task["calls"]})
-    with tempfile.TemporaryDirectory(prefix="agl-coding-") as folder, tempfile.TemporaryFile("w+") as output:
+    with (
+        tempfile.TemporaryDirectory(prefix="agl-coding-") as folder,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
+    ):
         try:
             # Into a file, whose size is limited: a pipe would be read into this process's memory without end.
             done = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _HARNESS], input=given, text=True, timeout=SECONDS,
+                [sys.executable, "-I", "-S", "-c", _HARNESS], input=given, encoding="utf-8", timeout=SECONDS,
                 stdout=output, stderr=subprocess.DEVNULL, cwd=folder, env={},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return None
         output.seek(0)
         try:
-            return json.loads(output.read().splitlines()[-1]) if done.returncode == 0 else None
+            return json.loads(output.read().strip().split("\n")[-1]) if done.returncode == 0 else None
         except (IndexError, ValueError):
             return None

@@ -6,6 +6,7 @@ by Ctrl-C and SIGTERM, with everything closed.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -94,7 +95,12 @@ def main() -> None:
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Run a command. Errors that a person can fix are printed as one message, without a traceback."""
+    """Run a command. Errors that a person can fix are printed as one message, without a traceback. What the
+    terminal's encoding does not know is printed as an escape (``\\u2713``).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(ShownLines("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -48,14 +49,16 @@ from pathlib import Path
 import agentlightning as agl
 from agent import solve
 
-TASKS = [json.loads(line) for line in Path(__file__).with_name("val.jsonl").read_text().splitlines()]
+LINES = Path(__file__).with_name("val.jsonl").read_text(encoding="utf-8").split("\\n")
+TASKS = [json.loads(line) for line in LINES if line]
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is here: no proxy between
 
 
 def models(endpoint: str) -> list[str]:
     """The names that the server gives its models. A server that has just been started is waited for."""
     for left in reversed(range(1200)):
         try:
-            with urllib.request.urlopen(f"{endpoint}/models", timeout=10) as answer:
+            with DIRECT.open(f"{endpoint}/models", timeout=10) as answer:
                 return [model["id"] for model in json.load(answer)["data"]]
         except OSError as error:
             if not left:
@@ -69,7 +72,7 @@ async def main(endpoint: str) -> None:
     print(f"{endpoint} serves {model}", flush=True)
     for task in TASKS[:3]:
         answer = await solve.answer(task, agl.LLM(endpoint=endpoint, model=model))
-        print(f"{task['question'].splitlines()[0]}\\n  {answer}  reward {solve.score(task, answer):g}")
+        print(f"{task['question'].partition(chr(10))[0]}\\n  {answer}  reward {solve.score(task, answer):g}")
 
 
 asyncio.run(main(sys.argv[1]))
@@ -82,7 +85,8 @@ from pathlib import Path
 
 from agent import solve
 
-TASKS = [json.loads(line) for line in Path(__file__).with_name("val.jsonl").read_text().splitlines()]
+LINES = Path(__file__).with_name("val.jsonl").read_text(encoding="utf-8").split("\\n")
+TASKS = [json.loads(line) for line in LINES if line]
 
 
 def test_right_answers_are_rewarded() -> None:
@@ -117,5 +121,6 @@ def register(app: typer.Typer) -> None:
         else:
             print(
                 f"{folder}: {', '.join(sorted(files))}\n"
-                f"Next: cd {folder}; agl doctor --config config.yaml; agl train --config config.yaml"
+                f"Next: cd {shlex.quote(str(folder))}; agl doctor --config config.yaml; "
+                "agl train --config config.yaml"
             )

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from agentlightning.cli.options import add_command
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
 from agentlightning.run_program.options import (
     CannotStart,
@@ -112,7 +112,7 @@ async def _run(options: RunOptions) -> int:
             say(f"agl: the run cannot be summarised: {error}", file=sys.stderr)
             return code
     if options.as_json:
-        say(msgspec.json.encode(summary).decode(), file=sys.stderr)
+        print_json(summary, sys.stderr)
     else:
         show(summary)
     return code
@@ -174,7 +174,7 @@ def _forward_signals(session: ProgramSession) -> Iterator[None]:
 def _in_foreground() -> bool:
     """Return whether this process is in a terminal's foreground, which sends typed signals to the program."""
     try:
-        with open("/dev/tty") as terminal:
+        with open("/dev/tty", encoding="utf-8") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False

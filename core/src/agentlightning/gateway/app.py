@@ -17,7 +17,7 @@ from agentlightning.gateway.admission.identity import identify
 from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.listen import agent_url, parse_listen
+from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
 from agentlightning.gateway.metrics import Metrics, expose
 from agentlightning.gateway.paths import Route, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
@@ -220,9 +220,9 @@ class Gateway:
                 await web.TCPSite(runner, host, port, backlog=1024).start()
             else:
                 await web.SockSite(runner, listener, backlog=1024).start()
-        except OSError:
+        except OSError as error:
             await runner.cleanup()
-            raise
+            raise cannot_serve(host, port, error) from error
         self._runner = runner
         self._url = agent_url(host, runner.addresses[0][1], advertise)
         return self._url

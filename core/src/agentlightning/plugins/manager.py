@@ -11,7 +11,6 @@ plugin that cannot be imported is named, with its error, and the rest goes on.
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 import os
 import sys
@@ -27,6 +26,7 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line
 from agentlightning.types import UsageError
+from agentlightning.types.near import nearest
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -146,8 +146,8 @@ def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
             f"the {kind} {name!r} is not installed, or AGL_PLUGINS leaves it out (`agl plugins` lists what "
             f"there is; known: {known}); in a checkout of Agent Lightning: {line}"
         )
-    near = difflib.get_close_matches(name, {*table, *CHECKOUT.get(kind, ())}, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, sorted({*table, *CHECKOUT.get(kind, ())}))
+    hint = f" Did you mean {near!r}?" if near else ""
     raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}")
 
 

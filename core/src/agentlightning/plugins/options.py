@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from agentlightning.types.base import ConfigError
+from agentlightning.types.near import nearest
 
 Options = TypeVar("Options", bound=BaseModel)
 
@@ -31,6 +31,6 @@ def _line(place: str, model: type[BaseModel], error: Mapping[str, object]) -> st
     if error["type"] != "extra_forbidden":
         wrong = f", not {given!r}" if isinstance(given, str | int | float) else ""
         return f"{where}: {error['msg']}{wrong}"
-    near = difflib.get_close_matches(keys[-1], model.model_fields, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known here: {', '.join(model.model_fields)}"
+    near = nearest(keys[-1], model.model_fields)
+    hint = f"Did you mean {near!r}?" if near else f"Known here: {', '.join(model.model_fields)}"
     return f"{where}: it has no such option. {hint}"

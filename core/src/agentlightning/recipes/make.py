@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from agentlightning.types import Recipe
+from agentlightning.types.near import nearest
 
 PER_CALL_RULES = ("per_call", "discounted", "per_agent")
 """Credit rules that give the calls of a rollout different numbers: recipes with them compare turns, as
@@ -28,8 +28,8 @@ def make(overrides: Mapping[str, Any], **defaults: Any) -> Recipe:
     where = f"recipe {defaults.get('name', 'recipe')!r}"
     for field in overrides:
         if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(field, FIELDS)
+            hint = f" Did you mean {near!r}?" if near else ""
             raise ValueError(f"{where} has no field {field!r}.{hint} Valid: {', '.join(FIELDS)}")
     fields = {**defaults, **overrides}
     rule = fields.get("credit")

@@ -15,6 +15,8 @@ import typer
 
 from agentlightning.child_environment import engine_key
 from agentlightning.types import UsageError
+from agentlightning.types.json_lines import NotJSON, read_json_lines
+from agentlightning.types.policy import missing_policy_message
 
 if TYPE_CHECKING:
     from agentlightning.gateway import Upstream
@@ -48,7 +50,8 @@ class EngineOptions:
         bool, typer.Option("--frozen", help="That engine returns no token ids: record messages only.")
     ] = False
     policy: Annotated[
-        Path | None, typer.Option(help="Folder of a model to serve here, instead of --upstream.")
+        Path | None,
+        typer.Option(help="Model to serve here, not --upstream: a folder, or a name of `agl policy list`."),
     ] = None
     driver: Annotated[str, typer.Option(help="Driver that serves --policy.")] = "local"
 
@@ -117,20 +120,32 @@ class ProgramOptions(EngineOptions):
         if (self.upstream is None) == (self.policy is None):
             raise UsageError(
                 "name the model: either --upstream URL --model NAME (an engine that runs) "
-                "or --policy FOLDER (served here)"
+                "or --policy FOLDER_OR_NAME (served here)"
             )
         if self.upstream is not None and self.model is None:
             raise UsageError(f"give --model, the name under which {self.upstream} serves the model")
         if self.api_key_env is not None and not os.environ.get(self.api_key_env):
             raise UsageError(f"--api-key-env {self.api_key_env}: this environment variable is not set")
-        if self.policy is not None and not (self.policy / "config.json").is_file():
-            raise UsageError(
-                f"--policy {self.policy}: it holds no model in Hugging Face layout (no config.json)"
-            )
+        if self.policy is not None:
+            self.policy_folder()
         try:
             self.engine()
         except ValueError as error:
             raise UsageError(f"--upstream: {error}") from None
+
+    def policy_folder(self) -> Path:
+        """Return the folder of ``policy``; a pretrained one is fetched on first use."""
+        from agentlightning.plugins.manager import load
+        from agentlightning.train.policies import fetch_pretrained
+
+        assert self.policy is not None
+        fetched = None if self.policy.is_dir() else fetch_pretrained(self.policy, load())
+        if fetched is None and not self.policy.is_dir():
+            raise UsageError(f"--policy {missing_policy_message(self.policy)}")
+        folder = fetched or self.policy
+        if not (folder / "config.json").is_file():
+            raise UsageError(f"--policy {folder}: it holds no model in Hugging Face layout (no config.json)")
+        return folder
 
     def engine(self) -> Upstream | None:
         """Return the engine that ``upstream`` names, or ``None`` if ``policy`` is served here."""
@@ -176,10 +191,10 @@ def executable(program: str, environment: Mapping[str, str]) -> str:
 
 def read_tasks(file: Path) -> list[Any]:
     """Return the tasks of a JSON-lines file. An error names the line."""
-    from agentlightning.algorithms.rollouts.datasets import READERS
-
     try:
-        tasks = READERS[".jsonl"](file, "--tasks")
+        tasks = read_json_lines(file)
+    except NotJSON as error:
+        raise UsageError(f"--tasks {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--tasks {file}: {error}") from None
     if not tasks:

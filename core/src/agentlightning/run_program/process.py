@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentlightning.child_environment import PROXIES
 from agentlightning.decorator.errors import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
@@ -25,9 +24,9 @@ from agentlightning.run_program.inside.import_hook import watched_root
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.inside.start import SDKS
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree
+from agentlightning.webserver.proxies import direct_variables
 
 BOOTSTRAP = Path(__file__).parent / "inside" / "bootstrap"
-_OWN = ("127.0.0.1", "localhost")
 TERMINATE_SECONDS = 0.6
 """Seconds between SIGTERM and SIGKILL."""
 NOT_EXECUTED = 126
@@ -70,9 +69,7 @@ def environment(
         found |= SWITCHES
     if api_key_env is not None:
         found[api_key_env] = key
-    if any(base.get(name) for name in PROXIES):
-        for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-            found[name] = ",".join(filter(None, [base.get(name) or base.get(other), *_OWN]))
+    found |= direct_variables(base, settings.gateway, settings.store)
     found |= settings.variables(list(watched))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
     return found

@@ -155,8 +155,7 @@ async def _upstream(options: ProgramOptions, plugins: Plugins, stack: AsyncExitS
     if (named := options.engine()) is not None:
         return named
     spec = pick(plugins.drivers, "driver", options.driver)
-    assert options.policy is not None  # else an engine is named
-    folder = PolicyFolder(options.policy, train=False, name=POLICY)
+    folder = PolicyFolder(options.policy_folder(), train=False, name=POLICY)
     if spec.serve is not None:
         engine: Server = spec.serve(folder)
     else:

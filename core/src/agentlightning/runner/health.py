@@ -13,6 +13,7 @@ from aiohttp import web
 from agentlightning.runner.runner import Runner
 from agentlightning.types import UsageError
 from agentlightning.webserver import app_runner, listen
+from agentlightning.webserver.loopback import cannot_listen
 from agentlightning.webserver.probes import Probes
 
 
@@ -35,8 +36,8 @@ async def serving_health(runner: Runner, place: str | None) -> AsyncIterator[str
     Probes(problems).add_to(app)
     served = app_runner(app)
     try:
-        yield await listen(served, host.removeprefix("[").removesuffix("]"), int(port))
+        yield await listen(served, host := host.removeprefix("[").removesuffix("]"), int(port))
     except OSError as error:
-        raise UsageError(f"--health {place}: {error.strerror or error}") from error
+        raise cannot_listen("the health page", host, int(port), error, "--health") from error
     finally:
         await served.cleanup()

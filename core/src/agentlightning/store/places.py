@@ -8,7 +8,10 @@ rows then stay in SQLite. A place is shown and kept by :func:`agentlightning.red
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
+
+from agentlightning.types import UsageError
 
 VARIABLE: Final = "AGL_STORAGE"
 ARTIFACT_SCHEMES: Final = ("s3", "gs", "gcs", "az", "abfs", "file")
@@ -25,6 +28,22 @@ def artifact_place() -> str | None:
     """Return the URL at which the files of runs are kept; ``None``: only in the runs' folders."""
     given = os.environ.get(VARIABLE)
     return given if given and is_artifact_place(given) else None
+
+
+def find_home() -> Path | None:
+    """Return this user's home; ``None`` for an id without an entry and ``HOME``, as in containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def home(variable: str) -> Path:
+    """Return this user's home. ``variable``: what else names the place that is looked for, for the error."""
+    found = find_home()
+    if found is None:
+        raise UsageError(f"user id {os.getuid()} has no home folder: set {variable} to a folder, or HOME")
+    return found
 
 
 def is_artifact_place(place: str) -> bool:

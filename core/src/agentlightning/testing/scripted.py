@@ -29,6 +29,7 @@ from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.reply import error_response
 from agentlightning.testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agentlightning.testing.template import encode, render
+from agentlightning.webserver.loopback import address, loopback
 
 Body = dict[str, Any]
 ScriptedReply = str | Mapping[str, Any] | Reply | Sequence[Any]
@@ -93,7 +94,7 @@ class ScriptedModelServer:
             raise RuntimeError(
                 "the scripted server is not running: use `with server:` or `await server.start()`"
             )
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"http://{address(loopback())}:{self._port}/v1"
 
     def answered(self) -> list[Exchange]:
         """Return the exchanges with status 200."""
@@ -101,7 +102,7 @@ class ScriptedModelServer:
 
     # ------------------------------------------------------------------------------------------- life
     async def start(self) -> ScriptedModelServer:
-        """Listen on a free port of 127.0.0.1 in the running event loop."""
+        """Listen on a free port of loopback in the running event loop."""
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
@@ -112,7 +113,7 @@ class ScriptedModelServer:
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, loopback(), 0)
         await site.start()
         self._port = self._runner.addresses[0][1]
         return self

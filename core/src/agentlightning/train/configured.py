@@ -29,6 +29,7 @@ from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import DataSection
+from agentlightning.webserver.proxies import go_direct
 
 
 class ConfiguredRun(NamedTuple):
@@ -125,6 +126,7 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
 # ------------------------------------------------------------------------------------- agents and tasks
 def load_agent(config: RunConfig) -> LitAgent[Any]:
     """Import and return the agent ``agent.target``, or the agent that runs ``agent.command``."""
+    go_direct(config.gateway.advertise)  # before the import: a module may make its client at once
     if config.agent.command is not None:
         return command_agent(config)
     if config.agent.target is None:

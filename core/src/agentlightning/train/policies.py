@@ -6,7 +6,6 @@ else.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
 from agentlightning.types import LLM
 from agentlightning.types.base import ConfigError
+from agentlightning.types.near import nearest
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.select import selector
 
@@ -153,8 +153,8 @@ def _check_agents(found: Policies) -> None:
     for who, policy in found.agents.items():
         selector(who, "policies")
         if policy not in found.names:
-            near = difflib.get_close_matches(str(policy), found.names, n=1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
+            near = nearest(str(policy), found.names)
+            hint = f"Did you mean {near!r}? " if near else ""
             known = ", ".join(found.names) or "none"
             raise ConfigError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
 

@@ -6,7 +6,6 @@ a run at a time; a folder is never trained into by another run; a start that is 
 
 from __future__ import annotations
 
-import difflib
 import re
 import shutil
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from agentlightning.redaction import shown
 from agentlightning.store.sqlite.file.lock import FileLock, Locked
 from agentlightning.types import UsageError
+from agentlightning.types.near import nearest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -92,8 +92,8 @@ def new_run_folder(output: Path, name: str) -> RunFolder:
 def _no_such_run(output: Path, name: str) -> RunError:
     """Return the error for a run that does not exist, with the most similar name."""
     known = sorted((p.name for p in output.glob("*") if p.is_dir()), reverse=True) if output.is_dir() else []
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f" Did you mean {near[0]}?" if near else f" It holds {', '.join(known[:4])}." if known else ""
+    near = nearest(name, known)
+    meant = f" Did you mean {near}?" if near else f" It holds {', '.join(known[:4])}." if known else ""
     return RunError(
         f"nothing to resume: {output} holds no run {name}; to begin it, leave --resume out.{meant}"
     )

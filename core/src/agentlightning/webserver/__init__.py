@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
+from agentlightning.webserver.loopback import address, interface
+
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
     """Logs a malformed request as one line that names the error; everything else unchanged."""
@@ -43,7 +45,10 @@ def app_runner(app: web.Application, *, handler_cancellation: bool = True, **opt
 
 
 async def listen(runner: web.AppRunner, host: str = "127.0.0.1", port: int = 0, **options: Any) -> str:
-    """Bind ``host`` and ``port`` (0: a free one) and return the base URL. ``OSError``: the port is taken."""
+    """Bind ``host`` and ``port`` (0: a free one) and return the base URL. ``OSError``: the port is taken.
+    For ``127.0.0.1`` it is ``::1`` on a machine with IPv6 alone.
+    """
+    host = interface(host)
     await runner.setup()
     await web.TCPSite(runner, host, port, **options).start()
-    return f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
+    return f"http://{address(host)}:{runner.addresses[0][1]}"

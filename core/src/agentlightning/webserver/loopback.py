@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
-from functools import lru_cache
+import socket
+from functools import cache, lru_cache
 from typing import Final
 
 from agentlightning.types import UsageError
@@ -28,6 +30,39 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@cache
+def loopback() -> str:
+    """Return the loopback address of this machine: ``127.0.0.1``, and ``::1`` where there is IPv6 alone."""
+    for host, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
+        try:
+            socket.create_server((host, 0), family=family).close()
+        except OSError:
+            continue
+        return host
+    return "127.0.0.1"  # neither: whoever listens gets the system's error
+
+
+def interface(host: str) -> str:
+    """Return the address to bind for ``host``: :func:`loopback` for ``127.0.0.1``, else ``host`` itself."""
+    return loopback() if host == "127.0.0.1" else host
+
+
+def address(host: str) -> str:
+    """Return ``host`` as a URL's authority has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def cannot_listen(what: str, host: str, port: int, error: OSError, choose: str) -> UsageError:
+    """Return the error of a server that has no port. ``choose``: the option or key that names another."""
+    place = f"{address(host)}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"{what} cannot listen on {place}: the port is in use. End the process that has it (`ss -ltnp` "
+            f"lists them), or choose another port by {choose}; 0 takes a free one"
+        )
+    return UsageError(f"{what} cannot listen on {place}: {error.strerror or error}; choose by {choose}")
 
 
 def host_of(authority: str) -> str:

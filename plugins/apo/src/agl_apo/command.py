@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.run import open_run
+from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
             lines = ancestry(lines, candidate)
         if as_json:
             for line in lines:
-                say(msgspec.json.encode(line).decode())
+                print_json(line)
         elif candidate is not None:
             _show_in_full(lines)
         else:

@@ -12,6 +12,7 @@ import typer
 
 from agentlightning.plugins.manager import Plugins, build, load
 from agentlightning.types import UsageError
+from agentlightning.webserver.loopback import cannot_listen
 from agl_dashboard.data.places import Places
 from agl_dashboard.server.access import TOKEN_VARIABLE, Access
 from agl_dashboard.server.app import Dashboard, start
@@ -70,9 +71,7 @@ async def _serve(what: str | None, host: str, port: int, plugins: Plugins) -> No
     try:
         dashboard: Dashboard = await start(places, access, host, port)
     except OSError as error:
-        raise UsageError(
-            f"cannot serve the dashboard on {host}:{port}: {error.strerror or error}; give another --port"
-        ) from error
+        raise cannot_listen("the dashboard", host, port, error, "--port") from error
     try:
         access.announce(dashboard.url)
         await stop.wait()

@@ -4,13 +4,13 @@ error.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from agentlightning.types import UsageError
+from agentlightning.types.near import nearest
 from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import DTYPES
@@ -156,8 +156,8 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     names = [field.name for field in msgspec.structs.fields(Options)]
     for name in values:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, names)
+            hint = f" Did you mean {near!r}?" if near else ""
             raise OptionError(f"the local driver has no option {name!r}.{hint} Valid: {', '.join(names)}")
     try:
         return msgspec.convert(values, Options)

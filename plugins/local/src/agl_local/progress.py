@@ -56,7 +56,7 @@ def teller(say: Callable[[Progress], None], step: int, processes: Callable[[], M
 def resident(pid: int) -> int | None:
     """Bytes of a process that are in memory (shared pages too); None where the system does not say."""
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
     except (OSError, IndexError, ValueError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -13,15 +13,18 @@ import threading
 
 import uvicorn
 
+from agentlightning.webserver.loopback import address, loopback
+
 
 def main(app: str) -> None:
     """Serve until the process that started this one is gone."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    host = loopback()
+    listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     threading.Thread(target=_end_with_input, daemon=True).start()
     config = uvicorn.Config(app, log_level="warning")
     config.load()  # exits with a message if the app cannot be imported
     server = uvicorn.Server(config)
-    print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
+    print(json.dumps({"url": f"http://{address(host)}:{listening.getsockname()[1]}"}), flush=True)
     sys.stdout = sys.stderr
     server.run(sockets=[listening])
 

@@ -38,7 +38,7 @@ def _start(environment: str) -> tuple[subprocess.Popen[str], str]:
         [sys.executable, "-m", "agl_openenv.server", environment],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         env=variables,
     )
     assert child.stdout is not None and child.stdin is not None

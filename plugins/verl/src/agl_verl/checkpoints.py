@@ -52,7 +52,7 @@ class Checkpoints:
 
     def state(self, step: int) -> dict[str, Any]:
         """What the algorithm had kept."""
-        found: dict[str, Any] = json.loads((self.place(step) / STATE).read_text())
+        found: dict[str, Any] = json.loads((self.place(step) / STATE).read_text(encoding="utf-8"))
         return found
 
     def complete(self, step: int, state: dict[str, Any]) -> bool:
@@ -68,7 +68,7 @@ class Checkpoints:
                 "share the run's folder"
             )
         passing = place / f"{STATE}.tmp"
-        with passing.open("w") as file:
+        with passing.open("w", encoding="utf-8") as file:
             json.dump(state, file)
             file.flush()
             os.fsync(file.fileno())

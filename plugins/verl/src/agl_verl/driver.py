@@ -341,7 +341,7 @@ class VerlDriver:
         """What verl logged of a step, under our names, and its own as ``verl/…``."""
         step, tokens = done.step + 1, sum(row.trained_tokens for row in done.batch.rows)
         assert self._scratch is not None
-        lines = (self._scratch / "metrics.jsonl").read_text().splitlines()
+        lines = (self._scratch / "metrics.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
         logged = next((line for line in map(json.loads, reversed(lines)) if line["step"] == step), None)
         if logged is None:
             log.warning("verl logged nothing of step %d", step)

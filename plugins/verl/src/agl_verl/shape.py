@@ -42,7 +42,11 @@ class Shape(NamedTuple):
 
     def differs(self, place: Path) -> str | None:
         """Why a run of this shape cannot go on from ``place``; ``None``: it can."""
-        there = json.loads((place / ADAPTERS).read_text()) if (place / ADAPTERS).exists() else None
+        there = (
+            json.loads((place / ADAPTERS).read_text(encoding="utf-8"))
+            if (place / ADAPTERS).exists()
+            else None
+        )
         ours = None if self.lora is None else {"r": self.lora.rank, "lora_alpha": self.lora.alpha}
         theirs = None if there is None else {name: there[name] for name in ("r", "lora_alpha")}
         if ours != theirs:

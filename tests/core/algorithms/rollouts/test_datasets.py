@@ -45,6 +45,30 @@ def test_files_are_read_by_their_ending(ending: str, as_text: bool, tmp_path: Pa
     assert read_dataset(str(path) if as_text else path, "training tasks") == TASKS
 
 
+@pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv"])
+def test_files_of_other_programs_are_read_whole(ending: str, tmp_path: Path) -> None:
+    """U+2028 and U+0085 end no line, a byte order mark is no text, a cell has no limit."""
+    tasks = [{"q": "one\u2028two\u0085three\x0bfour"}, {"q": "x" * 300_000}]
+    path = tmp_path / f"tasks{ending}"
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        if ending == ".csv":
+            writer = csv.DictWriter(file, ["q"])
+            writer.writeheader()
+            writer.writerows(tasks)
+        elif ending == ".json":
+            json.dump(tasks, file, ensure_ascii=False)
+        else:
+            file.writelines(json.dumps(task, ensure_ascii=False) + "\r\n" for task in tasks)
+    before = csv.field_size_limit()
+    assert read_dataset(path, "training tasks") == tasks
+    assert csv.field_size_limit() == before
+
+
+def test_any_iterable_without_places_is_read_in_its_order() -> None:
+    assert read_dataset(dict(enumerate(TASKS)).values(), "training tasks") == TASKS
+    assert read_dataset(map(dict, TASKS), "training tasks") == TASKS
+
+
 def test_a_path_is_never_read_by_character(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"training tasks: there is no file gsm8k; .*load_dataset\('gsm8k'"
@@ -62,8 +86,10 @@ def test_a_path_is_never_read_by_character(tmp_path: Path) -> None:
     [
         (".jsonl", '{"id": 1}\n{"id": \n', r"tasks\.jsonl:2: not valid JSON"),
         (".json", '{"data": []}', "holds a dict, not a list of tasks"),
-        (".csv", "q,a\n1,2\n3\n", "task 1 has not the 2 values"),
-        (".csv", "q,a\n1,2,3\n", "task 0 has not the 2 values"),
+        (".csv", "q,a\n1,2\n3\n", r"tasks\.csv:3: has 1 values; the first line names 2"),
+        (".csv", "q,a\n1,2,3\n", r"tasks\.csv:2: has 3 values"),
+        (".csv", "q,a,q\n1,2,3\n", r"tasks\.csv:1: names 'q' more than once: rename"),
+        (".csv", 'q,a\n1,"2\n', r"tasks\.csv:2: not valid CSV"),
         (".parquet", "no parquet", r"tasks\.parquet cannot be read"),
     ],
 )

@@ -80,7 +80,7 @@ class Step:
 
     async def tasks(self) -> list[int]:
         """Which tasks the step trains."""
-        groups, self.metrics = await asyncio.wait_for(self.task, 20)
+        groups, self.metrics = await asyncio.wait_for(self.task, 300)
         assert all(len(group) == SAMPLES for group in groups)
         return [group[0].input for group in groups]
 
@@ -240,7 +240,7 @@ async def test_of_several_policies_the_oldest_counts(store: Store) -> None:
     while not await worker.lease():
         await asyncio.sleep(0)
     await worker.end(0, 1)
-    await asyncio.wait_for(taking, 20)
+    await asyncio.wait_for(taking, 300)
     flights.finish(0)
     await worker.end(2, 3)
     _, found = await flights.take_finished(1, {"a": 1, "b": 6}, ended, none)
@@ -251,5 +251,5 @@ async def test_of_several_policies_the_oldest_counts(store: Store) -> None:
     while not await worker.lease():
         await asyncio.sleep(0)
     await worker.end(4, 5)
-    _, found = await asyncio.wait_for(taking, 20)
+    _, found = await asyncio.wait_for(taking, 300)
     assert found["async/started_again"] == 2 * SAMPLES and found["async/age_max"] == 2

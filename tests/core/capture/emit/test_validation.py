@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -137,7 +139,19 @@ def test_what_is_cut_is_marked_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, 3, 2.5, np.float32(0.5), np.int64(2), np.array(1.0), 2**53, -(2**53)]
+    "value",
+    [
+        True,
+        3,
+        2.5,
+        np.float32(0.5),
+        np.int64(2),
+        np.array(1.0),
+        2**53,
+        -(2**53),
+        Decimal("0.1"),
+        Fraction(1),
+    ],
 )
 def test_a_reward_is_a_number(value: Any) -> None:
     assert reward_number(value, "r") == float(value) and type(reward_number(value, "r")) is float
@@ -145,7 +159,20 @@ def test_a_reward_is_a_number(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, 1e308, 2**53 + 2, 10**400, "1", None, [1.0], Raises, 1j, np.array([1.0, 2.0])],
+    [
+        math.nan,
+        math.inf,
+        Decimal("NaN"),
+        1e308,
+        2**53 + 2,
+        10**400,
+        "1",
+        None,
+        [1.0],
+        Raises,
+        1j,
+        np.array([1.0, 2.0]),
+    ],
 )
 def test_what_is_no_reward_is_refused_whatever_it_does(value: Any) -> None:
     value = Raises() if value is Raises else value

@@ -94,7 +94,7 @@ assert vars(client)["request"] is ours.__wrapped__
 
 
 def test_an_sdk_that_is_imported_later_is_patched_then() -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", LATER], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", LATER], check=True, timeout=300)
 
 
 def test_an_sdk_that_is_imported_after_capture_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,9 +275,9 @@ def test_the_switch_is_a_function_in_whatever_order_modules_are_imported() -> No
     code = "import agentlightning.capture.{0} as m; from agentlightning import capture; capture.installed(); "
     for first in ("instrument.installation", "context"):
         check = code.format(first) + "capture.install(); capture.uninstall()"
-        subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", check], check=True, timeout=300)
 
 
 def test_the_package_loads_no_opentelemetry() -> None:
     code = "import sys, agentlightning.capture; assert not [m for m in sys.modules if 'opentel' in m]"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -24,7 +24,7 @@ def python(*args: str, path: str = "", **variables: str) -> subprocess.Completed
     found = os.pathsep.join(filter(None, [str(BOOTSTRAP), path]))
     environment = {**os.environ, "PYTHONPATH": found, **variables}
     return subprocess.run(
-        [sys.executable, *args], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *args], env=environment, capture_output=True, text=True, timeout=300
     )
 
 
@@ -40,7 +40,7 @@ def test_a_program_that_calls_no_model_loads_nothing() -> None:
         "agentlightning.run_program.inside.import_hook",
         "agentlightning.run_program.inside.watch",
     }
-    without = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60)
+    without = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=300)
     assert path == without.stdout.splitlines()[1]
     assert watched.stderr == ""
 

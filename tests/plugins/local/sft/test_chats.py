@@ -25,14 +25,14 @@ def test_reads_a_file_with_its_digest_and_blank_lines(tmp_path) -> None:
     file.write_text(text, encoding="utf-8")
     found = read_chats(file)
     assert [c.messages[0]["content"] for c in found.chats] == ["2+3", "a\u2028b"]
-    assert found.chats[1].place == f"{file}, line 3"
+    assert found.chats[1].place == f"{file}:3"
     assert found.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "a row is an object"),
         ('{"messages": []}', "at least one message"),
         ('{"prompt": "a", "completion": "b"}', "unknown key 'prompt'; messages replaces it"),
@@ -59,7 +59,7 @@ def test_reads_a_file_with_its_digest_and_blank_lines(tmp_path) -> None:
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line: str, problem: str) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps(chat("2+3", "five")) + "\n" + line + "\n")
-    with pytest.raises(ChatDataError, match="line 2") as raised:
+    with pytest.raises(ChatDataError, match=r"train\.jsonl:2: ") as raised:
         read_chats(file)
     assert str(file) in str(raised.value) and problem in str(raised.value)
 

@@ -90,8 +90,8 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (["--data", "bad.jsonl"], "bad.jsonl, line 2: no assistant message"),
-        (["--val", "bad.jsonl"], "bad.jsonl, line 2"),
+        (["--data", "bad.jsonl"], "bad.jsonl:2: no assistant message"),
+        (["--val", "bad.jsonl"], "bad.jsonl:2"),
         (["--policy", "nowhere"], "no model is called 'nowhere'"),
         (["--output", "kept"], "which an export would delete"),
         (["--output", "train.jsonl"], "is a file"),

@@ -236,7 +236,7 @@ def test_calls_stand_still_while_verl_updates_and_go_on_with_the_new_weights(ser
     after = served._engine.metrics()
     assert (after["generated_tokens"], after["version"]) == (before["generated_tokens"], 4)
     served.resume_generation()
-    asking.join(60)
+    asking.join(300)
     (answer,) = told
     assert {len(choice["token_ids"]) for choice in answer["choices"]} == {200}, "nothing was given up"
     versions = [choice.get("policy_versions", [0] * 200) for choice in answer["choices"]]

@@ -54,7 +54,7 @@ class BestPolicy:
             "tasks": evaluation.n,
         }
         passing = self.folder / f"{RECORD}.part"
-        passing.write_text(json.dumps(self.record, indent=2) + "\n")
+        passing.write_text(json.dumps(self.record, indent=2) + "\n", encoding="utf-8")
         os.replace(passing, self.folder / RECORD)
         for other in above.iterdir():
             if other != kept:
@@ -65,7 +65,7 @@ class BestPolicy:
 def read_best(folder: Path) -> dict[str, Any] | None:
     """Return the record of a run's best policy; ``None`` if it keeps none. UsageError for a damaged one."""
     try:
-        found: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

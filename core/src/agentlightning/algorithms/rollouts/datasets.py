@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
+from agentlightning.types.json_lines import NotJSON, decode_json, read_json_lines
 
 MAX_TASKS = 1_000_000
 """Most tasks that are read from an iterator, which may be endless."""
@@ -49,8 +49,11 @@ def read_file(path: Path, name: str) -> list[Any]:
         raise DatasetError(f"{name}: {path} ends in {path.suffix or 'nothing'!r}: known are {_endings()}")
     try:
         return reader(path, name)
+    except NotJSON as error:
+        raise DatasetError(f"{name}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{name}: {path} cannot be read: {error}") from None
+        hint = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise DatasetError(f"{name}: {path} cannot be read: {error}{hint}") from None
 
 
 def tasks_of(given: Any, name: str) -> list[Any]:
@@ -67,7 +70,7 @@ def tasks_of(given: Any, name: str) -> list[Any]:
     if (why := _unusable(given)) is not None:
         article = "an" if kind[:1] in "aeiouAEIOU" else "a"
         raise DatasetError(f"{name}: this is {article} {kind}{why}")
-    if isinstance(given, Iterable) and not _has_length(given):
+    if isinstance(given, Iterable) and not (_has_length(given) and hasattr(given, "__getitem__")):
         return _bounded(given, name)
     if isinstance(given, Sequence) or _library(given) == "datasets":
         return list(given)
@@ -130,7 +133,7 @@ def _library(given: Any) -> str:
 # ------------------------------------------------------------------------------------------------------ files
 def _json(path: Path, name: str) -> list[Any]:
     """Read one list of tasks."""
-    found = _decoded(path.read_bytes(), str(path))
+    found = decode_json(path.read_text(encoding="utf-8-sig"), str(path))
     if not isinstance(found, list):
         raise DatasetError(
             f"{name}: {path} holds a {type(found).__name__}, not a list of tasks; one task a line is .jsonl"
@@ -140,21 +143,33 @@ def _json(path: Path, name: str) -> list[Any]:
 
 def _jsonl(path: Path, name: str) -> list[Any]:
     """Read a task from each line."""
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-    return [_decoded(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    return read_json_lines(path)
 
 
 def _csv(path: Path, name: str) -> list[Any]:
     """Read a task from each line after the first, which holds the names; all values are strings."""
+    rows: list[dict[str, str]] = []
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            raise DatasetError(
-                f"{name}: {path}: task {number - 1} has not the {len(reader.fieldnames or ())} values that "
-                "the first line names"
-            )
+        limit = csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))  # it is the module's
+        reader = csv.reader(file, strict=True)
+        try:
+            names = next(reader, [])
+            if twice := [one for one, times in Counter(names).items() if times > 1]:
+                listed = ", ".join(map(repr, twice))
+                raise DatasetError(
+                    f"{name}: {path}:1: names {listed} more than once: rename one of the columns"
+                )
+            for values in filter(None, reader):
+                if len(values) != len(names):
+                    raise DatasetError(
+                        f"{name}: {path}:{reader.line_num}: has {len(values)} values; the first line names "
+                        f"{len(names)}"
+                    )
+                rows.append(dict(zip(names, values, strict=True)))
+        except csv.Error as error:
+            raise DatasetError(f"{name}: {path}:{reader.line_num}: not valid CSV: {error}") from None
+        finally:
+            csv.field_size_limit(limit)
     return rows
 
 
@@ -171,15 +186,6 @@ def _parquet(path: Path, name: str) -> list[Any]:
     except (ValueError, OSError) as error:
         raise DatasetError(f"{name}: {path} cannot be read: {error}") from None
     return rows
-
-
-def _decoded(text: str | bytes, where: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise DatasetError(f"{where}: not valid JSON: {error}") from None
-    except RecursionError:
-        raise DatasetError(f"{where}: not valid JSON: nested too deeply") from None
 
 
 READERS: dict[str, Callable[[Path, str], list[Any]]] = {

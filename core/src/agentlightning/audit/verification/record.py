@@ -193,8 +193,8 @@ def _read(run: OpenRun, name: str) -> Any:
         return "it is missing (removed after training)"
     try:
         text = path.read_text(encoding="utf-8")
-        if name.endswith(".jsonl"):
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        if name.endswith(".jsonl"):  # may hold NaN, which JSON does not know
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
         found = json.loads(text)
         return found if isinstance(found, dict) else "it is no JSON object (edited after training)"
     except (OSError, ValueError) as error:

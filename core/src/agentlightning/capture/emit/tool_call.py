@@ -8,6 +8,7 @@ from typing import Any
 
 from agentlightning.capture.context import current_attempt, tagged
 from agentlightning.types import LLM, UsageError
+from agentlightning.webserver.proxies import go_direct
 
 
 def emit_tool_call(
@@ -52,6 +53,7 @@ def emit_tool_call(
 async def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
     from openai import AsyncOpenAI
 
+    go_direct()
     with tagged(**tags):
         async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
             return await client.chat.completions.create(**body)

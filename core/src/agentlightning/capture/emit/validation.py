@@ -12,7 +12,9 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import numbers
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final, Literal
 
 from agentlightning import semconv
@@ -47,6 +49,10 @@ class BadRecord(ValueError):
         return f"{self.kind}: {self}"
 
 
+REALS = (numbers.Real, Decimal)
+"""Types of rewards: int, float, ``Fraction``, ``Decimal``, and numpy's scalars."""
+
+
 def is_instance(value: Any, *kinds: type) -> bool:
     """Call ``isinstance`` on the type alone: the ``__class__`` of an agent's object may raise."""
     return issubclass(type(value), kinds)
@@ -66,9 +72,9 @@ def reward_number(value: Any, where: str) -> float:
     :class:`BadRecord` with the reason if it is none.
     """
     try:
-        if not is_instance(value, int, float):
+        if not is_instance(value, *REALS):
             value = unwrap_scalar(value, one_element=True)
-        found = float(value) if is_instance(value, int, float) else math.nan
+        found = float(value) if is_instance(value, *REALS) else math.nan
     except Exception as error:
         what = f"{where} of type {type(value).__name__} is no number: {error_text(error, 500)}"
         raise BadRecord(what, "bad-reward") from None

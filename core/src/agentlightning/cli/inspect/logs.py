@@ -54,7 +54,9 @@ def log_file(run: str | None, file: Path | None = None) -> Path:
         return folder / NAME
     found = log_of_all_runs(file)
     if found is None:
-        raise UsageError(f"{VARIABLE} is empty: no log of all runs is kept; name a run")
+        raise UsageError(
+            f"no log of all runs is kept ({VARIABLE} is empty, or there is no home folder): name a run"
+        )
     return found
 
 

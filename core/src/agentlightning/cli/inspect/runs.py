@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,8 +83,9 @@ async def _list(place: str | None) -> list[RunSummary]:
 
 def _where(line: RunSummary) -> str:
     """Return arguments with which commands find the run again: its store too where it is not in runs/."""
-    store = Path(line.store)
-    return line.run if store.parent.parent == RUNS_FOLDER else f"{redacted(line.store)} --run {line.run}"
+    if Path(line.store).parent.parent == RUNS_FOLDER:
+        return line.run
+    return f"{shlex.quote(redacted(line.store))} --run {line.run}"
 
 
 def table(lines: list[RunSummary]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -95,6 +96,6 @@ def _announce(session: ProgramSession, context: AttemptContext) -> None:
 
 
 def _where(session: ProgramSession) -> str:
-    return (
-        session.run_id if session.folder is not None else f"{session.store_location} --run {session.run_id}"
-    )
+    if session.folder is not None:
+        return session.run_id
+    return f"{shlex.quote(session.store_location)} --run {session.run_id}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.table import Table
 from rich.text import Text
 
@@ -94,6 +96,10 @@ def _warnings(summary: Summary) -> list[str]:
 def _next(summary: Summary) -> list[str]:
     if not summary.rollouts:
         return []
-    place = f" --store {redacted(summary.store)}" if summary.folder is None else f" --run {summary.folder}"
+    place = (
+        f" --store {shlex.quote(redacted(summary.store))}"
+        if summary.folder is None
+        else f" --run {shlex.quote(str(summary.folder))}"
+    )
     first = summary.rollouts[-1] if len(summary.rollouts) > len(summary.exit_codes) else summary.rollouts[0]
     return [f"agl trace {first}{place}", f"agl explain {first}{place}"]

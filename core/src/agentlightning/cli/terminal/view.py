@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import codecs
+import json
+import sys
+from typing import Any, TextIO
 
 import msgspec
 
@@ -18,9 +21,13 @@ def wide_console(width: int) -> Console:
     return console
 
 
-def print_json(value: Any) -> None:
-    """Print ``value`` as JSON on one line of stdout."""
-    say(msgspec.json.encode(value, enc_hook=str).decode())
+def print_json(value: Any, file: TextIO | None = None) -> None:
+    """Print ``value`` as JSON on one line of stdout or ``file``: in ASCII if its encoding is not UTF-8."""
+    file = file or sys.stdout
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    if codecs.lookup(file.encoding or "utf-8").name != "utf-8":
+        text = json.dumps(json.loads(text))
+    say(text, file=file)
 
 
 def number(value: float | None, form: str = ".3f") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -101,10 +102,10 @@ def _ends(notes: Notes, records: Sequence[Record]) -> None:
     """Count how the rollouts ended. A rollout without a reward counts as a problem."""
     failed = [r for r in records if r.rollout.status != RolloutStatus.SUCCEEDED]
     if failed:
-        say = notes.fail if len(failed) == len(records) else notes.warn
+        say, why = notes.fail if len(failed) == len(records) else notes.warn, failure_reasons(failed)
         say(
-            f"{len(failed)} of {plural(len(records), 'rollout')} failed: {failure_reasons(failed)}",
-            "Mend the agent or its environment; failed rollouts are left out of training.",
+            f"{len(failed)} of {plural(len(records), 'rollout')} failed: {why}",
+            f"Mend the agent or its environment{_missing(why)}; failed rollouts are left out of training.",
         )
     unrewarded = [r for r in records if r not in failed and not _rewarded(r)]
     if unrewarded:
@@ -113,6 +114,12 @@ def _ends(notes: Notes, records: Sequence[Record]) -> None:
             f"{len(unrewarded)} of {plural(len(records), 'rollout')} returned without a reward",
             "Return a number from the agent, or call agl.emit_reward(…) in it.",
         )
+
+
+def _missing(why: str) -> str:
+    """Return what installs the modules that failed rollouts did not find, as a part of an advice."""
+    names = set(re.findall(r"No module named '(\w+)", why))
+    return f": `pip install {' '.join(sorted(names))}` where it runs" if names else ""
 
 
 def _rewarded(record: Record) -> bool:

@@ -19,6 +19,7 @@ from agentlightning.doctor.report import Check, Notes
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import install_line
 from agentlightning.types import UsageError
+from agentlightning.webserver.loopback import loopback
 
 LEAST_DISK = 2e9
 LEAST_MEMORY = 1e9
@@ -117,16 +118,18 @@ def _clock(notes: Notes, now: float) -> None:
 
 
 def _loopback(notes: Notes) -> None:
-    """Check that a server on 127.0.0.1 can be reached; all parts of a run talk over loopback."""
+    """Check that a server on loopback can be reached; all parts of a run talk over it."""
+    host = loopback()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with (
-            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_server((host, 0), family=family) as server,
             socket.create_connection(server.getsockname(), timeout=5),
         ):
             server.accept()[0].close()
     except OSError as error:
         notes.fail(
-            f"127.0.0.1 cannot be reached: {error}",
+            f"{host} cannot be reached: {error}",
             "Gateway and engine talk over loopback; allow it in the sandbox or firewall.",
         )
 

@@ -59,7 +59,7 @@ async def check_packages(findings: Findings) -> Check:
         notes.fail(other.message().splitlines()[0], other.message())
     sdk = check_versions(notes, "openai SDK", (OPENAI,), "captured at the gateway only, not confirmed exact")
     if sdk is None:
-        notes.fact("openai SDK: not installed; agents that use it cannot run here")
+        notes.fact("openai SDK: not installed; an agent that uses it needs `pip install openai`")
     for spec in plugins.adapters.values():
         _adapter(notes, spec)
     found = {name: v for name in SDK_WRAPPERS if (v := installed(name)) is not None}

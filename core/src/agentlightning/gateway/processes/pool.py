@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from agentlightning.gateway.admission.attempts import AttemptInfo
 from agentlightning.gateway.admission.spending import Spending
-from agentlightning.gateway.listen import agent_url, parse_listen
+from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ALL
 from agentlightning.gateway.processes.budget import Places
@@ -40,7 +40,7 @@ from agentlightning.gateway.settings import GatewaySection
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store.base import Store
-from agentlightning.types import Call
+from agentlightning.types import Call, UsageError
 
 log = logging.getLogger(__name__)
 BEAT: Final = 1.0
@@ -159,7 +159,7 @@ class GatewayProcesses:
         try:
             for number in range(self._settings.gateways):
                 self._members.append(self._bind(number))
-        except OSError:
+        except UsageError:
             for member in self._members:
                 member.listener.close()
             self._members = []
@@ -173,7 +173,11 @@ class GatewayProcesses:
         settings = self._settings
         host, port = parse_listen(settings.listen, settings.advertise, guarded=self._keys.shared)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port and port + number), family=family, backlog=1024)
+        port = port and port + number
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise cannot_serve(host, port, error) from error
         url = agent_url(host, listener.getsockname()[1], settings.advertise)
         return Member(number, listener, url, self._begin, self._take)
 

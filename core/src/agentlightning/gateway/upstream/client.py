@@ -121,7 +121,7 @@ class EngineClient:
             endpoint.in_flight += 1
             try:
                 response = await self._session.post(
-                    endpoint.urls[api], data=body, headers=send, allow_redirects=False
+                    endpoint.urls[api], data=body, headers=send, allow_redirects=False, proxy=endpoint.proxy
                 )
             except BaseException as error:
                 endpoint.in_flight -= 1

@@ -16,6 +16,8 @@ from hashlib import blake2b
 
 from yarl import URL
 
+from agentlightning.webserver.proxies import vendor_proxy
+
 EJECTION_SECONDS = 10.0
 """Seconds for which calls avoid an endpoint that refused a connection; then one call tries it again."""
 MAX_RANKINGS = 16_384
@@ -36,6 +38,8 @@ class Endpoint:
     url: str
     urls: dict[str, URL] = field(init=False)
     """API → URL of its requests."""
+    proxy: str | None = field(init=False)
+    """The proxy that the environment names for it."""
     in_flight: int = 0
     """Requests under way."""
     answered: int = 0
@@ -54,6 +58,7 @@ class Endpoint:
             "completions": URL(f"{base}/completions"),
             "tokenize": URL(f"{base.removesuffix('/v1')}/tokenize"),
         }
+        self.proxy = vendor_proxy(base)
 
     def state(self) -> dict[str, object]:
         """The counters, for JSON, without the address: agents that reach the gateway may read them too."""

@@ -78,7 +78,7 @@ def _object(section: RewardSection, result: CommandResult) -> tuple[Any, str]:
     """Return the JSON value that holds the reward, and its place in words."""
     if section.file is None:
         where = "the last JSON line of its standard output"
-        for line in reversed(result.stdout.splitlines()):
+        for line in reversed(result.stdout.split("\n")):
             if line.lstrip().startswith("{") and isinstance(found := _json(line), dict):
                 return found, where
         dropped = f" ({result.stdout_dropped} earlier bytes were not kept)" if result.stdout_dropped else ""

@@ -24,6 +24,7 @@ from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_error
 from agentlightning.runner.outcomes.returned import read_return
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.types import Resource, Rollout
+from agentlightning.webserver.proxies import go_direct
 
 
 async def execute(
@@ -34,6 +35,7 @@ async def execute(
     """
     result: Any = None
     error: BaseException | None = None
+    go_direct(context.gateway)  # here, since this is the process in which the agent makes its clients
     hook_calls = HookCalls(agent, rollout, context, counts)
     with attempt_context(hook_calls.context), _rollout_span(rollout):
         try:

@@ -18,7 +18,7 @@ from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.webserver import app_runner, gc_tuning, listen
-from agentlightning.webserver.loopback import ExposedServer, check_interface, check_token
+from agentlightning.webserver.loopback import ExposedServer, cannot_listen, check_interface, check_token
 
 
 class ServedStore(typing.NamedTuple):
@@ -60,7 +60,7 @@ async def start(
     except OSError as error:
         await runner.cleanup()
         await store.close()
-        raise StoreError(f"cannot serve the store on {host}:{port}: {error.strerror or error}") from error
+        raise StoreError(str(cannot_listen("the store", host, port, error, "--port"))) from error
     store.announce(url)
     await store.expire()  # from now on the store ends overdue attempts by itself, before anybody asks
     return ServedStore(store, url, runner)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.places import store_place
+from agentlightning.store.places import home, store_place
 from agentlightning.store.sql.cache import StoreCache
 from agentlightning.store.sql.clock import monotonic_clock
 from agentlightning.store.sql.store import SQLStore
@@ -19,7 +19,7 @@ from agentlightning.store.sqlite.file.writer import SQLiteWriter
 
 def store_file(place: str | Path | None = None) -> Path | Literal[":memory:"]:
     """Return the file at a place; ``None``: ``AGL_STORAGE``, else ``~/.agent-lightning``."""
-    place = place if place is not None else store_place() or Path.home() / ".agent-lightning"
+    place = place if place is not None else store_place() or home("AGL_STORAGE") / ".agent-lightning"
     text = str(place)
     if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
         return ":memory:"

@@ -78,12 +78,14 @@ def _write(found: FoundPrompts, folder: Path, title: str) -> None:
     files = _files(found.texts)
     for name, file in files.items():
         (folder / file).write_text(found.texts[name], encoding="utf-8")
-    (folder / "prompts.json").write_text(json.dumps(found.texts, ensure_ascii=False, indent=2) + "\n")
+    (folder / "prompts.json").write_text(
+        json.dumps(found.texts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+    )
     info = read_object(found.run / "run.json")
     head = (found.summary.get("chain") or {}).get("head")
     origin = {"run": info.get("run_id", found.run.name), "prompts": list(found.texts), "head": head}
     told = {name: value for name, value in origin.items() if value is not None}
-    (folder / ORIGIN).write_text(json.dumps(told, indent=1) + "\n")
+    (folder / ORIGIN).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_card(found, info, files, title), encoding="utf-8")
 
 

@@ -135,8 +135,8 @@ def export(policy: TrainedPolicy, target: Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(policy.folder, draft)
-        (draft / "README.md").write_text(model_card(policy, target.name))
-        (draft / ORIGIN).write_text(json.dumps(origin(policy), indent=1) + "\n")
+        (draft / "README.md").write_text(model_card(policy, target.name), encoding="utf-8")
+        (draft / ORIGIN).write_text(json.dumps(origin(policy), indent=1) + "\n", encoding="utf-8")
         if target.exists():
             target.rmdir()
         draft.rename(target)
@@ -238,7 +238,7 @@ def _cell(value: Any) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return a JSON object of a run's folder; empty for a file that an interrupted run has not written."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -6,7 +6,6 @@ what is wrong and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
@@ -19,7 +18,9 @@ from agentlightning.run_program.commands.settings import ContainerSection, Progr
 from agentlightning.train.description.run_config import PolicySection, RunConfig
 from agentlightning.train.policies import PolicySource
 from agentlightning.train.services.metrics_port import MetricsSection
+from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
+from agentlightning.types.near import elsewhere, nearest
 from agentlightning.types.sections import FILE, DataSection, EarlyStopping, Quorum, Section
 
 
@@ -209,5 +210,7 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f". Did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
+    if (place := elsewhere(name, Recipe.__struct_fields__)) is not None:
+        return f". It is {place}"
+    near = nearest(name, known)
+    return f". Did you mean {near!r}?" if near else f"; known here: {', '.join(known)}"

@@ -8,14 +8,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from agentlightning.store.places import find_home
+
 NAME = "training.log"
 VARIABLE = "AGL_LOG"
 
 
 def log_of_all_runs(given: str | Path | None = None) -> Path | None:
     """Return the file for all runs: the given one, that of ``AGL_LOG``, or
-    ``~/.agent-lightning/logs/training.log``. ``None`` if the given one is an empty text: no such file.
+    ``~/.agent-lightning/logs/training.log``. ``None`` if the given one is an empty text, or if there is none
+    and this user has no home: no such file.
     """
+    given = os.environ.get(VARIABLE) if given is None else given
     if given is None:
-        given = os.environ.get(VARIABLE, Path.home() / ".agent-lightning" / "logs" / NAME)
+        home = find_home()
+        return None if home is None else home / ".agent-lightning" / "logs" / NAME
     return Path(given).expanduser() if str(given) and str(given) != "." else None

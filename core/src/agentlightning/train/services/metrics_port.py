@@ -11,11 +11,12 @@ from aiohttp import web
 from pydantic import Field
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.types import Attempt, Evaluation, Rollout, StepReport, UsageError
+from agentlightning.types import Attempt, Evaluation, Rollout, StepReport
 from agentlightning.types.base import RequestRefused
 from agentlightning.types.sections import Section
 from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.guard import guard
+from agentlightning.webserver.loopback import cannot_listen, loopback
 from agentlightning.webserver.prometheus import Exposed, Values, exposition, families
 
 EXPOSED: Final = (
@@ -94,7 +95,8 @@ class RunMetrics:
             url = await listen(runner, port=settings.port)
         except OSError as error:
             await runner.cleanup()
-            raise UsageError(f"metrics.port: nothing can listen at port {settings.port}: {error}") from error
+            what, place = "the page of metrics", (loopback(), settings.port)
+            raise cannot_listen(what, *place, error, "metrics.port") from error
         try:
             yield f"{url}/metrics"
         finally:

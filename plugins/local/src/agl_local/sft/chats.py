@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentlightning.types import UsageError
+from agentlightning.types.json_lines import NotJSON, json_lines
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.sft import ChatSample, encode_chat
 
@@ -72,10 +73,12 @@ def read_chats(path: str | Path) -> ChatSet:
     path = Path(path)
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8").split("\n")  # splitlines() would also split inside JSON strings
+        lines = json_lines(content.decode("utf-8"), str(path))
+        chats = tuple(check_row(row, f"{path}:{number}") for number, row in lines)
+    except NotJSON as error:
+        raise ChatDataError(str(error)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ChatDataError(f"{path}: {error}; give a JSONL file in UTF-8") from None
-    chats = tuple(_read_lines(lines, str(path)))
     if not chats:
         raise ChatDataError(f"{path}: the file has no rows")
     return ChatSet(chats, str(path), hashlib.sha256(content).hexdigest())
@@ -152,15 +155,3 @@ def _check_message(message: Any, place: str) -> None:
 
 def _is_trained(message: Mapping[str, Any]) -> bool:
     return bool(message["role"] == "assistant" and message.get("weight", 1) == 1)
-
-
-def _read_lines(lines: Sequence[str], path: str) -> Iterator[Chat]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ChatDataError(f"{place}: not JSON: {error.msg} at character {error.pos}") from None
-        yield check_row(row, place)

@@ -53,7 +53,9 @@ def resolved(o: Options) -> Attention:
     if o.device == "cpu":
         return "sdpa"
     try:
-        done = subprocess.run([o.python, "-c", ASK], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [o.python, "-c", ASK], capture_output=True, encoding="utf-8", timeout=60, check=True
+        )
         if done.stdout.strip() == "True":
             return "flash_attention_2"
     except (OSError, subprocess.SubprocessError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import Recipe, UsageError
+from agentlightning.types.near import nearest
 from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.attention import Attention
 from agl_verl.config.engines import MEMORY, Engine, InFlight
@@ -113,8 +113,8 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     fields = {field.name for field in msgspec.structs.fields(Options)}
     for name in given:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(fields))}"
+            near = nearest(name, sorted(fields))
+            hint = f"; did you mean {near}?" if near else f"; it has {', '.join(sorted(fields))}"
             raise OptionError(f"backend.options: the verl driver has no option {name!r}{hint}")
     try:
         found = msgspec.convert(given, Options)

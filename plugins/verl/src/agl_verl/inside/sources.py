@@ -46,7 +46,7 @@ def missing() -> list[str]:
     for path, wanted in SERVERS.items():
         file, _, name = path.partition(":")
         try:
-            has = members((root / file).read_text(), name)
+            has = members((root / file).read_text(encoding="utf-8"), name)
         except (OSError, SyntaxError, LookupError) as error:
             problems.append(f"{path}: {type(error).__name__}: {error}")
             continue

@@ -22,7 +22,7 @@ def members(session: int) -> list[int]:
         if not place.name.isdigit():
             continue
         try:
-            told = (place / "stat").read_text()
+            told = (place / "stat").read_text(encoding="utf-8")
         except OSError:  # it ended while we looked
             continue
         state, _, _, owner = told.rpartition(")")[2].split()[:4]  # its name may hold anything

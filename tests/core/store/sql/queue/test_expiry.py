@@ -24,7 +24,7 @@ async def test_a_waiting_worker_gets_the_rollout_of_one_that_fell_silent(tmp_pat
     second = await store.dequeue_rollout("waits", wait=30.0)
     assert first is not None and second is not None
     assert second.rollout.rollout_id == first.rollout.rollout_id and second.attempt.sequence_id == 2
-    (done,) = await store.wait_for_rollouts([second.rollout.rollout_id], timeout=30.0)
+    (done,) = await store.wait_for_rollouts([second.rollout.rollout_id], timeout=300.0)
     assert done.status is RolloutStatus.FAILED and "sign of life" in (done.reason or "")
     await store.close()
 
@@ -38,7 +38,7 @@ async def test_attempts_of_a_process_that_died_end_after_a_restart(tmp_path: Pat
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)
     assert await store.expire() == 0  # its worker may have lived meanwhile: it has its time again
     clock.now += 60
-    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
+    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=300.0)
     assert done.status is RolloutStatus.FAILED and "timeout_seconds" in (done.reason or "")
     await store.close()
 
@@ -78,7 +78,7 @@ async def test_a_limit_that_is_set_later_holds(tmp_path: Path) -> None:
     lease = await store.start_rollout(1, config=RolloutConfig(timeout_seconds=3600.0))
     limited = RolloutConfig(unresponsive_seconds=0.05, max_attempts=1)
     await store.update_rollout(lease.rollout.rollout_id, config=limited)
-    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
+    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=300.0)
     assert done.status is RolloutStatus.FAILED and "sign of life" in (done.reason or "")
     await store.close()
 
@@ -97,7 +97,7 @@ async def test_a_look_that_fails_is_logged_and_repeated(
 
     monkeypatch.setattr(store, "_end_overdue", failing)
     lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.05, max_attempts=1))
-    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=30.0)
+    (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=300.0)
     assert done.status is RolloutStatus.FAILED and "disk full" in caplog.text
     await store.close()
 

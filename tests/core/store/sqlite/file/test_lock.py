@@ -94,7 +94,7 @@ async def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) ->
         store = open_store(path, read_only=True)
         assert (await store.get_rollout_by_id(rollout_id)).status == "preparing"
         assert await store.wait_for_rollouts([rollout_id], timeout=0.0) == []
-        waiting = asyncio.create_task(store.wait_for_rollouts([rollout_id], timeout=60.0))
+        waiting = asyncio.create_task(store.wait_for_rollouts([rollout_id], timeout=300.0))
         tell(process)
         assert [rollout.status for rollout in await waiting] == ["succeeded"]
         tell(process)

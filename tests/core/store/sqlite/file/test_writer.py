@@ -175,7 +175,7 @@ def test_a_caller_elsewhere_is_told_when_the_owning_loop_ends(tmp_path: Path) ->
 
     owner = threading.Thread(target=asyncio.run, args=(own(),))
     owner.start()
-    assert owns.wait(30)
+    assert owns.wait(300)
     asyncio.run(ask())
     owner.join()
 
@@ -187,7 +187,7 @@ async def test_another_thread_may_close(sqlite: SQLiteStore) -> None:
         await asyncio.sleep(0)
     await asyncio.to_thread(asyncio.run, sqlite.close())
     with pytest.raises(StoreError, match="closed"):
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, 300)
 
 
 FORKING = """
@@ -210,7 +210,7 @@ asyncio.run(store.close())
 def test_a_forked_process_is_told_to_become_a_client(tmp_path: Path) -> None:
     """In an interpreter of its own: a fork of this one would take other tests' threads along."""
     command = [sys.executable, "-c", FORKING, str(tmp_path / "s.sqlite")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert "StoreClient" in done.stdout
 
 

@@ -1,0 +1,76 @@
+"""Statements of pages about defaults, limits and figures, compared with what they are about."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from agentlightning.gateway.app import BODY_LIMIT
+from agentlightning.plugins.manager import build
+from agentlightning.runner.settings import RunnerSection
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(name: str) -> str:
+    """A page in one line."""
+    return " ".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split())
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))["result"]
+
+
+def test_the_limit_of_an_attempt_is_the_one_that_is_said() -> None:
+    seconds = RunnerSection().timeout_seconds
+    assert f"ends after `agent.timeout_seconds`: {seconds:g} unless you set it" in page("troubleshooting")
+    assert f"has {seconds:g} seconds (`agent.timeout_seconds`)" in page("your-agent")
+
+
+def test_a_step_of_forty_million_tokens_takes_what_was_measured() -> None:
+    largest = result("step")["sizes"][-1]
+    behind = largest["seconds"] - largest["seconds_ahead"]
+    assert f"a step of {largest['tokens'] / 1e6:.1f} million tokens" in page("ray")
+    assert f"its Python took {largest['seconds']:.1f} s in all, {behind:.1f} of them behind" in page("ray")
+
+
+def test_a_call_on_disk_takes_what_was_measured() -> None:
+    kilobytes = result("store")["calls_bytes"] / 1e3
+    day = kilobytes * 86_400 * 1_000 / 1e6
+    assert f"| store file | {kilobytes:.1f} kB a call | {kilobytes:.1f} MB/s, {day:.0f} GB a day" in page(
+        "verl"
+    )
+
+
+def test_nginx_takes_bodies_as_a_gateway_does() -> None:
+    said = [
+        size
+        for name in ("deploy", "rollouts")
+        for size in re.findall(r"client_max_body_size (\w+);", page(name))
+    ]
+    assert said == [f"{BODY_LIMIT >> 20}m"] * 2
+
+
+def test_the_page_says_how_to_see_and_replace_the_build_of_torch() -> None:
+    text = page("gpu")
+    assert "print(torch.version.cuda)" in text and "holds torch for CPUs" not in text
+    assert "pip install --force-reinstall -c constraints.txt torch --index-url" in text
+
+
+def test_the_doctors_example_lists_every_recipe() -> None:
+    assert f"recipes: {', '.join(sorted(build(discover=False).recipes))}; stores:" in page("doctor")
+
+
+def test_the_pictures_time_is_told_apart_from_the_tables() -> None:
+    drawn = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
+    (seconds,) = set(re.findall(r"(\d+)\.\d+, \"run_id\"", drawn.replace("&quot;", '"')))
+    assert f"a slower run than those of the table: {seconds} s in all" in page("results")
+
+
+def test_dpo_is_there_and_verifiers_is_the_version_that_runs() -> None:
+    assert "`algorithm: dpo`" in page("coming-from") and "`dpo` is the one here" in page("comparison")
+    manifest = (ROOT / "plugins" / "verifiers" / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(r"verifiers[^\"]*0\.2", manifest) and "with verifiers 0.2" in page("comparison")
+    assert "single-turn text" not in page("comparison")
