@@ -20,11 +20,14 @@ from agentlightning.runner.agent.hooks import with_hooks
 from agentlightning.runner.attempt_keys import attempt_keys_for
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.runner.runner import Runner
-from agentlightning.runner.service import StopSignals
+from agentlightning.runner.service import serve
 from agentlightning.store import Store, StoreClient
+from agentlightning.store.places import store_place
 from agentlightning.types import RolloutConfig, UsageError
 
 DRAIN_SECONDS = 30.0
+PATIENCE_SECONDS = 600.0
+"""How long a server that does not answer is waited for."""
 _NAMES = {
     "train": ("train_dataset", "train_data", "backend"),
     "val": ("val_dataset", "val_data"),
@@ -70,17 +73,18 @@ async def _serve_url(trainer: Any, agent: Any, url: str) -> dict[str, Any]:
     store = open_store(url, plugins=trainer.plugins)
     if isinstance(store, StoreClient):
         store.act_as(Role.RUNNER)
-    signals = StopSignals()
-    signals.listen()
+        store.patience = PATIENCE_SECONDS
     try:
-        return await _serve(trainer, agent, store, signals, _limit(trainer))
+        return await _serve(trainer, agent, store, _limit(trainer))
     finally:
         await store.close()
 
 
 async def _run_loader(trainer: Any, agent: Any, loader: DevTaskLoader) -> dict[str, Any]:
-    """Run the loader's tasks, each once or until ``max_tasks``, and give it the reports."""
-    store = open_store(":memory:")
+    """Run the loader's tasks, each once or until ``max_tasks``, and give it the reports. They are kept in memory,
+    or where ``AGL_STORAGE`` says.
+    """
+    store = open_store(None if store_place() else ":memory:")
     try:
         resources = await store.add_resources(loader.resources)
         limit = _limit(trainer) or len(loader.tasks)
@@ -90,7 +94,7 @@ async def _run_loader(trainer: Any, agent: Any, loader: DevTaskLoader) -> dict[s
             mode = getattr(task, "mode", None) if hasattr(task, "rollout_id") else "val"
             once = RolloutConfig(max_attempts=1)
             queued.append(await store.enqueue_rollout(given, mode, resources.resources_id, once))
-        counts = await _serve(trainer, agent, store, StopSignals(), limit)
+        counts = await _serve(trainer, agent, store, limit)
         for one in queued:
             ended = await store.get_rollout_by_id(one.rollout_id)
             loader.rollouts.append(await report_of(store, ended))
@@ -99,10 +103,8 @@ async def _run_loader(trainer: Any, agent: Any, loader: DevTaskLoader) -> dict[s
         await store.close()
 
 
-async def _serve(
-    trainer: Any, agent: Any, store: Store, signals: StopSignals, limit: int | None
-) -> dict[str, Any]:
-    """Run rollouts of ``store`` until a signal, or ``limit`` of them."""
+async def _serve(trainer: Any, agent: Any, store: Store, limit: int | None) -> dict[str, Any]:
+    """Run rollouts of ``store`` until a signal, or ``limit`` of them. A second signal ends the process."""
     settings = trainer.config.agent.model_copy(update={"concurrency": _workers(trainer)})
     if "timeout_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"timeout_seconds": None})
@@ -117,7 +119,9 @@ async def _serve(
     )
     hooked.runner = runner
     with capturing_for(trainer.tracer, instrumentors(trainer.plugins, settings.adapters)):
-        await runner.serve(signals.stop, limit=limit)
+        code = await serve(runner, lambda state: None, limit=limit)
+    if code > 128:
+        raise SystemExit(code)
     return dict(runner.counts)
 
 

@@ -62,7 +62,7 @@ def component(given: Any) -> Any:
     """Return an object that is given as itself, as ``"module.Class"``, or as a mapping of its ``type`` and its
     arguments.
     """
-    if isinstance(given, str):
+    if isinstance(given, str) and "." in given:
         given = {"type": given}
     if not isinstance(given, Mapping):
         return given
