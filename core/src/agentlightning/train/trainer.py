@@ -137,6 +137,8 @@ class Trainer:
             return self.dev(agent, train_dataset, val_dataset)
         return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
 
+    fit_v0 = fit  # a name of 0.2 and 0.3 for what also takes a URL
+
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
     ) -> dict[str, Any]:

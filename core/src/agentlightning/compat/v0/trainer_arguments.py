@@ -87,7 +87,10 @@ def adapter_for(agent: Any, adapter: Any, select: Any) -> Any:
         return adapter
     from agentlightning.compat.v0.converters import TracerTraceToTriplet
 
-    return TracerTraceToTriplet(agent_match=pattern)
+    try:
+        return TracerTraceToTriplet(agent_match=pattern)
+    except UsageError as error:
+        raise UsageError(str(error).replace("agent_match", "trained_agents")) from None
 
 
 def _names_runner(given: Any) -> bool:
