@@ -1,7 +1,8 @@
-"""What the programs find around them: data where they look for it, a scripted model, a server of tasks, a retriever.
+"""What the programs find around them: data where they look for it, a scripted model, a server of tasks, a
+retriever.
 
-Nothing of a program is changed. It is copied with its folder, and told of all this by environment variables, by
-the ports that it names, and by the files that its README asks for.
+Nothing of a program is changed. It is copied with its folder, and told of all this by environment variables,
+by the ports that it names, and by the files that its README asks for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from agentlightning.testing import ScriptedModelServer, tool_call
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
-SECRET = "0" * 32
 SPIDER = ROOT / "examples" / "spider" / "data"
 RETRIEVED = "Lyon lies where the Rhone meets the Saone. Paris is the capital of France."
 
@@ -46,7 +46,9 @@ def reply(body: Mapping[str, Any]) -> Any:
     if "calculate" in tools or body["messages"][-1]["role"] == "tool":
         return f"### ANSWER: {last} ###" if "retrieve" not in tools else "<answer>Paris</answer>"
     asked = re.search(r"Question: (.*)", last)
-    return "Paris" if asked is None else _about_sql(asked[1].strip(), last, str(body["messages"][0]["content"]))
+    return (
+        "Paris" if asked is None else _about_sql(asked[1].strip(), last, str(body["messages"][0]["content"]))
+    )
 
 
 def _about_sql(question: str, text: str, system: str) -> str:
@@ -79,7 +81,7 @@ def spider_data(folder: Path) -> None:
 
 
 def uvx(folder: Path) -> Path:
-    """A folder for PATH with ``uvx``, which starts the environment's own distribution in place of a download."""
+    """A folder for PATH with a ``uvx`` that starts the environment's own distribution."""
     folder.mkdir()
     script = folder / "uvx"
     script.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).parent}/$1"\n', encoding="utf-8")
@@ -101,7 +103,9 @@ async def retriever(port: int) -> AsyncIterator[None]:
     def retrieve(query: str) -> list[dict[str, Any]]:
         return [{"chunk": RETRIEVED, "chunk_id": 0, "distance": 0.5}]
 
-    serving = uvicorn.Server(uvicorn.Config(server.sse_app(), host="127.0.0.1", port=port, log_level="warning"))
+    serving = uvicorn.Server(
+        uvicorn.Config(server.sse_app(), host="127.0.0.1", port=port, log_level="warning")
+    )
     task = asyncio.create_task(serving.serve())
     try:
         while not serving.started:

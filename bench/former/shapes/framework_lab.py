@@ -32,5 +32,7 @@ if __name__ == "__main__":
     )
     tasks = [{"question": "Which city is the capital of France?", "answer": "Paris"}] * 2
     loader = agl.DevTaskLoader(tasks, {"main_llm": endpoint})
-    agl.Trainer(n_workers=1, tracer=AgentFrameworkTracer(), dev=True).fit(MathAgent(), "http://localhost:9999", loader)
+    agl.Trainer(n_workers=1, tracer=AgentFrameworkTracer(), dev=True).fit(
+        MathAgent(), "http://localhost:9999", loader
+    )
     print([report.final_reward for report in loader.rollouts])

@@ -1,7 +1,7 @@
 """An agent that writes, runs, checks and corrects SQL, in the shape of a program for Agent Lightning 0.3.
 
-    python sql_agent.py             tries the agent on the questions of $VERL_SPIDER_DATA_DIR/dev.parquet
-    python sql_agent.py train       trains it, from the policy in $POLICY, for one step
+python sql_agent.py             tries the agent on the questions of $VERL_SPIDER_DATA_DIR/dev.parquet
+python sql_agent.py train       trains it, from the policy in $POLICY, for one step
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import pandas as pd
 from langchain.chat_models import init_chat_model
@@ -49,7 +49,9 @@ class SQLAgent:
 
     def schema(self) -> str:
         with sqlite3.connect(self.file) as database:
-            return "\n".join(row[0] for row in database.execute("SELECT sql FROM sqlite_master") if row[0])[:400]
+            return "\n".join(row[0] for row in database.execute("SELECT sql FROM sqlite_master") if row[0])[
+                :400
+            ]
 
     def ask(self, role: str, text: str) -> str:
         said = self.llm.invoke([("system", role.format(schema=self.schema())), ("user", text)])
@@ -94,11 +96,11 @@ def fenced(text: str) -> str:
     return blocks[-1].strip() if blocks else text
 
 
-class LitSQLAgent(agl.LitAgent[Dict[str, Any]]):
+class LitSQLAgent(agl.LitAgent[dict[str, Any]]):
     def __init__(
         self,
-        trained_agents: Optional[str] = r"write",
-        val_temperature: Optional[float] = None,
+        trained_agents: str | None = r"write",
+        val_temperature: float | None = None,
         max_turns: int = 3,
     ) -> None:
         super().__init__(trained_agents=trained_agents)
@@ -107,7 +109,7 @@ class LitSQLAgent(agl.LitAgent[Dict[str, Any]]):
         self.max_turns = max_turns
 
     def rollout(
-        self, task: Dict[str, Any], resources: agl.NamedResources, rollout: agl.Rollout
+        self, task: dict[str, Any], resources: agl.NamedResources, rollout: agl.Rollout
     ) -> float | None:
         llm = cast(agl.LLM, resources["main_llm"])
         rollout_id, attempt = rollout.rollout_id, rollout.attempt
@@ -142,9 +144,9 @@ def rows(file: str, query: str) -> Any:
         return str(error)
 
 
-def questions(count: int) -> List[Dict[str, Any]]:
+def questions(count: int) -> list[dict[str, Any]]:
     frame = pd.read_parquet(os.path.join(os.environ.get("VERL_SPIDER_DATA_DIR", "data"), "dev.parquet"))
-    return cast(List[Dict[str, Any]], frame.head(count).to_dict(orient="records"))
+    return cast(list[dict[str, Any]], frame.head(count).to_dict(orient="records"))
 
 
 def debug() -> None:

@@ -1,7 +1,8 @@
 """A game of many players on AgentScope 1, in the shape of a program for Agent Lightning 0.1.
 
-The agent's class has 0.1's constructor and method; it reads the triplets of its game from the tracer, gives each
-a reward by its player's side, and returns those of the wolves. Its runner takes games from a server of tasks.
+The agent's class has 0.1's constructor and method; it reads the triplets of its game from the tracer, gives
+each a reward by its player's side, and returns those of the wolves. Its runner takes games from a server of
+tasks.
 """
 
 from __future__ import annotations

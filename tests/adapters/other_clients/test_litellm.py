@@ -1,4 +1,4 @@
-"""LiteLLM's calls of a run's gateway go through the openai SDK, also where LiteLLM has a client of its own."""
+"""LiteLLM's calls of a run's gateway go through the openai SDK, also where LiteLLM has its own client."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ async def test_a_call_is_the_attempts_and_exact(place: Place, prefix: str, how: 
 
 async def test_calls_of_other_servers_stay_as_they_are(place: Place) -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
-        said = await litellm.acompletion(model="hosted_vllm/scripted", api_base=place.model.url, api_key="mine", **ASKED)
+        said = await litellm.acompletion(
+            model="hosted_vllm/scripted", api_base=place.model.url, api_key="mine", **ASKED
+        )
         return float(said.choices[0].message.content == "ok")
 
     llm = agl.LLM(endpoint=place.gateway.url, model="small", api_key="agl-context")
@@ -79,5 +81,8 @@ async def test_calls_of_other_servers_stay_as_they_are(place: Place) -> None:
     done = await runner.step("x", resources.resources_id)
     assert done.status == "succeeded", done.reason
     (exchange,) = place.model.log
-    assert exchange.headers["authorization"] == "Bearer mine" and "openai" not in exchange.headers["user-agent"].lower()
+    assert (
+        exchange.headers["authorization"] == "Bearer mine"
+        and "openai" not in exchange.headers["user-agent"].lower()
+    )
     assert (await place.store.records([done.rollout_id]))[0].calls == []

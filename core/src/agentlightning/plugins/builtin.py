@@ -16,7 +16,10 @@ from agentlightning.specs import lazily
 @hookimpl
 def agl_adapters() -> list[specs.AdapterSpec]:
     room = "agentlightning.capture.instrument"
-    anthropic, litellm = lazily(f"{room}.anthropic:AnthropicInstrumentor"), lazily(f"{room}.litellm:LiteLLMInstrumentor")
+    anthropic, litellm = (
+        lazily(f"{room}.anthropic:AnthropicInstrumentor"),
+        lazily(f"{room}.litellm:LiteLLMInstrumentor"),
+    )
     return [
         specs.AdapterSpec("anthropic", "anthropic", anthropic, requires="anthropic >= 0.70, < 3"),
         specs.AdapterSpec("litellm", "litellm", litellm, requires="litellm >= 1.83.14, < 2"),

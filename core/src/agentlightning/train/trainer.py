@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -74,7 +74,11 @@ class Trainer:
         **fields: Unpack[RunFields],
     ) -> None:
         given = take_former({**fields})
-        tracer, self.max_tasks, self.adapter = component(tracer), take_limit(given), take_adapter(given, adapter)
+        tracer, self.max_tasks, self.adapter = (
+            component(tracer),
+            take_limit(given),
+            take_adapter(given, adapter),
+        )
         if llm_proxy is not None and llm_proxy.port and not given.get("listen"):
             given["listen"] = f"{llm_proxy.host}:{llm_proxy.port}"
         if isinstance(algorithm, VERL):

@@ -1,4 +1,6 @@
-"""Agents as programs for Agent Lightning 0.1 to 0.3 have them: importable, so that worker processes can run them."""
+"""Agents as programs for Agent Lightning 0.1 to 0.3 have them: importable, so that worker processes can run
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class OfV03(LitAgent[str]):
 
 
 class OfV01(LitAgent):  # type: ignore[type-arg]
-    """0.1: no constructor of the base, ``(task, rollout_id, resources)`` by position, transitions from the tracer."""
+    """0.1: no constructor of the base, ``(task, rollout_id, resources)`` by position, transitions from the
+    tracer.
+    """
 
     def __init__(self) -> None:
         self.exporter = TripletExporter()

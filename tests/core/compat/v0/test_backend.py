@@ -83,7 +83,9 @@ async def test_a_server_that_does_not_run_says_so() -> None:
         await AgentLightningServer().queue_task("x")
 
 
-@pytest.mark.parametrize("tasks", [[{"prompt": "a"}], [Task(rollout_id="t", input={"prompt": "a"}, mode="train")]])
+@pytest.mark.parametrize(
+    "tasks", [[{"prompt": "a"}], [Task(rollout_id="t", input={"prompt": "a"}, mode="train")]]
+)
 def test_tasks_without_a_server(tasks: list[Any], tmp_path: Path) -> None:
     loader = DevTaskLoader(tasks, PROMPT)
     counts = trainer(tmp_path, dev=True, max_tasks=2).fit(Prompted(), "http://localhost:9999/", loader)
@@ -110,7 +112,12 @@ def test_fit_v0_names_its_arguments(tmp_path: Path) -> None:
 def test_the_command_line_makes_agent_and_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(agl.LitAgent[Any]):
         def __init__(
-            self, trained_agents: str | None = "write", turns: int = 3, names: list[str] | None = None, *, deep: bool
+            self,
+            trained_agents: str | None = "write",
+            turns: int = 3,
+            names: list[str] | None = None,
+            *,
+            deep: bool,
         ) -> None:
             super().__init__(trained_agents=trained_agents)
             self.given = (turns, names, deep)

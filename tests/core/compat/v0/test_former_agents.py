@@ -90,14 +90,16 @@ async def test_an_agent_of_01_is_called_as_then_and_hands_in_its_transitions(pla
     assert done.status == "succeeded", done.reason
     record = await place.record(done)
     first, second = record.calls
-    assert second.response_ids is not None and [one.kind for one in verdicts(record).values()] == ["exact"] * 2
+    assert (
+        second.response_ids is not None and [one.kind for one in verdicts(record).values()] == ["exact"] * 2
+    )
     (reward,) = record.rewards
     assert (reward.value, reward.call_id) == (10.0, second.call_id) and first.call_id != second.call_id
     assert record.attempt.metadata["agl.supplied"] == [second.call_id]  # the other does not count
 
 
-async def test_spans_of_other_agents_hold_no_ids(place: Place) -> None:
-    """Only an agent of a user's class pays for a trace of its own, and the store gets none of its ids twice."""
+async def test_the_store_gets_no_ids_twice(place: Place) -> None:
+    """The ids in the agent's own trace are not stored beside those of the gateway."""
     done = await place.run(agents.OfV03())
     (wire,) = (await place.record(done)).wire
     assert "agl.prompt_token_ids" not in wire.attributes and "agl.tokens_digest" in wire.attributes

@@ -49,10 +49,14 @@ def test_a_name_of_10_is_refused_as_one_of_10(dotted: str) -> None:
 
 
 def test_verl_of_03_says_what_trains() -> None:
-    with pytest.raises(ImportError, match=r"verl\.AgentModeDaemon of Agent Lightning 0\.3 is not here: use agl\.VERL"):
+    with pytest.raises(
+        ImportError, match=r"verl\.AgentModeDaemon of Agent Lightning 0\.3 is not here: use agl\.VERL"
+    ):
         exec("from agentlightning.verl import AgentModeDaemon")
     done = subprocess.run([sys.executable, "-m", "agentlightning.verl"], capture_output=True, text=True)
-    assert done.returncode and "of Agent Lightning 0.3 is not here: use `agl train --config FILE`" in done.stderr
+    assert (
+        done.returncode and "of Agent Lightning 0.3 is not here: use `agl train --config FILE`" in done.stderr
+    )
 
 
 def test_reward_is_a_decorator_and_its_module() -> None:

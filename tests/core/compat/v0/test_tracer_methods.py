@@ -125,7 +125,10 @@ async def test_in_a_rollout_the_last_trace_is_its_own() -> None:
             with shared.trace_context():
                 agl.emit_message(f"inner {task}")
             inner = shared.get_last_trace()
-            seen[task] = [[str(s.attributes.get("agl.body")) for s in spans] for spans in (inner, self.tracer.get_last_trace())]
+            seen[task] = [
+                [str(s.attributes.get("agl.body")) for s in spans]
+                for spans in (inner, self.tracer.get_last_trace())
+            ]
             return 1.0
 
     store = SQLiteStore(":memory:")

@@ -1,7 +1,8 @@
 """Make LiteLLM ask the gateway through the openai SDK, where calls are recorded with caller and ids.
 
-LiteLLM asks the servers of ``hosted_vllm/…`` by an HTTP client of its own, without a key of the attempt. Inside an
-attempt, such a call to the run's gateway is made as ``openai/…``. Calls to other servers stay as they are.
+LiteLLM asks the servers of ``hosted_vllm/…`` by an HTTP client of its own, without a key of the attempt.
+Inside an attempt, such a call to the run's gateway is made as ``openai/…``. Calls to other servers stay as
+they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""``Trainer(n_workers=…).fit(agent, "http://…")`` of Agent Lightning 0.1: run the agent on the tasks of a server.
+"""``Trainer(n_workers=…).fit(agent, "http://…")`` of Agent Lightning 0.1: run the agent on the tasks of a
+server.
 
 The server is a store: that of ``agl store``, of a run with ``agent.concurrency: 0``, or of
-:class:`.AgentLightningServer`. As ``agl runner`` it needs ``AGL_SECRET`` where rollouts call a run's gateway. Who
-queues the tasks trains; this process reports. It ends after ``max_tasks`` for each worker, or by SIGTERM or Ctrl-C.
+:class:`.AgentLightningServer`. As ``agl runner`` it needs ``AGL_SECRET`` where rollouts call a run's gateway.
+Who queues the tasks trains; this process reports. It ends after ``max_tasks`` for each worker, or by SIGTERM
+or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _NAMES = {
 
 
 def take_backend(given: Mapping[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
-    """Return the datasets of ``fit``, and the backends, one to work for and one to try out, if there are any."""
+    """Return the datasets of ``fit``, and the backends if there are any: one to work for, one to try out."""
     if unknown := sorted({*given} - {name for names in _NAMES.values() for name in names}):
         raise TypeError(f"Trainer.fit() has no argument {unknown[0]!r}")
     found = {}
@@ -50,13 +52,13 @@ def take_backend(given: Mapping[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, 
 
 
 def run_backend(trainer: Any, agent: Any, backend: Any) -> dict[str, Any]:
-    """Run ``agent`` on the tasks of ``backend``, with the trainer's workers, tracer and hooks. Return the number
-    of attempts by how they ended.
+    """Run ``agent`` on the tasks of ``backend``, with the trainer's workers, tracer and hooks. Return the
+    number of attempts by how they ended.
     """
     if not _is_backend(backend):
         raise UsageError(
-            f"Trainer(dev=True).fit(): {backend!r} has no tasks to try; give dev_backend=agl.DevTaskLoader(tasks, "
-            "resources), or use Trainer.dev(agent, tasks)"
+            f"Trainer(dev=True).fit(): {backend!r} has no tasks to try; give "
+            "dev_backend=agl.DevTaskLoader(tasks, resources), or use Trainer.dev(agent, tasks)"
         )
     if isinstance(backend, DevTaskLoader):
         return run_sync(lambda: _run_loader(trainer, agent, backend))
@@ -81,8 +83,8 @@ async def _serve_url(trainer: Any, agent: Any, url: str) -> dict[str, Any]:
 
 
 async def _run_loader(trainer: Any, agent: Any, loader: DevTaskLoader) -> dict[str, Any]:
-    """Run the loader's tasks, each once or until ``max_tasks``, and give it the reports. They are kept in memory,
-    or where ``AGL_STORAGE`` says.
+    """Run the loader's tasks, each once or until ``max_tasks``, and give it the reports. They are kept in
+    memory, or where ``AGL_STORAGE`` says.
     """
     store = open_store(None if store_place() else ":memory:")
     try:

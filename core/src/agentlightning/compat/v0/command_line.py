@@ -1,6 +1,7 @@
 """``lightning_cli`` of Agent Lightning 0.1 to 0.3: make objects whose arguments the command line gives.
 
-``agent, trainer = agl.lightning_cli(MyAgent, agl.Trainer)`` reads ``--myagent.max-turns 3 --trainer.n-workers 10``.
+``agent, trainer = agl.lightning_cli(MyAgent, agl.Trainer)`` reads ``--myagent.max-turns 3 --trainer.n-workers
+10``.
 """
 
 from __future__ import annotations
@@ -35,12 +36,23 @@ def lightning_cli(*classes: type[Any]) -> Any:
         places[cls] = {}
         for name, (kind, default) in _parameters(cls).items():
             place = places[cls][name] = f"{cls.__name__.lower()}.{name}"
-            optional = {"default": argparse.SUPPRESS} if default is not inspect.Parameter.empty else {"required": True}
+            optional = (
+                {"default": argparse.SUPPRESS}
+                if default is not inspect.Parameter.empty
+                else {"required": True}
+            )
             parser.add_argument(
-                f"--{place.replace('_', '-')}", dest=place, **optional, **_reader(kind), help=f"of {cls.__name__}"
+                f"--{place.replace('_', '-')}",
+                dest=place,
+                **optional,
+                **_reader(kind),
+                help=f"of {cls.__name__}",
             )
     given = vars(parser.parse_args())
-    made = [cls(**{name: given[place] for name, place in places[cls].items() if place in given}) for cls in classes]
+    made = [
+        cls(**{name: given[place] for name, place in places[cls].items() if place in given})
+        for cls in classes
+    ]
     return made[0] if len(made) == 1 else tuple(made)
 
 

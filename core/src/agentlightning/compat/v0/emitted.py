@@ -45,8 +45,8 @@ def get_object_value(span: Span) -> Any:
 
 
 def reward(function: Function) -> Function:
-    """Decorate a function, plain or a coroutine function, that returns a reward: each call in a rollout emits it.
-    Elsewhere the function only returns it, and the call is counted.
+    """Decorate a function, plain or a coroutine function, that returns a reward: each call in a rollout emits
+    it. Elsewhere the function only returns it, and the call is counted.
     """
 
     def emit(value: Any) -> Any:

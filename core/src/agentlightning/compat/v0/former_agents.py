@@ -1,8 +1,9 @@
 """What agents of Agent Lightning 0.1 to 0.3 expect around a rollout: the arguments of their methods, the
 trainer, the runner and the tracer, and what they return.
 
-A class of 0.1 takes ``(task, rollout_id, resources)``; one of 0.2 and 0.3 takes ``(task, resources, rollout)``,
-where the rollout has its ``attempt``. The endpoint that verl's daemon called ``main_llm`` is the run's ``llm``.
+A class of 0.1 takes ``(task, rollout_id, resources)``; one of 0.2 and 0.3 takes ``(task, resources,
+rollout)``, where the rollout has its ``attempt``. The endpoint that verl's daemon called ``main_llm`` is the
+run's ``llm``.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def entry_arguments(
 
 
 def former_resources(resources: Mapping[str, Resource], *, greedy: bool) -> dict[str, Resource]:
-    """Return the resources with ``main_llm``, and with a temperature for each endpoint of the run. The gateway
-    sets the run's own temperature in training and 0 where ``greedy``.
+    """Return the resources with ``main_llm``, and with a temperature for each endpoint of the run. The
+    gateway sets the run's own temperature in training and 0 where ``greedy``.
     """
     given = dict(resources)
     if MAIN not in given and isinstance(main := given.get("llm"), LLM):

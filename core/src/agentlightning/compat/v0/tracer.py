@@ -133,8 +133,8 @@ class Tracer:
     whether agents are captured in their process.
 
     Capture listens to the process's OpenTelemetry provider, whoever makes it, and to the openai SDK; it
-    changes nothing in a user's own tracing. A subclass may override :meth:`init`, :meth:`init_worker` and their
-    ends, which a run calls in each process that runs agents.
+    changes nothing in a user's own tracing. A subclass may override :meth:`init`, :meth:`init_worker` and
+    their ends, which a run calls in each process that runs agents.
     """
 
     captures = True
@@ -171,8 +171,8 @@ class Tracer:
 
     # ------------------------------------------------------------------------------------------- records
     def get_last_trace(self) -> list[Span]:
-        """Return the spans of the last :meth:`trace_context` that ended here; else, in a rollout, those of its
-        attempt so far, with the token ids of its calls; else those of the last :func:`trace`.
+        """Return the spans of the last :meth:`trace_context` that ended here; else, in a rollout, those of
+        its attempt so far, with the token ids of its calls; else those of the last :func:`trace`.
         """
         attempt = current_attempt()
         if self._last is not None and self._last[0] == (attempt.attempt_id if attempt else None):
@@ -195,8 +195,9 @@ class Tracer:
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> TraceContext:
-        """Record a block, ``with`` or ``async with``, as work of an attempt, and store its spans when it ends.
-        The block gets a tracer of OpenTelemetry. Without ids it is an attempt of its own, which no store knows.
+        """Record a block, ``with`` or ``async with``, as work of an attempt, and store its spans when it
+        ends. The block gets a tracer of OpenTelemetry. Without ids it is an attempt of its own, which no
+        store knows.
         """
         if (rollout_id is None) != (attempt_id is None):
             raise UsageError("trace_context: give both rollout_id and attempt_id, or none")
@@ -246,7 +247,7 @@ class Tracer:
         timestamp: float | None = None,
         status: Any = None,
     ) -> Span:
-        """Record a span without length. ``status``: ``ok`` or ``error``, or an object with ``status_code``."""
+        """Record a span without length. ``status``: ``ok``, ``error``, or an object with ``status_code``."""
         with self.operation_context(name, attributes, timestamp, timestamp) as recorded:
             if status is not None:
                 code, why = getattr(status, "status_code", status), getattr(status, "description", None)

@@ -59,8 +59,8 @@ def take_adapter(given: dict[str, Any], adapter: Any) -> Any:
 
 
 def component(given: Any) -> Any:
-    """Return an object that is given as itself, as ``"module.Class"``, or as a mapping of its ``type`` and its
-    arguments.
+    """Return an object that is given as itself, as ``"module.Class"``, or as a mapping of its ``type`` and
+    its arguments.
     """
     if isinstance(given, str) and "." in given:
         given = {"type": given}

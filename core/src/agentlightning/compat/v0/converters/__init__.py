@@ -13,4 +13,10 @@ from agentlightning.compat.v0.converters.triplets import (
     TripletExporter,
 )
 
-__all__ = ["Converter", "LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet", "TripletExporter"]
+__all__ = [
+    "Converter",
+    "LlmProxyTraceToTriplet",
+    "TraceToMessages",
+    "TracerTraceToTriplet",
+    "TripletExporter",
+]

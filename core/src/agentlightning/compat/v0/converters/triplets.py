@@ -129,8 +129,8 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
 
 
 class TripletExporter(TracerTraceToTriplet):
-    """:class:`TracerTraceToTriplet` by its name in 0.1. ``repair_hierarchy`` changes nothing: capture keeps the
-    parents of calls.
+    """:class:`TracerTraceToTriplet` by its name in 0.1. ``repair_hierarchy`` changes nothing: capture keeps
+    the parents of calls.
     """
 
     def __init__(self, repair_hierarchy: bool = True, **settings: Any) -> None:
