@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
 from record import RESULTS, machine
 from sources import ROOT, source
-from surroundings import TaskServer, questions, reply, retriever, spider_data, uvx
+from surroundings import TaskServer, questions, reply, retriever, spider_data, training, uvx
 
 import agentlightning as agl
 from agentlightning import semconv
@@ -179,8 +179,7 @@ async def calc_mcp(trial: Trial, folder: Path) -> None:
 async def calc_trained(trial: Trial, folder: Path) -> None:
     """The calculator agent as it is meant: its client takes the tasks of a training, of our own engine."""
     trial.needs.append(f"AGL_SECRET, `agl store` at port {PORT}, `agl train` with agent.concurrency 0, uvx")
-    run_file = trial.folder / "run.yaml"
-    run_file.write_text(json.dumps(training(trial.folder)), encoding="utf-8")
+    run_file = training(trial.folder, PORT)
     agl_command, file = str(Path(sys.executable).parent / "agl"), folder / "calc_x" / "calc_agent.py"
     log = (trial.folder / "train.log").open("ab")
     quiet: dict[str, Any] = {"env": trial.environment(), "stdout": log, "stderr": log}
@@ -198,33 +197,6 @@ async def calc_trained(trial: Trial, folder: Path) -> None:
         store.send_signal(signal.SIGTERM)
         await store.wait()
     await judge_folder(trial, place)
-
-
-def training(folder: Path) -> dict[str, Any]:
-    """The description of a run that trains the calculator's policy, with runners elsewhere."""
-    load = {"target": "calc_x.datasets:load"}
-    return {
-        "agent": {"target": "calc_x.agent:solve", "name": "former", "concurrency": 0, "timeout_seconds": 240},
-        "training": {
-            "algorithm": "grpo",
-            "steps": 1,
-            "batch_size": 2,
-            "seed": 1,
-            "recipe": {"group_size": 4},
-        },
-        "environment": {
-            "train": {**load, "args": {"spec": "generated:train", "limit": 4, "seed": 1}},
-            "val": {**load, "args": {"spec": "generated:heldout", "limit": 2, "seed": 1}},
-        },
-        "backend": {
-            "driver": "local",
-            "policy": str(ROOT / "examples" / "calc_x" / "policy"),
-            "options": {"threads": 1, "engine_threads": 1, "max_len": 1024},
-        },
-        "store": f"http://127.0.0.1:{PORT}",
-        "output": str(folder / "runs"),
-        "pythonpath": [str(ROOT / "examples")],
-    }
 
 
 async def rag(trial: Trial, folder: Path) -> None:
@@ -362,19 +334,18 @@ def main() -> int:
         for problem in one["problems"]:
             print(f"       {problem}", file=sys.stderr)
     if options.write:
-        write(found)
+        place = RESULTS / "former.json"
+        place.write_text(json.dumps(kept(found, place), indent=2) + "\n", encoding="utf-8")
     print(json.dumps(totals(found)))
     return 0 if all(map(sound, found.values())) else 1
 
 
-def write(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep the figures, beside those of programs that were not run now."""
-    place = RESULTS / "former.json"
+def kept(found: Mapping[str, Mapping[str, Any]], place: Path) -> dict[str, Any]:
+    """The figures, beside those that ``place`` has of programs that were not run now."""
     before = json.loads(place.read_text(encoding="utf-8"))["result"]["of"] if place.exists() else {}
     every = {**before, **found}
     result = totals({name: every[name] for name in PROGRAMS if name in every})
-    kept = {"command": "python bench/former/run.py --write", "machine": machine(), "result": result}
-    place.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    return {"command": "python bench/former/run.py --write", "machine": machine(), "result": result}
 
 
 def sound(one: Mapping[str, Any]) -> bool:

@@ -89,6 +89,36 @@ def uvx(folder: Path) -> Path:
     return folder
 
 
+def training(folder: Path, port: int) -> Path:
+    """The file of a run that trains the calculator's policy; its runners are elsewhere."""
+    load = {"target": "calc_x.datasets:load"}
+    description = {
+        "agent": {"target": "calc_x.agent:solve", "name": "former", "concurrency": 0, "timeout_seconds": 240},
+        "training": {
+            "algorithm": "grpo",
+            "steps": 1,
+            "batch_size": 2,
+            "seed": 1,
+            "recipe": {"group_size": 4},
+        },
+        "environment": {
+            "train": {**load, "args": {"spec": "generated:train", "limit": 4, "seed": 1}},
+            "val": {**load, "args": {"spec": "generated:heldout", "limit": 2, "seed": 1}},
+        },
+        "backend": {
+            "driver": "local",
+            "policy": str(ROOT / "examples" / "calc_x" / "policy"),
+            "options": {"threads": 1, "engine_threads": 1, "max_len": 1024},
+        },
+        "store": f"http://127.0.0.1:{port}",
+        "output": str(folder / "runs"),
+        "pythonpath": [str(ROOT / "examples")],
+    }
+    file = folder / "run.yaml"
+    file.write_text(json.dumps(description), encoding="utf-8")
+    return file
+
+
 @asynccontextmanager
 async def retriever(port: int) -> AsyncIterator[None]:
     """An MCP server over SSE with the tool ``retrieve``, in place of one with an index of Wikipedia."""

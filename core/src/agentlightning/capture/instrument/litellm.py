@@ -8,6 +8,7 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 from agentlightning.capture.context import current_attempt
@@ -26,8 +27,7 @@ class LiteLLMInstrumentor(AdapterInstrumentor):
 
     def begin(self) -> None:
         """Patch the functions that make a call."""
-        import litellm
-
+        litellm = import_module("litellm")
         for name in _ENTRIES:
             self.patch(litellm, name, _through_sdk)
 

@@ -88,14 +88,13 @@ async def _run_loader(trainer: Any, agent: Any, loader: DevTaskLoader) -> dict[s
     """
     store = open_store(None if store_place() else ":memory:")
     try:
-        resources = await store.add_resources(loader.resources)
+        resources = await store.add_resources({**loader.resources})
         limit = _limit(trainer) or len(loader.tasks)
         queued = []
         for task in islice(cycle(loader.tasks), limit):
-            given = getattr(task, "input", task) if hasattr(task, "rollout_id") else task
-            mode = getattr(task, "mode", None) if hasattr(task, "rollout_id") else "val"
             once = RolloutConfig(max_attempts=1)
-            queued.append(await store.enqueue_rollout(given, mode, resources.resources_id, once))
+            made = await store.enqueue_rollout(task.input, task.mode, resources.resources_id, once)
+            queued.append(made)
         counts = await _serve(trainer, agent, store, limit)
         for one in queued:
             ended = await store.get_rollout_by_id(one.rollout_id)

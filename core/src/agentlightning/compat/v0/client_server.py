@@ -207,11 +207,14 @@ class DevTaskLoader:
     def __init__(
         self, tasks: Sequence[Any], resources: Mapping[str, Resource] | Resources, **client: Any
     ) -> None:
-        self.tasks = list(tasks)
-        if not self.tasks:
+        if not len(tasks):
             raise ValueError("DevTaskLoader: there is no task")
-        if 0 < sum(isinstance(task, Rollout) for task in self.tasks) < len(self.tasks):
+        if 0 < sum(isinstance(task, Rollout) for task in tasks) < len(tasks):
             raise ValueError("DevTaskLoader: some tasks are inputs and some are rollouts; give one kind")
+        self.tasks = [
+            one if isinstance(one, Rollout) else Rollout(rollout_id="", input=one, mode="val")
+            for one in tasks
+        ]
         given = resources.resources if isinstance(resources, Resources) else resources
         self.resources: dict[str, Resource] = dict(given)
         self.rollouts: list[RolloutLegacy] = []
