@@ -124,6 +124,9 @@ trained-programs: .venv/demo ## programs of frameworks, trained on CPU (some: PR
 programs: .venv/demo ## programs of other people, and in the shape of theirs, under `agl run` (some: PROGRAMS="…"); the last line is JSON
 	@$(PY) bench/programs/run.py $(PROGRAMS)
 
+test-former: ## programs for Agent Lightning 0.1 to 0.3, file for file as they were published (some: PROGRAMS="apo"); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment former) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/other_clients/test_litellm.py >&2 && "$$python" bench/former/run.py $(PROGRAMS)
+
 test-node: .venv/test ## programs in JavaScript as commands, under `agl run` and at the gateway; the last line is JSON
 	@folder=$$(scripts/node_clients) && AGL_NODE_DIR="$$folder" $(PY) -m pytest -q -n 2 tests/adapters/other_clients/test_node_clients.py >&2 && $(PY) bench/programs/node.py
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -38,6 +39,28 @@ def test_it_exists(test: str) -> None:
 def test_the_documents_say_it(key: str) -> None:
     promise = face.promises()[key]
     assert promise["says"] and promise["tests"] and face.documented(promise), promise["docs"]
+
+
+def statements(page: str) -> list[str]:
+    """The rows, items and paragraphs of a page, without its code; those that only introduce or point are left
+    out.
+    """
+    text = re.sub(r"```.*?```|<!--.*?-->", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    found: list[str] = []
+    for block in filter(None, (part.strip() for part in text.split("\n\n"))):
+        if block.startswith("|"):
+            found += block.splitlines()[2:]
+        elif block.startswith("- "):
+            found += re.split(r"\n(?=- )", block)
+        elif not block.startswith(("#", "For v1.0")) and not block.endswith(":"):
+            found.append(" ".join(block.split()))
+    return found
+
+
+@pytest.mark.parametrize("statement", statements("docs/from-0x.md"))
+def test_each_statement_about_former_versions_is_a_promise(statement: str) -> None:
+    said = [one["docs"].partition(": ") for one in face.promises().values()]
+    assert [words for page, _, words in said if page == "docs/from-0x.md" and words in statement]
 
 
 def test_every_name_of_the_table_has_a_test_and_resolves() -> None:

@@ -1,64 +1,88 @@
-"""litellm: its openai-compatible models go over the openai SDK and are exact; its own HTTP is recorded."""
+"""LiteLLM's calls of a run's gateway go through the openai SDK, also where LiteLLM has its own client."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
 
 import pytest
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network when imported
-pytest.importorskip("litellm")
+import agentlightning as agl
+from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.gateway import Gateway, Upstream
+from agentlightning.keys import Keys
+from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.store import SQLiteStore
+from agentlightning.testing import ScriptedModelServer
 
-import litellm
-from contract.through_gateway import leased_attempt
-
-from agentlightning import capture
-from agentlightning.capture.context import tagged
-from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
-
-MESSAGES = [{"role": "user", "content": "hi"}]
-TOOLS = [
-    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-]
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own, of pydantic
+litellm = pytest.importorskip("litellm")
+pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM's own
+ASKED = {"messages": [{"role": "user", "content": "hello"}], "num_retries": 0}
 
 
-@pytest.fixture(autouse=True)
-def capturing() -> Iterator[None]:
-    capture.install()
-    yield
-    capture.uninstall()
+class Place(NamedTuple):
+    store: SQLiteStore
+    gateway: Gateway
+    model: ScriptedModelServer
 
 
-async def test_openai_compatible_models_are_exact(tmp_path: Path) -> None:
-    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
-        here: dict[str, Any] = {"api_base": leased.context.gateway, "api_key": CONTEXT_KEY}
-        with leased.active(), tagged(agent="solver"):
-            whole = await litellm.acompletion("openai/policy", MESSAGES, **here)
-            stream = await litellm.acompletion("openai/policy", MESSAGES, stream=True, **here)
-            said = [chunk.choices[0].delta.content or "" async for chunk in stream]
-            engine.reply = lambda body: tool_call("add", '{"a":  1}')
-            called = await litellm.acompletion("openai/policy", MESSAGES, tools=TOOLS, **here)
-        record, verdicts = await leased.finish()
-    assert whole.choices[0].message.content == "".join(said) == "ok"
-    assert called.choices[0].message.tool_calls[0].function.arguments == '{"a":  1}'
-    assert [verdict.kind for verdict in verdicts] == ["exact"] * 3, verdicts
-    assert {call.tags["agent"] for call in record.calls} == {"solver"}
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    from agentlightning.capture.instrument.litellm import LiteLLMInstrumentor
+
+    store = SQLiteStore(":memory:")
+    with ScriptedModelServer(lambda body: "ok") as model, capturing([LiteLLMInstrumentor()]):
+        gateway = Gateway(store, Keys(b"0" * 32))
+        gateway.add_route(Upstream(policy="small", url=model.url, model=model.model))
+        await gateway.start()
+        yield Place(store, gateway, model)
+        await gateway.stop()
+    await store.close()
 
 
-async def test_models_over_its_own_http_are_recorded(tmp_path: Path) -> None:
-    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
-        base = (leased.context.gateway or "").removesuffix("/v1")
-        with leased.active():
-            answer = await litellm.acompletion(
-                "anthropic/policy", MESSAGES, api_base=base, api_key=leased.context.key, max_tokens=20
-            )
-        record, verdicts = await leased.finish()
-    assert answer.choices[0].message.content == "ok"
-    assert [verdict.kind for verdict in verdicts] == ["gateway-only"]
-    assert record.calls[0].edited == {"api": "messages"} and record.calls[0].has_ids
+@pytest.mark.parametrize("prefix", ["hosted_vllm/", "openai/"])
+@pytest.mark.parametrize("how", ["acompletion", "completion", "by position"])
+async def test_a_call_is_the_attempts_and_exact(place: Place, prefix: str, how: str) -> None:
+    async def agent(task: str, llm: agl.LLM) -> float:
+        given: dict[str, Any] = {**ASKED, "api_base": llm.endpoint}
+        if prefix == "openai/":
+            given["api_key"] = llm.api_key
+        if how == "completion":
+            said = await asyncio.to_thread(litellm.completion, model=prefix + llm.model, **given)
+        elif how == "by position":
+            said = await litellm.acompletion(prefix + llm.model, given.pop("messages"), **given)
+        else:
+            said = await litellm.acompletion(model=prefix + llm.model, **given)
+        return float(said.choices[0].message.content == "ok")
+
+    llm = agl.LLM(endpoint=place.gateway.url, model="small", api_key="agl-context")
+    resources = await place.store.add_resources({"llm": llm})
+    settings = RunnerSection(concurrency=1, timeout_seconds=None)
+    runner = Runner(agent, place.store, settings, attempt_keys=place.gateway)
+    done = await runner.step("x", resources.resources_id)
+    assert done.status == "succeeded", done.reason
+    (record,) = await place.store.records([done.rollout_id])
+    assert [one.kind for one in verdicts(record).values()] == ["exact"]
+
+
+async def test_calls_of_other_servers_stay_as_they_are(place: Place) -> None:
+    async def agent(task: str, llm: agl.LLM) -> float:
+        said = await litellm.acompletion(
+            model="hosted_vllm/scripted", api_base=place.model.url, api_key="mine", **ASKED
+        )
+        return float(said.choices[0].message.content == "ok")
+
+    llm = agl.LLM(endpoint=place.gateway.url, model="small", api_key="agl-context")
+    resources = await place.store.add_resources({"llm": llm})
+    runner = Runner(agent, place.store, RunnerSection(concurrency=1), attempt_keys=place.gateway)
+    done = await runner.step("x", resources.resources_id)
+    assert done.status == "succeeded", done.reason
+    (exchange,) = place.model.log
+    assert (
+        exchange.headers["authorization"] == "Bearer mine"
+        and "openai" not in exchange.headers["user-agent"].lower()
+    )
+    assert (await place.store.records([done.rollout_id]))[0].calls == []

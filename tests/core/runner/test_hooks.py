@@ -68,6 +68,6 @@ def test_hooks_are_sent_without_the_runner() -> None:
     assert pickle.loads(pickle.dumps(hooked)).runner is None
 
 
-def test_without_hooks_the_agent_is_itself() -> None:
+def test_without_hooks_the_agent_runs_as_itself() -> None:
     agent = Own()
-    assert with_hooks(agent, []) is agent
+    assert with_hooks(agent, []).entry("train") == agent.entry("train")

@@ -141,7 +141,7 @@ def test_a_killed_child_is_reported(policy_dir):
         os.kill(child.pid, signal.SIGKILL)
         child._process.wait(300)
         assert "signal 9 (SIGKILL)" in (child.died() or "")
-        with pytest.raises(EngineError, match=r"the engine of policy 'policy' died: signal 9 \\(SIGKILL\\)"):
+        with pytest.raises(EngineError, match=r"the engine of policy 'policy' died: signal 9 \(SIGKILL\)"):
             child.update(Handover(0, 0, 0), 1)
     assert child.died() is None  # it was closed
 

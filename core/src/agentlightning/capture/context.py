@@ -90,6 +90,8 @@ class AttemptContext:
     errors: list[Exception] = field(default_factory=list)
     """Errors of reward functions and selects. They fail the attempt even if the agent's framework swallows
     them."""
+    surroundings: Any = None
+    """What runs the attempt, for an agent that asks (``compat/v0/former_agents.py``); else ``None``."""
 
     @property
     def llm(self) -> LLM:

@@ -29,15 +29,43 @@ Triplets are trained in place of the captured calls (``docs/rollouts.md``).
 """
 
 
+class _OfAttempt:
+    """What runs the agent's current attempt, as an attribute; an agent may set one of its own."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, agent: Any, owner: type | None = None) -> Any:
+        if agent is None:
+            return self
+        found = getattr(getattr(current_attempt(), "surroundings", None), self._name, None)
+        if found is None:
+            raise AttributeError(
+                f"{type(agent).__name__}.{self._name}: there is none here; a rollout has its tracer, and its "
+                "trainer and runner where they run in the same process"
+            )
+        return found
+
+
 class LitAgent(Generic[Task]):
     """An agent as a class. Override ``rollout`` (sync) or ``rollout_async``; the training and validation
     methods call it. ``resources``: the algorithm's resources by name, such as an :class:`.LLM`.
+
+    ``trained_agents``: a pattern; the run trains the agents in whose name it is found, unless the trainer is
+    given ``select`` or ``adapter``. Within a rollout an agent has its ``tracer``, ``runner`` and ``trainer``.
     """
 
     trusted = True
     """Whether it is the user's code: its word about itself counts unless ``agent.trusted`` says otherwise."""
     judged = False
     """Whether a reward function or rule, and not the agent, gives the reward."""
+    trained_agents: str | None = None
+    trainer = _OfAttempt()
+    runner = _OfAttempt()
+    tracer = _OfAttempt()
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        self.trained_agents = trained_agents
 
     def rollout(self, task: Task, resources: dict[str, Resource], rollout: Rollout) -> Result:
         """Run one task. The runner calls it in a thread."""
@@ -90,13 +118,15 @@ class LitAgent(Generic[Task]):
 
     def entry(self, mode: str) -> Callable[[Task, dict[str, Resource], Rollout], Any]:
         """Return the method that runs a task in ``mode``. Of the overridden methods, the mode's own comes
-        before ``rollout``, a subclass's before a base class's, and the coroutine form before the other.
+        before ``rollout`` and this before ``training_rollout``, a subclass's before a base class's, and the
+        coroutine form before the other.
         """
         method: Callable[[Task, dict[str, Resource], Rollout], Any] = getattr(self, self._entry_name(mode))
         return method
 
     def _entry_name(self, mode: str) -> str:
-        for name in ("training_rollout" if mode == "train" else "validation_rollout", "rollout"):
+        of_mode = "training_rollout" if mode == "train" else "validation_rollout"
+        for name in (of_mode, "rollout", "training_rollout"):
             form = min((name + "_async", name), key=lambda form: _override_depth(type(self), form))
             if _override_depth(type(self), form) < math.inf:
                 return form

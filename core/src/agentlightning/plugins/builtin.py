@@ -15,8 +15,15 @@ from agentlightning.specs import lazily
 
 @hookimpl
 def agl_adapters() -> list[specs.AdapterSpec]:
-    instrumentor = lazily("agentlightning.capture.instrument.anthropic:AnthropicInstrumentor")
-    return [specs.AdapterSpec("anthropic", "anthropic", instrumentor, requires="anthropic >= 0.70, < 3")]
+    room = "agentlightning.capture.instrument"
+    anthropic, litellm = (
+        lazily(f"{room}.anthropic:AnthropicInstrumentor"),
+        lazily(f"{room}.litellm:LiteLLMInstrumentor"),
+    )
+    return [
+        specs.AdapterSpec("anthropic", "anthropic", anthropic, requires="anthropic >= 0.70, < 3"),
+        specs.AdapterSpec("litellm", "litellm", litellm, requires="litellm >= 1.83.14, < 2"),
+    ]
 
 
 @hookimpl

@@ -61,17 +61,19 @@ class StopSignals:
             self.stop.set()
 
 
-async def serve(runner: Runner, report: Report, rollout_id: str | None = None) -> int:
-    """Serve until a signal, or until ``rollout_id`` has ended, and return the exit status. Raise the error
-    that ends the runner by itself.
+async def serve(
+    runner: Runner, report: Report, rollout_id: str | None = None, *, limit: int | None = None
+) -> int:
+    """Serve until a signal, until ``rollout_id`` has ended, or until ``limit`` rollouts have, and return the
+    exit status. Raise the error that ends the runner by itself.
     """
     signals = StopSignals()
     signals.listen()
     reporting = asyncio.create_task(_report_until_cancelled(runner, report))
-    work = (
-        runner.serve(signals.stop) if rollout_id is None else runner.serve_rollout(rollout_id, signals.stop)
-    )
-    serving = asyncio.create_task(work)
+    if rollout_id is None:
+        serving = asyncio.create_task(runner.serve(signals.stop, limit=limit))
+    else:
+        serving = asyncio.create_task(runner.serve_rollout(rollout_id, signals.stop))
     stop_now = asyncio.create_task(signals.at_once.wait())
     try:
         await asyncio.wait({serving, stop_now}, return_when=asyncio.FIRST_COMPLETED)

@@ -66,6 +66,8 @@ class TrainingSession:
     hooks: Sequence[Any] = ()
     artifacts: str | None = None
     """URL of object storage at which the run's files are kept."""
+    trainer: Any = None
+    """What the agent knows as its trainer."""
 
     @asynccontextmanager
     async def open(
@@ -231,7 +233,7 @@ class TrainingSession:
         settings = self.config.routed_agent
         if not settings.concurrency:
             return
-        hooked = with_hooks(agent, self.hooks, self.tracer)
+        hooked = with_hooks(agent, self.hooks, self.tracer, self.trainer)
         runner = Runner(
             hooked,
             context.store,
@@ -240,7 +242,6 @@ class TrainingSession:
             plugins=context.plugins,
             run_id=context.run_id,
         )
-        if self.hooks:
-            hooked.runner = runner
+        hooked.runner = runner
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)

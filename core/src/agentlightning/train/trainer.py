@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -13,8 +13,16 @@ from typing import Any, Unpack
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
+from agentlightning.compat.v0.backend import run_backend, take_backend
 from agentlightning.compat.v0.strategy import Strategy, check_tracer, read_strategy
-from agentlightning.compat.v0.trainer_arguments import take_former
+from agentlightning.compat.v0.trainer_arguments import (
+    adapter_for,
+    component,
+    listed_hooks,
+    take_adapter,
+    take_former,
+    take_limit,
+)
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.event_loops.threads import run_sync
@@ -45,7 +53,8 @@ class Trainer:
     Names of v0.3: ``tracer`` (:mod:`agentlightning.compat.v0.tracer`), ``adapter`` (a converter, for the
     algorithm), ``strategy`` (:mod:`agentlightning.compat.v0.strategy`), ``initial_resources``, ``hooks``,
     ``llm_proxy`` (:class:`~agentlightning.compat.v0.llm_proxy.LLMProxy`: its models are served by the run's
-    gateway, for the algorithm), ``dev`` (:meth:`fit` does what :meth:`dev` does).
+    gateway, for the algorithm), ``dev`` (:meth:`fit` does what :meth:`dev` does), ``max_tasks``
+    (:func:`~agentlightning.compat.v0.trainer_arguments.take_limit`).
 
     Its fields are attributes too: ``trainer.steps`` is ``trainer.config.training.steps``.
     """
@@ -59,12 +68,17 @@ class Trainer:
         adapter: Any = None,
         strategy: str | Mapping[str, Any] | Strategy | None = None,
         initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
-        hooks: Sequence[Any] = (),
+        hooks: Any = (),
         llm_proxy: Any = None,
         dev: bool = False,
         **fields: Unpack[RunFields],
     ) -> None:
         given = take_former({**fields})
+        tracer, self.max_tasks, self.adapter = (
+            component(tracer),
+            take_limit(given),
+            take_adapter(given, adapter),
+        )
         if llm_proxy is not None and llm_proxy.port and not given.get("listen"):
             given["listen"] = f"{llm_proxy.host}:{llm_proxy.port}"
         if isinstance(algorithm, VERL):
@@ -78,9 +92,8 @@ class Trainer:
         self.config = config
         self.plugins = plugins or load_plugins()
         self.tracer = tracer
-        self.adapter = adapter
         self.initial_resources = dict(initial_resources or {})
-        self.hooks = tuple(hooks)
+        self.hooks = listed_hooks(hooks)
         self.llm_proxy = llm_proxy
         self._dev = dev
         self._keeps_artifacts = True
@@ -111,13 +124,24 @@ class Trainer:
         return recipe_of(self.config, self.plugins)
 
     # -------------------------------------------------------------------------------------------- doing
-    def fit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
+    def fit(
+        self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, **former: Any
+    ) -> dict[str, Any]:
         """Train ``agent`` and return the run's summary. Blocks, also where an event loop already runs (in a
         notebook); ``await afit(…)`` does not.
+
+        In place of the tasks it takes what 0.1 called a backend, the URL of a server of tasks: then it runs
+        the agent on those (:mod:`agentlightning.compat.v0.backend`), and somebody else trains.
         """
+        data, backend = take_backend({"train_dataset": train_dataset, "val_dataset": val_dataset, **former})
+        if backend is not None:
+            return run_backend(self, agent, backend[self._dev])
+        train_dataset, val_dataset = data
         if self._dev:
             return self.dev(agent, train_dataset, val_dataset)
         return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
+
+    fit_v0 = fit  # a name of 0.2 and 0.3 for what also takes a URL
 
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
@@ -169,10 +193,11 @@ class Trainer:
             _with_fetched(self.config, self.plugins),
             self.plugins,
             self.tracer,
-            self.adapter,
+            adapter_for(agent, self.adapter, self.config.agent.select),
             self.initial_resources,
             self.hooks,
             artifact_place() if self._keeps_artifacts else None,
+            self,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 

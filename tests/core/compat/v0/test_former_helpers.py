@@ -155,6 +155,7 @@ async def test_the_decorator_reward_emits_what_a_function_returns() -> None:
 
     spans = emitted(lambda: score("four"))
     assert agl.find_final_reward(spans) == 4.0 and score.__name__ == "score"
+    assert score("four") == 4.0  # outside a rollout it only returns
     with attempt_context(AttemptContext("ro-1", "at-1", sink=spans.append)):
         assert await later() is None
     assert len(spans) == 1  # what is missing is not emitted

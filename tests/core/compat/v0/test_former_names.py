@@ -37,6 +37,40 @@ def test_a_refused_name_says_its_successor(dotted: str) -> None:
         exec(f"from {found.__name__} import {name}")
 
 
+@pytest.mark.parametrize("dotted", table()["refused_v1"])
+def test_a_name_of_10_is_refused_as_one_of_10(dotted: str) -> None:
+    module, _, name = dotted.rpartition(".")
+    with pytest.raises(ImportError, match=r"of Agent Lightning 1\.0 is not here: ") as refused:
+        if name[0].isupper():
+            exec(f"from agentlightning.{module} import {name}")
+        else:
+            importlib.import_module(f"agentlightning.{dotted}")
+    assert table()["refused_v1"][dotted] in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_verl_of_03_says_what_trains() -> None:
+    with pytest.raises(
+        ImportError, match=r"verl\.AgentModeDaemon of Agent Lightning 0\.3 is not here: use agl\.VERL"
+    ):
+        exec("from agentlightning.verl import AgentModeDaemon")
+    done = subprocess.run([sys.executable, "-m", "agentlightning.verl"], capture_output=True, text=True)
+    assert (
+        done.returncode and "of Agent Lightning 0.3 is not here: use `agl train --config FILE`" in done.stderr
+    )
+
+
+def test_reward_is_a_decorator_and_its_module() -> None:
+    """Whichever was imported first."""
+    code = """
+from agentlightning.reward import reward as one
+from agentlightning import reward as two
+import agentlightning.emitter.reward
+from agentlightning.emitter import reward as three
+assert one(lambda: 2.0)() == two(lambda: 2.0)() == three(lambda: 2.0)() == 2.0  # outside a rollout too
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("module", table()["refused_modules"])
 def test_a_refused_module_says_its_successor(module: str) -> None:
     with pytest.raises(ImportError, match=r"of Agent Lightning 0\.3 is not here"):

@@ -52,8 +52,38 @@ def test_workers_port_and_strategies(tmp_path: Path) -> None:
         trainer(tmp_path, strategy={"type": "cs", "role": "runner"})
     with pytest.raises(agl.UsageError, match="'cs' has no nope"):
         trainer(tmp_path, strategy={"type": "cs", "nope": 1})
-    with pytest.raises(agl.UsageError, match=r"triplet_exporter=…\) of Agent Lightning 0.3"):
-        trainer(tmp_path, triplet_exporter=object())
+    with pytest.raises(agl.UsageError, match=r"runner=…\) of Agent Lightning 0.3"):
+        trainer(tmp_path, runner=object())
+
+
+def test_components_are_objects_classes_by_name_or_mappings(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path,
+        tracer="agentlightning.tracer.agentops.AgentOpsTracer",
+        adapter={"agent_match": "write"},
+        hooks=(hook := agl.Hook()),
+    )
+    assert isinstance(made.tracer, agl.AgentOpsTracer) and made.hooks == (hook,)
+    assert made.adapter.selects({"agent": "write_query"}) and not made.adapter.selects({"agent": "check"})
+    exporter = {"type": "agentlightning.tracer.triplet.TripletExporter", "agent_match": "check"}
+    made = trainer(tmp_path, tracer={"type": "agentlightning.DummyTracer"}, triplet_exporter=exporter)
+    assert not made.tracer.captures and made.adapter.selects({"agent": "check"})
+    with pytest.raises(agl.UsageError, match=r"has no type: give an object, or the class as 'module\.Class'"):
+        trainer(tmp_path, tracer={"daemon": True})
+
+
+def test_the_agents_trained_agents_reach_the_run(tmp_path: Path) -> None:
+    """As an adapter's agent_match does, unless the trainer is told otherwise."""
+
+    class Agent(agl.LitAgent[str]):
+        def rollout(self, task: str, resources: Any, rollout: agl.Rollout) -> float:
+            assert self.trainer.max_tasks is None and self.runner is not None
+            return 1.0
+
+    made = trainer(tmp_path, algorithm=agl.Baseline())
+    with pytest.raises(agl.UsageError, match="trained_agents: 'wri\\(' is not a regular expression"):
+        made.session(Agent(trained_agents="wri("))
+    assert made.fit(Agent(trained_agents="write"), TASKS)["baseline"]["train"]["reward"] == 1.0
 
 
 @pytest.mark.filterwarnings("ignore:Trainer. 'n_runners':FutureWarning")

@@ -10,6 +10,7 @@ import pytest
 import agentlightning as agl
 from agentlightning import EnqueueRolloutRequest  # type: ignore[attr-defined]
 from agentlightning.store import InMemoryLightningStore, LightningStoreServer, LightningStoreThreaded
+from agentlightning.store.base import NotFound
 
 
 @pytest.fixture
@@ -165,3 +166,15 @@ async def test_a_server_and_threads_share_the_store(tmp_path: Path) -> None:
         await LightningStoreServer(agl.LightningStoreClient("http://localhost:4747")).start()
     with pytest.raises(agl.UsageError, match="there is no launch_mode here"):
         LightningStoreServer(launch_mode="mp")
+
+
+async def test_other_stores_raise_and_page_after_the_last(tmp_path: Path) -> None:
+    store = agl.LightningStore(tmp_path / "store.sqlite")
+    for ask in (store.get_rollout_by_id, store.get_resources_by_id):
+        with pytest.raises(NotFound):
+            await ask("no")
+    made = [(await store.enqueue_rollout(number)).rollout_id for number in range(3)]
+    first = await store.query_rollouts(limit=2)
+    rest = await store.query_rollouts(limit=2, after=first[-1].rollout_id)
+    assert [one.rollout_id for one in (*first, *rest)] == made
+    await store.close()

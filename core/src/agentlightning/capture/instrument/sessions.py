@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any
 
@@ -31,9 +31,20 @@ def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> AbstractContextManager[None]:
-    """As :func:`capturing`, unless ``tracer.captures`` is false."""
-    return capturing(instrumentors) if getattr(tracer, "captures", True) else nullcontext()
+@contextmanager
+def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> Iterator[None]:
+    """As :func:`capturing`, unless ``tracer.captures`` is false. The tracer, if there is one, is told of the
+    session's begin and end.
+    """
+    with ExitStack() as session:
+        if getattr(tracer, "captures", True):
+            session.enter_context(capturing(instrumentors))
+        if tracer is not None:
+            tracer.init()
+            session.callback(tracer.teardown)
+            tracer.init_worker(0)
+            session.callback(tracer.teardown_worker, 0)
+        yield
 
 
 def _use(

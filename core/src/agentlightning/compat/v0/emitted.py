@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from agentlightning import semconv
+from agentlightning.capture.context import current_attempt
+from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.emitters import BODY, DIMENSIONS, emit_reward
 from agentlightning.capture.emit.rewards import get_reward_value
 from agentlightning.types import Span
@@ -43,11 +45,16 @@ def get_object_value(span: Span) -> Any:
 
 
 def reward(function: Function) -> Function:
-    """Decorate a function, plain or a coroutine function, that returns a reward: each call emits it."""
+    """Decorate a function, plain or a coroutine function, that returns a reward: each call in a rollout emits
+    it. Elsewhere the function only returns it, and the call is counted.
+    """
 
     def emit(value: Any) -> Any:
         if isinstance(value, int | float):
-            emit_reward(float(value))
+            if current_attempt() is None:
+                COUNTS.add("emit-outside-attempt")
+            else:
+                emit_reward(float(value))
         return value
 
     @functools.wraps(function)

@@ -1,4 +1,5 @@
-"""Find the names and modules of Agent Lightning 0.3, as ``names.toml`` lists them.
+"""Find the names and modules of Agent Lightning 0.1 to 0.3, as ``names.toml`` lists them, and refuse those of
+1.0.
 
 ``agentlightning`` asks for a name that it does not know itself; Python asks for a module that is not there
 (:func:`find_module`). Nothing of v0.3 is imported before it is used.
@@ -23,12 +24,15 @@ PACKAGE = "agentlightning"
 
 
 class RefusedName(UsageError, ImportError):
-    """A name of v0.3 that is not here; the message names what to use instead."""
+    """A former name that is not here; the message names what to use instead."""
+
+    def __init__(self, name: str, instead: str, version: str = "0.3") -> None:
+        super().__init__(f"{PACKAGE}.{name} of Agent Lightning {version} is not here: {instead}")
 
 
 @cache
 def table() -> dict[str, dict[str, str]]:
-    """Return the sections ``names``, ``modules``, ``refused`` and ``refused_modules``."""
+    """Return the sections of ``names.toml``."""
     return tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 
 
@@ -38,13 +42,18 @@ def former_name(module: str, name: str) -> Any:
     Raises :class:`RefusedName` for a name without a counterpart, ``AttributeError`` for any other.
     """
     known, dotted = table(), f"{module}.{name}" if module else name
-    full = f"{PACKAGE}.{dotted}"
+    if name.startswith("__"):
+        raise AttributeError(f"module {f'{PACKAGE}.{module}'!r} has no attribute {name!r}")
+    if instead := known["refused_v1"].get(dotted):
+        raise RefusedName(dotted, instead, "1.0")
+    if instead := known["refused_in"].get(module):
+        raise RefusedName(dotted, instead)
     of_module = [*known["modules"].get(module, "").split(), *known["refused"]]
     if module and not {name, dotted} & {*of_module}:
         raise AttributeError(f"module {f'{PACKAGE}.{module}'!r} has no attribute {name!r}")
     for key in (dotted, name):
         if key in known["refused"]:
-            raise RefusedName(f"{full} of Agent Lightning 0.3 is not here: {known['refused'][key]}")
+            raise RefusedName(dotted, known["refused"][key])
         if place := known["names"].get(key):
             home, _, attribute = place.partition(":")
             return getattr(import_module(f"{PACKAGE}.{home}"), attribute)
@@ -60,8 +69,17 @@ def find_module(fullname: str) -> ModuleSpec | None:
     if module in table()["modules"]:
         return spec_from_loader(fullname, FormerModule(), is_package=True)
     if instead := table()["refused_modules"].get(module):
-        raise RefusedName(f"{fullname} of Agent Lightning 0.3 is not here: {instead}")
+        raise RefusedName(module, instead)
+    if instead := table()["refused_v1"].get(module):
+        raise RefusedName(module, instead, "1.0")
     return None
+
+
+class CallableModule(ModuleType):
+    """``agentlightning.reward``, which is a module and the decorator in it."""
+
+    def __call__(self, function: Any) -> Any:
+        return former_name("", "reward")(function)
 
 
 class FormerModule(Loader):
@@ -75,6 +93,8 @@ class FormerModule(Loader):
         name = module.__name__.removeprefix(f"{PACKAGE}.")
         setattr(module, "__getattr__", lambda attribute: former_name(name, attribute))  # noqa: B010
         setattr(module, "__all__", table()["modules"][name].split())  # noqa: B010
+        if name.rpartition(".")[2] == "reward":
+            module.__class__ = CallableModule
         module.__doc__ = f"The names of {module.__name__} in Agent Lightning 0.3 (docs/from-0x.md)."
         home, attribute = sys.modules[PACKAGE]._HOMES.get(name, ("", name))
         if not attribute:  # a public name that is a module: both are the same object

@@ -69,8 +69,7 @@ class LitAgentRunner(Generic[T]):
             plugins=plugins,
             worker_id=worker_id or new_id("worker"),
         )
-        if hooks:
-            hooked.runner = self
+        hooked.runner = self
         try:
             with capturing_for(self.tracer, instrumentors(plugins, self._settings.adapters)):
                 yield self

@@ -48,7 +48,7 @@ def check_tracer(tracer: Any, isolation: str) -> None:
     """Raise UsageError for an object that is no tracer, and for a tracer that would have no effect: worker
     processes always capture.
     """
-    if tracer is not None and (isinstance(tracer, type) or not hasattr(tracer, "trace")):
+    if tracer is not None and (isinstance(tracer, type) or not hasattr(tracer, "init_worker")):
         raise UsageError(
             f"tracer={tracer!r} is no tracer: give an object, agl.OtelTracer(), agl.AgentOpsTracer() or "
             "agl.DummyTracer(), or leave it out"

@@ -6,6 +6,7 @@ An error that the agent raises becomes its outcome. ``sys.exit()`` ends only the
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,13 +18,14 @@ from opentelemetry import trace
 from agentlightning import capture
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emit.emitters import returned_reward_span
+from agentlightning.compat.v0.former_agents import entry_arguments, former_result
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.agent.hooks import HookCalls
 from agentlightning.runner.event_loops.threads import in_thread
 from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_error
 from agentlightning.runner.outcomes.returned import read_return
 from agentlightning.semconv import ROLLOUT_SPAN
-from agentlightning.types import Resource, Rollout
+from agentlightning.types import Rollout
 from agentlightning.webserver.proxies import go_direct
 
 
@@ -40,10 +42,11 @@ async def execute(
     with attempt_context(hook_calls.context), _rollout_span(rollout):
         try:
             await hook_calls.start()
-            result = await _call(agent, rollout, context.resources)
+            result = await _call(agent, rollout, hook_calls.context)
             if context.errors:
                 raise context.errors[0]
-            outcome = read_return(result, context.rollout_id, context.attempt_id)
+            returned = former_result(result, hook_calls.context, hook_calls.spans)
+            outcome = read_return(returned, context.rollout_id, context.attempt_id)
             if outcome.reward is not None:
                 outcome.returned.append(hook_calls.add_span(returned_reward_span(outcome.reward)))
         except (asyncio.CancelledError, KeyboardInterrupt) as raised:
@@ -56,11 +59,12 @@ async def execute(
     return outcome
 
 
-async def _call(agent: LitAgent[Any], rollout: Rollout, resources: dict[str, Resource]) -> Any:
+async def _call(agent: LitAgent[Any], rollout: Rollout, context: AttemptContext) -> Any:
     entry: Callable[..., Any] = agent.entry(rollout.mode)
+    arguments, named = entry_arguments(entry, rollout, context)
     if agent.is_async_in(rollout.mode):
-        return await entry(rollout.input, resources, rollout)
-    result = await in_thread(entry, rollout.input, resources, rollout)
+        return await entry(*arguments, **named)
+    result = await in_thread(functools.partial(entry, *arguments, **named))
     return await result if inspect.isawaitable(result) else result
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext
+from agentlightning.compat.v0.former_agents import Surroundings, hook_arguments, reads_its_trace
 from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.types import Rollout, Span
 
@@ -48,16 +49,19 @@ class Hook:
 
 
 class HookedAgent(LitAgent[Any]):
-    """An agent with hooks around it. ``runner`` is passed to the hooks, but not in worker processes."""
+    """An agent with what runs it: hooks, and a tracer, a runner and a trainer for it and for the hooks. The
+    runner and the trainer do not go into worker processes.
+    """
 
-    def __init__(self, agent: Any, hooks: Sequence[Any], tracer: Any = None) -> None:
+    def __init__(self, agent: Any, hooks: Sequence[Any], tracer: Any = None, trainer: Any = None) -> None:
         self.agent: LitAgent[Any] = as_agent(agent)
         self.name = getattr(self.agent, "name", type(self.agent).__name__)
         self.hooks, self.tracer = tuple(hooks), tracer
         self.runner: Any = None
+        self.trainer: Any = trainer
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "runner": None}
+        return {**vars(self), "runner": None, "trainer": None}
 
     def entry(self, mode: str) -> Callable[..., Any]:
         """Return the agent's own entry."""
@@ -68,9 +72,9 @@ class HookedAgent(LitAgent[Any]):
         return self.agent.is_async_in(mode)
 
 
-def with_hooks(agent: Any, hooks: Sequence[Any], tracer: Any = None) -> Any:
-    """Return the agent with ``hooks`` around it, or the agent itself if there are no hooks."""
-    return HookedAgent(agent, hooks, tracer) if hooks else agent
+def with_hooks(agent: Any, hooks: Sequence[Any], tracer: Any = None, trainer: Any = None) -> HookedAgent:
+    """Return the agent with ``hooks`` around it."""
+    return HookedAgent(agent, hooks, tracer, trainer)
 
 
 class HookCalls:
@@ -83,26 +87,27 @@ class HookCalls:
     ) -> None:
         hooked = agent if isinstance(agent, HookedAgent) else HookedAgent(agent, ())
         self._agent, self._hooks = hooked.agent, hooked.hooks
-        self._spans: list[Span] = []
+        around = Surroundings(hooked.trainer, hooked.runner, hooked.tracer)
+        self.spans = around.spans
         self._known: dict[str, Any] = {
             "task": rollout.input,
             "rollout": rollout,
             "result": None,
             "error": None,
-            "spans": self._spans,
+            "spans": self.spans,
             "agent": self._agent,
             "runner": hooked.runner,
-            "tracer": hooked.tracer.of_spans(self._spans) if hooked.tracer is not None else None,
         }
+        self._around = around
         self._counts = counts
         self.context = context
-        if self._hooks or any(_overrides(self._agent, name) for name in ("on_trace_end", "on_rollout_end")):
+        if self._hooks or reads_its_trace(self._agent):
 
             def sink(span: Span) -> None:
-                self._spans.append(span)
+                around.add(span)
                 context.sink(span)
 
-            self.context = dataclasses.replace(context, sink=sink)
+            self.context = dataclasses.replace(context, sink=sink, surroundings=around)
 
     async def start(self) -> None:
         """Call the start hooks."""
@@ -123,14 +128,17 @@ class HookCalls:
 
     def add_span(self, span: Span) -> Span:
         """Pass the hooks a span that capture does not deliver, and return the span."""
-        self._spans.append(span)
+        self.spans.append(span)
         return span
 
     async def _call(self, owner: Any, hook: str) -> None:
         if not _overrides(owner, hook):
             return
         method = getattr(owner, hook)
-        args, named = _arguments(method, self._known, POSITIONAL[hook])
+        known = {**self._known, "tracer": self._around.tracer}
+        args, named = _arguments(method, known, POSITIONAL[hook])
+        if owner is self._agent and (former := hook_arguments(hook, method, known)) is not None:
+            args, named = (), former
         answer = method(*args, **named)
         if inspect.isawaitable(answer):
             await answer

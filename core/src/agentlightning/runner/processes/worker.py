@@ -20,11 +20,12 @@ from typing import Any
 from agentlightning import capture
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.validation import admit
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.execute import execute
+from agentlightning.runner.agent.hooks import HookedAgent
 from agentlightning.runner.outcomes.outcome import outcome_of_error
 from agentlightning.runner.processes import messages
 from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
@@ -46,7 +47,7 @@ def main(connection: Connection, runner: int) -> None:
     except BaseException as error:
         worker.send(AgentLoaded(_described(error)))
         raise SystemExit(2) from None
-    with capturing(needed):
+    with capturing_for(agent.tracer if isinstance(agent, HookedAgent) else None, needed):
         worker.send(AgentLoaded())
         asyncio.run(worker.serve(agent))
 

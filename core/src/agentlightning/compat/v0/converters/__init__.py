@@ -7,6 +7,16 @@ from __future__ import annotations
 
 from agentlightning.compat.v0.converters.base import Converter
 from agentlightning.compat.v0.converters.messages import TraceToMessages
-from agentlightning.compat.v0.converters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
+from agentlightning.compat.v0.converters.triplets import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TripletExporter,
+)
 
-__all__ = ["Converter", "LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet"]
+__all__ = [
+    "Converter",
+    "LlmProxyTraceToTriplet",
+    "TraceToMessages",
+    "TracerTraceToTriplet",
+    "TripletExporter",
+]

@@ -128,6 +128,19 @@ class TracerTraceToTriplet(Converter[list[Triplet]]):
         return call.end_time <= reward.start_time
 
 
+class TripletExporter(TracerTraceToTriplet):
+    """:class:`TracerTraceToTriplet` by its name in 0.1. ``repair_hierarchy`` changes nothing: capture keeps
+    the parents of calls.
+    """
+
+    def __init__(self, repair_hierarchy: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+
+    def export(self, spans: Sequence[Span]) -> list[Triplet]:
+        """Return the triplets of one attempt's spans."""
+        return self.adapt(spans)
+
+
 class LlmProxyTraceToTriplet(TracerTraceToTriplet):
     """For calls that only the gateway recorded: in order of arrival, without clocks and parents."""
 
@@ -170,6 +183,7 @@ def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
     tags = {name[len(prefix) :]: str(value) for name, value in a.items() if name.startswith(prefix)}
     if agent := tree.agent(call):
         tags.setdefault("agent", agent)
+    metadata = {name: a[key] for name, key in _METADATA.items() if key in a}
     return Triplet(
         prompt_ids=list(codec.unpack_ids(_bytes(a, semconv.PROMPT_IDS)) or ()),
         response_ids=list(codec.unpack_ids(_bytes(a, semconv.RESPONSE_IDS)) or ()),
@@ -177,7 +191,7 @@ def _triplet(call: Span, reward: float | None, tree: Ancestry) -> Triplet:
         logprobs=None if logprobs is None else list(logprobs),
         tags=tags,
         call_id=a.get(CALL_ID),
-        metadata={name: a[key] for name, key in _METADATA.items() if key in a},
+        metadata={**metadata, "agent_name": agent} if agent else metadata,
     )
 
 
