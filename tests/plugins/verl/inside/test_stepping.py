@@ -8,26 +8,34 @@ import pytest
 
 pytest.importorskip("verl", reason="verl has an environment of its own: make test-verl-inside")
 
-from plugins.verl.inside.test_loss import batch, nested
+import torch
+from plugins.verl.inside.test_loss import nested
+from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
 from agl_verl.inside.learning.stepping import any_pull, stepping
 
 
+def rows(values: list[list[float]]) -> torch.Tensor:
+    return nested([torch.tensor(row) for row in values])
+
+
 def minibatch(advantages: list[list[float]], **fields: Any) -> Any:
-    data = batch([[0.1] * len(row) for row in advantages])
-    data["advantages"] = nested(advantages)
-    for name, value in fields.items():
-        tensordict_utils.assign_non_tensor(data, **{name: value})
+    """A rank's part; a token of advantage -1 is not trained."""
+    masks = nested([torch.tensor([int(a != -1) for a in row]) for row in advantages])
+    data = TensorDict({"advantages": rows(advantages), "response_mask": masks}, [len(advantages)])
+    tensordict_utils.assign_non_tensor(data, **fields)
     return data
 
 
 def test_only_advantages_kl_and_entropy_pull() -> None:
     assert not any_pull(minibatch([[0.0, 0.0], [0.0]]))
+    assert not any_pull(minibatch([[0.0, -1.0], [0.0]]))
+    assert not any_pull(minibatch([[-1.0], [-1.0]], calculate_entropy=True))
     assert any_pull(minibatch([[0.0, 0.0], [0.5]]))
     assert any_pull(minibatch([[0.0, 0.0], [0.0]], calculate_entropy=True))
     with_reference = minibatch([[0.0, 0.0], [0.0]])
-    with_reference["ref_log_prob"] = nested([[0.0, 0.0], [0.0]])
+    with_reference["ref_log_prob"] = rows([[0.0, 0.0], [0.0]])
     assert any_pull(with_reference)
 
 
