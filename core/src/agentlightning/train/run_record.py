@@ -65,7 +65,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "curriculum": training.curriculum,
         "about": {
             "agent": f"{config.agent.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
-            "recipe": json.dumps({"name": recipe.name, **recipe.uses()}),
+            "recipe": json.dumps(msgspec.to_builtins({"name": recipe.name, **recipe.uses()})),
             "policy": config.served.summary(),
             "driver": backend.driver,
             "gateway": context.gateway.url,

@@ -71,8 +71,10 @@ class StepBuffer:
 
 def as_dealt(batch: Any, *args: Any, **given: Any) -> Any:
     """In the place of verl's balancing of ranks, which would mix mini-batches: ``rows.step`` has dealt out
-    each mini-batch to the ranks, and filled it up.
+    each mini-batch to the ranks, and filled it up. verl's queue gives rows in an order of its own.
     """
+    numbers = [int(key.rsplit("_", 2)[1]) for key in batch.keys]
+    batch.reorder(sorted(range(len(numbers)), key=numbers.__getitem__))
     return batch
 
 
