@@ -1,6 +1,6 @@
 """Makes runs of each kind and has the referee compute them again (``make truth``).
 
-    python tests/referee/truth.py [--only grpo,lora] [--folder FOLDER]
+    python tests/referee/truth.py [--only "grpo lora"] [--folder FOLDER]
 
 The runs are made by the command ``agl``, small, with the policy of ``examples/calc_x``. The last line is
 JSON: ``{"runs", "values", "differences", …}``; the status is 1 where something differs or was not judged.
@@ -93,7 +93,7 @@ def make_run(folder: Path, name: str, **more: Any) -> Path:
 def main() -> int:
     """Make the runs, judge them, and print what was found."""
     parser = argparse.ArgumentParser(description="Runs, computed again by other code.")
-    parser.add_argument("--only", default=",".join(RUNS), help="some of: " + ", ".join(RUNS))
+    parser.add_argument("--only", default=" ".join(RUNS), help="some of: " + " ".join(RUNS))
     parser.add_argument("--folder", type=Path, help="where the runs are kept; default: nowhere")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="truth-") as scratch:
@@ -102,7 +102,7 @@ def main() -> int:
         for name, text in FILES.items():
             (folder / name).write_text(text)
         found, runs, rescored = Judgement(), dict[str, Run](), None
-        for name in asked.only.split(","):
+        for name in asked.only.split():
             make_run(folder, name)
             if name == "grpo":
                 words = ("--reward", "grading:answered", "--name", "answered", "--json")

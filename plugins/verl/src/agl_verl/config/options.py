@@ -178,6 +178,7 @@ REFUSED = {
     "actor_rollout_ref.actor.optim.clip_grad": "say it with the option max_grad_norm",
     "actor_rollout_ref.actor.clip_ratio": "the recipe's clip_low, clip_high and clip_ratio_c",
     "actor_rollout_ref.actor.entropy_coeff": "the recipe's entropy",
+    "actor_rollout_ref.actor.calculate_entropy": "each step measures the entropy before its update",
     "actor_rollout_ref.actor.use_kl_loss": "the recipe's kl",
     "actor_rollout_ref.actor.kl_loss": "the recipe's kl",
     "actor_rollout_ref.rollout.temperature": "the recipe's temperature",
