@@ -1,4 +1,4 @@
-"""The referee (``make truth``): it agrees with a run, names what is changed in it, and shares no code with it."""
+"""The referee (``make truth``): it agrees with a run, names what is changed in it, and shares no code."""
 
 from __future__ import annotations
 

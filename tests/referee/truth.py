@@ -21,7 +21,7 @@ from stored import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 POLICY = EXAMPLES / "calc_x" / "policy"
-OPTIONS = {"lr": 1e-3, "threads": 1, "engine_threads": 1, "save_every": 1, "keep_checkpoints": 99}
+OPTIONS = {"lr": 3e-4, "threads": 1, "engine_threads": 1, "save_every": 1, "keep_checkpoints": 99}
 BASE = {
     "training.steps": 2, "training.batch_size": 4, "training.recipe": {"group_size": 4},
     "training.evaluate_every": 1, "environment.val.limit": 16, "environment.headroom": {},
@@ -46,7 +46,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "environment": {"train": {"target": "calc_x.datasets:load",
                                   "args": {"spec": "generated:train", "limit": 40, "seed": 1}}},
         "backend.policy": {"one": {"path": str(POLICY)},
-                           "two": {"path": str(POLICY), "options": {"lr": 2e-3}}},
+                           "two": {"path": str(POLICY), "options": {"lr": 6e-4}}},
         "training.evaluate_every": 0, "environment.val.limit": None, "environment.headroom": None,
     },
 }  # fmt: skip

@@ -65,7 +65,8 @@ def test_the_mode_of_verls_trainer_is_an_option() -> None:
 
 def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
     found = agl.VERL({
-        **GRPO, "trainer": {"nnodes": 2, "n_gpus_per_node": 8}, "ray_kwargs.ray_init.address": "10.0.0.1:6379",
+        **GRPO, "trainer": {"nnodes": 2, "n_gpus_per_node": 8},
+        "ray_kwargs.ray_init.address": "10.0.0.1:6379",
         "actor_rollout_ref.model": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj"]},
     })  # fmt: skip
     assert found.options == {
@@ -141,8 +142,8 @@ def test_rollout_correction_is_a_correction_in_every_step(
 
 def test_values_that_verl_has_anyhow_are_taken() -> None:
     actor = {
-        "clip_ratio": 0.2, "ppo_mini_batch_size": 8, "policy_loss": {"loss_mode": "vanilla"}, "shuffle": False,
-        "optim": {"clip_grad": 0.5},
+        "clip_ratio": 0.2, "ppo_mini_batch_size": 8, "policy_loss": {"loss_mode": "vanilla"},
+        "shuffle": False, "optim": {"clip_grad": 0.5},
     }  # fmt: skip
     found = agl.VERL({**GRPO, "data.train_batch_size": 8, "actor_rollout_ref": {"actor": actor}})
     assert found.recipe.minibatches == 1 and found.options == {**SETTINGS, "max_grad_norm": 0.5}

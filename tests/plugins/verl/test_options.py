@@ -139,7 +139,8 @@ def test_the_users_own_lines_win() -> None:
     "actor_rollout_ref.rollout.top_p=0.9", "algorithm.filter_groups.enable=True", "trainer.save_freq=5",
     "trainer.total_training_steps=9", "trainer.val_before_train=True", "trainer.resume_mode=auto",
     "actor_rollout_ref.actor.shuffle=True", "actor_rollout_ref.actor.optim.clip_grad=0.5",
-    "actor_rollout_ref.actor.calculate_entropy=True", "data.train_batch_size=8", "actor_rollout_ref.rollout={n: 4}", "~critic", "+trainer={nnodes: 2}",
+    "actor_rollout_ref.actor.calculate_entropy=True", "data.train_batch_size=8",
+    "actor_rollout_ref.rollout={n: 4}", "~critic", "+trainer={nnodes: 2}",
 ])  # fmt: skip
 def test_lines_that_would_make_it_another_run_are_refused(line: str) -> None:
     with pytest.raises(OptionError, match="overrides"):
@@ -198,7 +199,7 @@ def test_a_reference_is_computed_for_kl_only() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("actor_rollout_ref.actor.router_replay.mode=R3", r"router replay .*rows do not hold them"),
+        ("actor_rollout_ref.actor.router_replay.mode=R3", r"router replay .*have no place"),
         ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", r"router replay"),
         ("model_engine=megatron", r"the driver trains with FSDP 2: .*more ranks, or lora"),
         ("actor_rollout_ref.actor.strategy=megatron", r"the driver trains with FSDP 2"),

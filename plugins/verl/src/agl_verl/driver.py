@@ -272,9 +272,7 @@ class VerlDriver:
 
     def _rows(self, batch: Batch) -> tuple[Step, int]:
         """Make verl's rows of a batch; return them with the number of their stale tokens."""
-        rows = rows_of(
-            batch.rows, self.recipe, data_parallel(self.options), self._version, self.seed
-        )
+        rows = rows_of(batch.rows, self.recipe, data_parallel(self.options), self._version, self.seed)
         return rows, sum(row.stale_tokens for row in rows.rows)
 
     async def _on_pause(self, said: dict[str, Any]) -> dict[str, Any]:

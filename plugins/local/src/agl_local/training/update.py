@@ -170,9 +170,7 @@ class Updater:
         self.skipped = int(state["skipped"])
 
     # ------------------------------------------------------------------------------------ one optimizer step
-    def _step(
-        self, share: Sequence[Row], shares: int, proximal: Mapping[str, Tensor], stats: Tally
-    ) -> None:
+    def _step(self, share: Sequence[Row], shares: int, proximal: Mapping[str, Tensor], stats: Tally) -> None:
         """One optimizer step on ``share``, one of ``shares`` mini-batches."""
         live = [row for row in share if self._live(row)]
         if not live:

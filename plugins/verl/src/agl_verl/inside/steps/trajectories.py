@@ -10,6 +10,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, TrainRow
 
+
 def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
     """Rows as trajectories of prompt ``uid``."""
     fields, tags = [], []
