@@ -54,6 +54,9 @@ drills: .venv/test ## kill -9 over store, gateways, runners, trainer and Postgre
 drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last line is JSON
 	@$(PY) tests/drills/core.py
 
+truth: .venv/demo ## runs of every kind, computed again by code that shares nothing with the product (some: RUNS="grpo lora"); the last line is JSON
+	@$(PY) tests/referee/truth.py $(if $(RUNS),--only "$(RUNS)")
+
 drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each named; the last line is JSON
 	@$(PY) tests/drills/edited.py
 

@@ -90,7 +90,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="verl-parity-lora-") as scratch:
         folder = Path(scratch)
         batch = assign(asyncio.run(run.rollouts(folder / "collect")), recipe, version=0)
-        written, report = asyncio.run(run.through_verl(python, recipe, batch, folder / "lora", asked.ranks))
+        written, report, _ = asyncio.run(
+            run.through_verl(python, recipe, batch, folder / "lora", asked.ranks)
+        )
     once = GRPO(name="reinforce", loss="reinforce")
     steps = [apart(expected(step, once, batch, asked.alpha / asked.rank), found(step)) for step in written]
     frozen = [n for step in written for n in step if n.startswith("grad/") and ".lora_" not in n]

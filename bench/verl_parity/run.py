@@ -5,7 +5,9 @@
 Rollouts of the calc_x agent are collected once, with the local engine, and credited by each recipe. Their
 rows go through agl-local's updater and, in a run of its own, through verl's trainer, whose worker tells the
 gradient before it clips and the advantages that its loss got. Recipes of two epochs are compared at both
-optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. ``ppo``, which
+optimizer steps: the first moves the weights, so at the second ratios and KL are not trivial. Recipes of
+several mini-batches take all of their steps, some of them over rows without an advantage, which both leave
+out; then the weights are compared too. ``ppo``, which
 the local driver does not run, is compared with its formulas (``critic.py``). The calls of :data:`ALTERED` are
 changed, so that importance weights act (``altered.py``): half of them a version behind, or sampled at another
 temperature, or all by an engine whose probabilities differ from the trainer's. ``--curves`` also trains both
@@ -20,7 +22,6 @@ import asyncio
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,8 @@ from typing import Any
 
 import altered
 import critic
-import msgspec
 import torch
+from curves import CURVE_STEPS, SEEDS, curve, overlap
 from safetensors.torch import load_file
 
 from agentlightning import GRPO, PPO, RLOO
@@ -54,8 +55,8 @@ from ray_nodes import cluster
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = ROOT / "examples" / "calc_x" / "policy"
 CONFIG = ROOT / "examples" / "calc_x" / "cpu.yaml"
-SEEDS = (1, 2, 3)
-CURVE_STEPS = 20
+SEED = 1
+"""Of the mini-batches."""
 NO_CLIP = 1e9
 """A bound that no gradient's norm reaches."""
 WEIGHED = ("correction/", "off_policy/")
@@ -77,7 +78,11 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "gspo": lambda: GRPO(name="gspo", ratio_level="sequence", clip_low=3e-4, clip_high=4e-4, epochs=2),
     "kl": lambda: GRPO(name="kl", kl=0.5, entropy=0.05, epochs=2),
     "reinforce": lambda: GRPO(name="reinforce", loss="reinforce"),
-    "minibatches": lambda: GRPO(name="minibatches", minibatches=2),
+    "minibatches": lambda: GRPO(name="minibatches", minibatches=50),
+    "minibatches-constant": lambda: GRPO(
+        name="minibatches-constant", scale="none", loss_aggregation="constant", loss_divisor=64.0,
+        minibatches=7, epochs=2,
+    ),
     "stale": lambda: GRPO(name="stale", max_staleness=1, importance_cap=1.2, epochs=2),
     "correction": lambda: GRPO(name="correction", correction=Correction(threshold=0.0, cap=1.2), epochs=2),
     "masked": lambda: GRPO(
@@ -152,10 +157,12 @@ async def rollouts(folder: Path) -> list[Record]:
     return found
 
 
-def local_gradients(recipe: Recipe, batch: Batch) -> list[Tensors]:
-    """Of agl-local's loss over the rows, before clipping, at each optimizer step."""
+def locally(recipe: Recipe, batch: Batch) -> tuple[list[Tensors], Tensors, dict[str, float]]:
+    """Of agl-local over the rows: the gradient of its loss, before clipping, at each optimizer step; the
+    weights after all of them; and its report.
+    """
     policy = load_policy(POLICY)
-    updater = Updater(policy.model, recipe, lr=rate(recipe), clip_norm=NO_CLIP, share=False)
+    updater = Updater(policy.model, recipe, lr=rate(recipe), clip_norm=NO_CLIP, share=False, seed=SEED)
     found: list[Tensors] = []
 
     def take(*_: Any) -> None:
@@ -163,32 +170,37 @@ def local_gradients(recipe: Recipe, batch: Batch) -> list[Tensors]:
         found.append(grads)
 
     updater.optimizer.register_step_pre_hook(take)
-    updater.update(list(batch.rows), recipe.max_staleness)
-    return found
+    metrics = updater.update(list(batch.rows), recipe.max_staleness)
+    return found, {n: p.detach() for n, p in policy.model.named_parameters()}, metrics
 
 
 def rate(recipe: Recipe) -> float:
     """Learning rate: large where the weights have to move between two steps."""
+    if recipe.minibatches > 1:  # of many steps: rounding grows with each, and with the rate
+        return 1e-4
     return 1e-3 if recipe.epochs > 1 else TINY
 
 
 async def through_verl(
     python: str, recipe: Recipe, batch: Batch, folder: Path, ranks: int
-) -> tuple[list[Tensors], StepReport]:
-    """What the tap on verl's worker wrote for the same rows, and the driver's report. See :data:`MORE`."""
+) -> tuple[list[Tensors], StepReport, Tensors]:
+    """What the tap on verl's worker wrote for the same rows, the driver's report, and the weights after it.
+    See :data:`MORE`.
+    """
     os.environ["AGL_VERL_TAP"] = str(folder / "tap")
     options = {"python": python, "engine_threads": 1, "max_len": 512, "ranks": ranks, "lr": rate(recipe)}
     options |= {"max_grad_norm": NO_CLIP, **MORE}
-    driver = VerlDriver(PolicyFolder(POLICY, options=options), recipe, TrainingSection(seed=1))
+    driver = VerlDriver(PolicyFolder(POLICY, options=options), recipe, TrainingSection(seed=SEED))
     job = Recorded(recipe, batch, folder)
     try:
         await driver.start()
         driver._version = recipe.max_staleness  # `altered.aged` makes rows of that age
         await driver.run(job)
+        exported = await driver.export(folder / "exported")
     finally:
         await driver.close()
         del os.environ["AGL_VERL_TAP"]
-    return tapped(folder / "tap", ranks), job.reports[0]
+    return tapped(folder / "tap", ranks), job.reports[0], load_file(exported / "model.safetensors")
 
 
 def tapped(folder: Path, ranks: int) -> list[Tensors]:
@@ -225,9 +237,10 @@ def apart(ours: Tensors, theirs: Tensors) -> dict[str, float]:
     }
 
 
-def added(steps: list[Tensors]) -> Tensors:
-    """The sum of some gradients."""
-    return {name: torch.stack([step[name] for step in steps]).sum(0) for name in steps[0]}
+def moved(after: Tensors) -> Tensors:
+    """How far a step has moved the weights of the policy."""
+    before = load_file(POLICY / "model.safetensors")
+    return {name: after[name].double() - tensor.double() for name, tensor in before.items()}
 
 
 def compare(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
@@ -235,20 +248,22 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
     recipe = RECIPES[name]()
     changed = ALTERED.get(name, list)(records)
     batch = assign(changed, recipe, version=recipe.max_staleness)
-    written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
+    written, report, weights = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
+    ours, own_weights, metrics = locally(recipe, batch)
+    steps = {name: (metrics[name], report.metrics[name]) for name in ("optimizer_steps", "steps_empty")}
+    if any(a != b for a, b in steps.values()):
+        raise SystemExit(f"{name}: agl-local and verl did not make the same steps: {steps}")
+    # The tap also sees mini-batches without a gradient, of which no step is made.
     theirs = [{n[5:]: g for n, g in step.items() if n.startswith("grad/")} for step in written]
-    if recipe.minibatches > 1:  # which rows share a step is drawn; together they are the whole batch
-        count = len(theirs)
-        theirs = [{n: g / count for n, g in added(theirs).items()}]
-        ours = local_gradients(msgspec.structs.replace(recipe, minibatches=1), batch)
-    else:
-        count, ours = 1, local_gradients(recipe, batch)
-    first = written[:count] if recipe.minibatches > 1 else written[:1]
+    theirs = [step for step in theirs if any(bool(g.any()) for g in step.values())]
+    count = len(written) // recipe.epochs
     seen = sorted(
-        x / count for step in first for x in step["advantages"][step["mask"].bool()].double().tolist()
+        x / count
+        for step in written[:count]
+        for x in step["advantages"][step["mask"].bool()].double().tolist()
     )
     wanted = carried(batch)
-    steps = [apart(a, b) for a, b in zip(ours, theirs, strict=True)]
+    compared = [apart(a, b) for a, b in zip(ours, theirs, strict=True)]
     told = {
         "recipe": name,
         "ranks": ranks,
@@ -257,15 +272,20 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
         "advantage_difference": max(
             (abs(x - y) for x, y in zip(wanted, seen, strict=True)), default=math.nan
         ),
-        "gradient_cosine": min(step["cosine"] for step in steps),
-        "gradient_relative_error": max(step["relative_error"] for step in steps),
-        "gradient_norms": [step["norm"] for step in steps],
+        "gradient_cosine": min(step["cosine"] for step in compared),
+        "gradient_relative_error": max(step["relative_error"] for step in compared),
+        "gradient_relative_errors": [step["relative_error"] for step in compared],
+        "gradient_norms": [step["norm"] for step in compared],
+        "optimizer_steps": report.metrics["optimizer_steps"],
+        "steps_empty": report.metrics["steps_empty"],
         "clip_fraction": report.metrics.get("clip_fraction"),
         "tokens_stale": report.metrics["tokens_stale"],
         "kl_reference": report.metrics.get("kl_reference"),
         "logprob_gap_max": report.metrics["logprob_gap_max"],
         **{key: value for key, value in report.metrics.items() if key.startswith(WEIGHED)},
     }
+    if rate(recipe) > TINY:
+        told["weights"] = apart(moved(own_weights), moved(weights))
     print(json.dumps(told), file=sys.stderr)
     return told
 
@@ -274,7 +294,7 @@ def by_hand(name: str, python: str, records: list[Record], folder: Path, ranks: 
     """A recipe with a critic through verl, and its numbers made again."""
     recipe = RECIPES[name]()
     batch = critic.joined(assign(records, recipe, version=0))
-    written, report = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
+    written, report, _ = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     values = tapped(folder / "tap" / "critic", ranks)
     told = critic.compare(recipe, batch, written, values, rate(recipe), POLICY, apart)
     clipped = {key: report.metrics.get(key) for key in ("clip_fraction", "value_clip_fraction")}
@@ -308,51 +328,8 @@ def equal(told: Mapping[str, Any]) -> bool:
         told["advantage_difference"] <= 1e-6
         and told["gradient_cosine"] > 0.9999
         and told["gradient_relative_error"] < 1e-3
+        and told.get("weights", {"relative_error": 0.0})["relative_error"] < 1e-2
     )
-
-
-def curve(driver: str, seed: int, python: str, folder: Path) -> list[float]:
-    """Training rewards of a run of :data:`CURVE_STEPS` steps."""
-    settings = {"training.seed": seed, "training.steps": CURVE_STEPS, "environment.headroom": "{}",
-                "environment.val.limit": 8, "output": folder}  # fmt: skip
-    if driver == "verl":
-        settings["backend.options.python"] = python
-    config = ROOT / "examples" / "calc_x" / ("verl.yaml" if driver == "verl" else "cpu.yaml")
-    command = [sys.executable, "-m", "_agl_main", "train", "--config", str(config)]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value}"]
-    subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
-    (run,) = folder.glob(f"*-s{seed}")
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["metrics"]["reward_mean"] for line in lines]
-
-
-def band(curves: list[list[float]]) -> list[tuple[float, float]]:
-    """Mean and half-width of the 95 % interval over the seeds (Student's t), step by step."""
-    t = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}[len(curves)]
-    return [
-        (statistics.fmean(at), t * statistics.stdev(at) / math.sqrt(len(at)))
-        for at in zip(*curves, strict=True)
-    ]
-
-
-def overlap(ours: list[list[float]], theirs: list[list[float]]) -> dict[str, Any]:
-    """At how many steps the means lie within each other's band, and within the wider one; all curves."""
-    a, b = band(ours), band(theirs)
-    apart = [(abs(x - y), u, v) for (x, u), (y, v) in zip(a, b, strict=True)]
-    return {
-        "steps": len(a),
-        "steps_within_each_others_band": sum(d <= min(u, v) for d, u, v in apart),
-        "steps_within_the_wider_band": sum(d <= max(u, v) for d, u, v in apart),
-        "largest_difference": round(max(d for d, _, _ in apart), 4),
-        "last_five": {
-            name: [round(statistics.fmean(one[-5:]), 4) for one in curves]
-            for name, curves in (("local", ours), ("verl", theirs))
-        },
-        "seeds": list(SEEDS),
-        "local": ours,
-        "verl": theirs,
-    }
 
 
 def main() -> int:

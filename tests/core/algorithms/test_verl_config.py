@@ -11,6 +11,10 @@ from agentlightning.algorithms.verl_config import OPTIONS, RECIPE
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
 
+GRPO = {"algorithm.adv_estimator": "grpo"}
+SETTINGS = {"lr": 1e-6, "weight_decay": 0.01}
+"""verl's optimizer where a tree says nothing of it."""
+
 
 def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
     found = agl.VERL(
@@ -21,7 +25,7 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
                 "model": {"path": "models/qwen"},
                 "rollout": {"n": 4, "temperature": 0.8},
                 "actor": {
-                    "clip_ratio": 0.1, "clip_ratio_high": 0.3, "ppo_epochs": 2, "use_kl_loss": True,
+                    "clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "ppo_epochs": 2, "use_kl_loss": True,
                     "kl_loss_coef": 0.02, "kl_loss_type": "low_var_kl", "optim": {"lr": 1e-6},
                 },
             },
@@ -32,10 +36,10 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
     )  # fmt: skip
     assert found.recipe == agl.GRPO(
         loss_aggregation="token", baseline="rloo", scale="none", group_size=4, temperature=0.8, clip_low=0.1,
-        clip_high=0.3, epochs=2, kl=0.02,
+        clip_high=0.3, clip_ratio_c=3.0, epochs=2, kl=0.02, correction=None,
     )  # fmt: skip
     assert found.options == {
-        "ranks": 2, "save_every": 5, "lr": 1e-6, "python": "py", "keep_checkpoints": 3,
+        "ranks": 2, "save_every": 5, "lr": 1e-6, "weight_decay": 0.01, "python": "py", "keep_checkpoints": 3,
         "overrides": ["data.max_prompt_length=512"],
     }  # fmt: skip
     assert (found.policy, found.batch_size) == ("models/qwen", 16)
@@ -55,20 +59,23 @@ def test_dotted_keys_say_the_same() -> None:
 
 
 def test_the_mode_of_verls_trainer_is_an_option() -> None:
-    assert agl.VERL({"trainer.v1.trainer_mode": "colocate_async"}).options == {"mode": "colocate_async"}
+    found = agl.VERL({"trainer.v1.trainer_mode": "colocate_async"}).options
+    assert found["mode"] == "colocate_async" and "overrides" not in found
 
 
 def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
     found = agl.VERL({
-        "trainer": {"nnodes": 2, "n_gpus_per_node": 8}, "ray_kwargs.ray_init.address": "10.0.0.1:6379",
+        **GRPO, "trainer": {"nnodes": 2, "n_gpus_per_node": 8},
+        "ray_kwargs.ray_init.address": "10.0.0.1:6379",
         "actor_rollout_ref.model": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj"]},
     })  # fmt: skip
     assert found.options == {
         "nodes": 2, "ranks": 16, "ray_address": "10.0.0.1:6379",
-        "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj"]},
+        "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj"]}, **SETTINGS,
     }  # fmt: skip
     nothing = {"trainer": {"nnodes": 1, "n_gpus_per_node": 1}, "actor_rollout_ref.model.lora_rank": 0}
-    assert agl.VERL({**nothing, "actor_rollout_ref.model.target_modules": "all-linear"}).options == {}
+    found = agl.VERL({**GRPO, **nothing, "actor_rollout_ref.model.target_modules": "all-linear"})
+    assert found.options == SETTINGS
 
 
 def test_gae_is_ppo_with_a_critic() -> None:
@@ -77,11 +84,71 @@ def test_gae_is_ppo_with_a_critic() -> None:
         "critic": {"optim": {"lr": 1e-5}, "cliprange_value": 0.2}, "trainer.critic_warmup": 5,
         "agentlightning": {"recipe": {"credit": "per_call"}},
     })  # fmt: skip
-    assert found.recipe == agl.PPO(gamma=0.99, lam=0.9, credit="per_call")
+    silent = {"clip_ratio_c": 3.0, "correction": None}
+    assert found.recipe == agl.PPO(gamma=0.99, lam=0.9, credit="per_call", **silent)
     assert found.options == {
-        "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"],
+        "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"], **SETTINGS,
     }  # fmt: skip
-    assert agl.VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO()
+    assert agl.VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO(lam=1.0, **silent)
+
+
+def test_what_a_tree_does_not_say_is_what_verl_says() -> None:
+    found = agl.VERL({})
+    assert found.recipe == agl.PPO(lam=1.0, clip_ratio_c=3.0, correction=None)
+    assert found.options == {**SETTINGS, "critic_lr": 1e-5}
+    grpo = agl.VERL({**GRPO, "actor_rollout_ref.rollout.n": 4}).recipe
+    assert grpo == agl.GRPO(group_size=4, loss_aggregation="token", clip_ratio_c=3.0, correction=None)
+
+
+def test_what_a_tree_does_not_say_is_what_the_named_recipe_says() -> None:
+    named = {"agentlightning": {"recipe": "dapo"}}
+    assert agl.VERL(named).recipe == agl.DAPO()
+    assert agl.VERL({**named, "actor_rollout_ref.rollout.n": 4}).recipe == agl.DAPO(group_size=4)
+    assert agl.VERL(recipe="gspo").recipe == agl.GSPO()
+
+
+def test_a_spread_does_not_divide_where_the_tree_says_so() -> None:
+    assert agl.VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": False}).recipe.scale == "none"
+    assert agl.VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": True}).recipe.scale == "std"
+
+
+@pytest.mark.parametrize(("actor", "aggregation", "divisor"), [
+    ({"loss_agg_mode": "token-mean"}, "token", 1.0),
+    ({"loss_agg_mode": "seq-mean-token-mean"}, "rollout", 1.0),
+    ({"loss_agg_mode": "seq-mean-token-sum"}, "constant", 1.0),
+    ({"loss_agg_mode": "seq-mean-token-sum-norm", "loss_scale_factor": 512}, "constant", 512.0),
+])  # fmt: skip
+def test_the_mode_of_aggregation_is_what_a_token_weighs(
+    actor: dict[str, Any], aggregation: str, divisor: float
+) -> None:
+    found = agl.VERL({**GRPO, "actor_rollout_ref": {"actor": actor}}).recipe
+    assert (found.loss_aggregation, found.loss_divisor) == (aggregation, divisor)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ({"rollout_is": None, "rollout_rs": None, "bypass_mode": False, "loss_type": "ppo_clip"}, None),
+    ({"rollout_is": "token"}, agl.Correction(threshold=0.0)),
+    ({"rollout_is": "sequence", "rollout_is_threshold": 5.0},
+     agl.Correction(level="sequence", cap=5.0, threshold=0.0)),
+    ({"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"},
+     agl.Correction(kind="mask", floor=0.5, cap=5.0, threshold=0.0)),
+])  # fmt: skip
+def test_rollout_correction_is_a_correction_in_every_step(
+    given: dict[str, Any], wanted: agl.Correction | None
+) -> None:
+    found = agl.VERL({**GRPO, "algorithm": {"rollout_correction": given}})
+    assert found.recipe.correction == wanted and "overrides" not in found.options
+
+
+def test_values_that_verl_has_anyhow_are_taken() -> None:
+    actor = {
+        "clip_ratio": 0.2, "ppo_mini_batch_size": 8, "policy_loss": {"loss_mode": "vanilla"},
+        "shuffle": False, "optim": {"clip_grad": 0.5},
+    }  # fmt: skip
+    found = agl.VERL({**GRPO, "data.train_batch_size": 8, "actor_rollout_ref": {"actor": actor}})
+    assert found.recipe.minibatches == 1 and found.options == {**SETTINGS, "max_grad_norm": 0.5}
+    many = {**GRPO, "data.train_batch_size": 512, "agentlightning": {"recipe": {"minibatches": 2}}}
+    assert agl.VERL(many).recipe.minibatches == 2
 
 
 def test_without_a_term_a_coefficient_says_nothing() -> None:
@@ -91,7 +158,22 @@ def test_without_a_term_a_coefficient_says_nothing() -> None:
 @pytest.mark.parametrize(("config", "said"), [
     ({"algorithm": {"adv_estimator": "remax"}}, "known are grpo.*gae"),
     ({"algorithm": {"use_kl_in_reward": True}}, "use_kl_loss"),
-    ({"critic": {"optim": {"lr": 1e-5}}}, "critic.optim.lr: advantages come from credit"),
+    ({"critic": {"optim": {"lr": 1e-5}}, "algorithm.adv_estimator": "grpo"},
+     "critic.optim.lr: advantages come from credit"),
+    ({"algorithm.adv_estimator": "reinforce_plus_plus_baseline"}, "whitens .*by_std_in_grpo: false"),
+    ({"algorithm.adv_estimator": "reinforce_plus_plus"}, r"agentlightning.recipe: reinforce\+\+"),
+    ({"actor_rollout_ref.actor.loss_agg_mode": "token-sum"}, "known are token-mean, .*sum-norm"),
+    ({"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum-norm"}, "loss_scale_factor .* write it"),
+    ({"actor_rollout_ref.actor.loss_scale_factor": 512}, "loss_agg_mode = 'seq-mean-token-sum-norm' alone"),
+    ({"actor_rollout_ref.actor.clip_ratio": 0.1}, "clip_ratio_low and clip_ratio_high"),
+    ({"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}, "agentlightning.recipe"),
+    ({"actor_rollout_ref.actor.grad_clip": 0.5}, "optim.clip_grad"),
+    ({"actor_rollout_ref.actor.shuffle": True}, "drawn by the driver"),
+    ({"actor_rollout_ref.actor.ppo_mini_batch_size": 8, "data.train_batch_size": 32}, "recipe.minibatches"),
+    ({"data.train_batch_size": 512}, "256 in verl where nothing is said.*recipe.minibatches"),
+    ({"algorithm.rollout_correction.rollout_rs": "token_k1"}, "recipe.correction"),
+    ({"algorithm.rollout_correction.bypass_mode": True}, "rollout_is"),
+    ({"algorithm.use_pf_ppo": True}, "use_pf_ppo"),
     ({"trainer": {"total_epochs": 2}}, r"Trainer\(steps"),
     ({"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "mse"}, "k3"),
     ({"agentlightning": {"recipy": "grpo"}}, "no entry 'recipy'"),
@@ -108,7 +190,7 @@ def test_all_that_cannot_be_used_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         agl.VERL({
             "algorithm": {"adv_estimator": "remax", "use_kl_in_reward": True},
-            "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean", "ppo_mini_batch_size": 8}},
+            "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-sum", "ppo_mini_batch_size": 8}},
             "trainer": {"total_epochs": 3, "resume_mode": "auto"},
             "agentlightning": {"recipy": "grpo", "recipe": {"group_sise": 2}},
         })  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 from core.credit.builders import make_call, make_record
 from core.credit.reference import clip_term
 
+import agentlightning as agl
 from agentlightning.credit import assign
 from agentlightning.recipes import GRPO, RLOO
 from agentlightning.types import Recipe
@@ -20,6 +21,13 @@ from agentlightning.types import Recipe
 FILE = json.loads(Path(__file__).with_name("verl_core_algos.json").read_text())
 CASES = FILE["cases"]
 ESTIMATORS = {"grpo_std": GRPO(), "grpo_no_std": GRPO(scale="none"), "rloo": RLOO()}
+SAYS = "algorithm.adv_estimator"
+TREES = {
+    "grpo_std": {SAYS: "grpo"},
+    "grpo_no_std": {SAYS: "grpo_vectorized", "algorithm.norm_adv_by_std_in_grpo": False},
+    "rloo": {SAYS: "rloo"},
+}
+"""Estimator of verl → the part of its tree that asks for it."""
 TOLERANCE = 1e-9  # verl's own outputs are float64 here
 
 
@@ -45,9 +53,11 @@ def by_rollout(case, recipe):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['index'])}-sequences")
+@pytest.mark.parametrize("by", ["recipe", "tree"])
 @pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
-def test_advantages(case, estimator):
-    rows = by_rollout(case, ESTIMATORS[estimator])
+def test_advantages(case, estimator, by):
+    recipe = ESTIMATORS[estimator] if by == "recipe" else agl.VERL(TREES[estimator]).recipe
+    rows = by_rollout(case, recipe)
     for row, group, theirs in zip(rows, case["index"], case["advantages"][estimator], strict=True):
         ours = row.segments[0].advantage
         if case["index"].count(group) == 1:
@@ -78,10 +88,31 @@ def mode_recipe(mode, case):
     )
 
 
+def tree_recipe(mode):
+    """The recipe of verl's own tree with that mode; ``None``: the tree says nothing of it. Clip ratios below
+    and of negative advantages are verl's defaults.
+    """
+    actor = {"clip_ratio_high": FILE["clip"]["clip_ratio_high"]}
+    if mode is not None:
+        actor["loss_agg_mode"] = mode
+    if mode == "seq-mean-token-sum-norm":
+        actor["loss_scale_factor"] = FILE["loss_scale_factor"]
+    return agl.VERL({SAYS: "grpo", "actor_rollout_ref": {"actor": actor}}).recipe
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['index'])}-sequences")
+@pytest.mark.parametrize("mode", [None, *sorted(set(CASES[0]["losses"]) - {"token-sum"})])
+def test_a_tree_is_the_loss_that_verl_computes(case, mode):
+    check_loss(case, tree_recipe(mode), mode or "token-mean")
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['index'])}-sequences")
 @pytest.mark.parametrize("mode", sorted(CASES[0]["losses"]))
 def test_weights_are_verls_aggregation_modes(case, mode):
-    recipe = mode_recipe(mode, case)
+    check_loss(case, mode_recipe(mode, case), mode)
+
+
+def check_loss(case, recipe, mode):
     loss, rows = 0.0, by_rollout(case, recipe)
     for row, advantage, new in zip(rows, case["advantages"]["grpo_std"], case["logprobs"], strict=True):
         for t, logprob in enumerate(new, start=1):

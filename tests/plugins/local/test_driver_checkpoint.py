@@ -77,7 +77,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
     drawn = random.random(), torch.rand(3).tolist()
 
     second = tiny_policy(seed=9)
-    three = updater_of(second, seed=9)
+    three = updater_of(second)
     found = latest(tmp_path)
     assert found is not None and (found.step, found.version, found.driver) == (3, 3, {"seed": 3})
     three.load_state_dict(load_checkpoint(found, second))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from plugins.local.driver_fixtures import gradients, make_row, reference_logprobs, relative, tiny_model
 
 import agl_local.network.model
+from agentlightning.credit.merging.weights import minibatches, set_weights
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import CausalLM
 from agl_local.training.batch import RowError
@@ -133,19 +136,54 @@ def test_computing_layers_again_changes_no_bit(
     assert torch.equal(gradient(model, rows, caught, recipe, share=share, recompute=True), kept)
 
 
-def test_minibatches_are_scaled_by_their_share(caught: list[torch.Tensor]) -> None:
+def lopsided(model: CausalLM, recipe: Recipe) -> list[Row]:
+    """Two rollouts of many tokens and six of few, weighed by the recipe; one is in two rows, of two calls."""
+    rows = []
+    for i in range(8):
+        answer = [1 + (3 * i + t) % 27 for t in range(24 if i < 2 else 4)]
+        spans = [(2, 2 + len(answer) // 2), (2 + len(answer) // 2, 2 + len(answer))]
+        rows.append(make_row(model, [5, 1 + i, *answer], spans, [(-1.0) ** i, 0.5], name=f"r{i}"))
+    rows[3] = msgspec.structs.replace(rows[3], rollout_id=rows[2].rollout_id)
+    set_weights(rows, recipe)
+    return rows
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("aggregation", ["rollout", "nested", "call", "token", "constant"])
+def test_a_token_weighs_the_same_in_every_minibatch(
+    caught: list[torch.Tensor], aggregation: Any, count: int
+) -> None:
+    """By the rule of ``credit.merging.weights``: each of k steps minimises k · Σ w · loss over its tokens."""
     model = tiny_model()
-    rows = rows_of(model)
-    whole = gradient(model, rows, caught)
-    caught.clear()
-    Updater(model, Recipe(name="r", minibatches=3)).update(rows, version=0)
-    assert len(caught) == 3
-    total = sum(sum(row.weights) for row in rows)
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0)).tolist()
-    ordered = sorted(rows, key=lambda row: len(row.token_ids))
-    shares = [sum(sum(ordered[i].weights) for i in order[k::3]) / total for k in range(3)]
-    joint = sum(share * g for share, g in zip(shares, caught, strict=True))
-    assert relative(joint, whole) < 1e-5  # type: ignore[arg-type]
+    recipe = Recipe(name="r", minibatches=count, loss_aggregation=aggregation, loss_divisor=64.0)
+    rows = lopsided(model, recipe)
+    whole = by_hand(model, rows)
+    model.zero_grad()
+    Updater(model, recipe, seed=3).update(rows, version=0)
+    shares = minibatches(rows, count, seed=3, version=0)
+    assert len(caught) == len(shares) == count
+    for found, share in zip(caught, shares, strict=True):
+        assert relative(found, count * by_hand(model, share)) < 1e-5
+    assert relative(sum(caught) / count, whole) < 1e-5  # type: ignore[arg-type]
+
+
+def test_a_constant_divisor_means_the_same_beside_long_and_short_rollouts(
+    caught: list[torch.Tensor],
+) -> None:
+    """Dr. GRPO (arXiv 2503.20783): in a mini-batch of 2 of 8 rollouts, a token weighs 1 / (2 · L)."""
+    model = tiny_model()
+    recipe = Recipe(name="r", minibatches=4, loss_aggregation="constant", loss_divisor=1024.0)
+    long = [make_row(model, [5, 1, *[3, 4] * 50], [(2, 102)], name=f"l{i}") for i in range(2)]
+    short = [make_row(model, [5, 2, 7, 8], [(2, 4)], name=f"s{i}") for i in range(6)]
+    rows = [*long, *short]
+    set_weights(rows, recipe)
+    model.zero_grad()
+    Updater(model, recipe, lr=0.0).update(rows, version=0)
+    for found, share in zip(caught, minibatches(rows, 4, 0, 0), strict=True):
+        weighed = [
+            msgspec.structs.replace(row, weights=[4.8828125e-4 * on for on in row.mask]) for row in share
+        ]
+        assert relative(found, by_hand(model, weighed)) < 1e-5
 
 
 def test_rows_without_advantage_are_skipped_without_changing_the_gradient(caught: list[torch.Tensor]) -> None:
@@ -350,7 +388,7 @@ def test_continues_from_its_state_bit_for_bit() -> None:
     updater = Updater(model, recipe, lr=1e-2, seed=7)
     updater.update(rows_of(model), version=0)
     twin = copy.deepcopy(model)
-    other = Updater(twin, recipe, lr=1e-2, seed=99)
+    other = Updater(twin, recipe, lr=1e-2, seed=7)
     other.load_state_dict(copy.deepcopy(updater.state_dict()))
     for m, u in ((model, updater), (twin, other)):
         u.update(rows_of(m), version=0)

@@ -69,7 +69,7 @@ def test_its_loss_is_ours_and_its_estimator_verls() -> None:
     assert (found["algorithm.gamma"], found["algorithm.lam"]) == ("0.99", "0.9")
     assert (found["critic.optim.lr"], found["actor_rollout_ref.actor.optim.lr"]) == ("0.002", "0.001")
     assert found["critic.loss_agg_mode"] == "token-mean"  # the policy's would be inherited
-    assert (found["critic.ppo_epochs"], found["critic.shuffle"]) == ("2", "True")
+    assert (found["critic.ppo_epochs"], found["critic.shuffle"]) == ("2", "False")
     assert found["critic.model.path"] == "some/policy" and found["critic.strategy"] == "fsdp2"
     assert lines(lr=0.5)["critic.optim.lr"] == "0.5"
 

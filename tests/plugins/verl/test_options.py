@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,6 +12,8 @@ from agentlightning.algorithms.recipe_checks import check_supported_fields
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
 from agl_verl.config.attention import AttentionError, resolved
+from agl_verl.config.engines import Engine
+from agl_verl.config.modes import Mode
 from agl_verl.config.options import OptionError, data_parallel, overrides, read_options
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
@@ -135,7 +138,9 @@ def test_the_users_own_lines_win() -> None:
     "actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.rollout.temperature=0.5",
     "actor_rollout_ref.rollout.top_p=0.9", "algorithm.filter_groups.enable=True", "trainer.save_freq=5",
     "trainer.total_training_steps=9", "trainer.val_before_train=True", "trainer.resume_mode=auto",
-    "data.train_batch_size=8", "actor_rollout_ref.rollout={n: 4}", "~critic", "+trainer={nnodes: 2}",
+    "actor_rollout_ref.actor.shuffle=True", "actor_rollout_ref.actor.optim.clip_grad=0.5",
+    "actor_rollout_ref.actor.calculate_entropy=True", "data.train_batch_size=8",
+    "actor_rollout_ref.rollout={n: 4}", "~critic", "+trainer={nnodes: 2}",
 ])  # fmt: skip
 def test_lines_that_would_make_it_another_run_are_refused(line: str) -> None:
     with pytest.raises(OptionError, match="overrides"):
@@ -194,7 +199,7 @@ def test_a_reference_is_computed_for_kl_only() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("actor_rollout_ref.actor.router_replay.mode=R3", r"router replay .*rows do not hold them"),
+        ("actor_rollout_ref.actor.router_replay.mode=R3", r"router replay .*have no place"),
         ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", r"router replay"),
         ("model_engine=megatron", r"the driver trains with FSDP 2: .*more ranks, or lora"),
         ("actor_rollout_ref.actor.strategy=megatron", r"the driver trains with FSDP 2"),
@@ -214,3 +219,18 @@ def test_lines_that_ask_for_nothing_else_than_the_driver_does_are_taken() -> Non
         "actor_rollout_ref.actor.router_replay.mode=disabled",
     ]
     assert read_options({"overrides": lines}).overrides == lines
+
+
+def test_the_gradient_norm_is_where_verl_reads_it() -> None:
+    assert lines(max_grad_norm=0.25)["actor_rollout_ref.actor.optim.clip_grad"] == "0.25"
+    assert "actor_rollout_ref.actor.grad_clip" not in lines()
+
+
+def test_the_pages_deny_nothing_that_is_there() -> None:
+    root = Path(__file__).parents[3]
+    limits = (root / "plugins/verl/README.md").read_text().partition("## Limits")[2]
+    for name in (*get_args(Mode), *get_args(Engine)):
+        assert name.lower() in limits.lower(), f"the README's limits do not say what holds for {name}"
+    assert "guided choice" in limits and "off_policy_cap" in limits and "are refused: verl's" not in limits
+    replay = (root / "docs/verl.md").read_text().partition("**Router replay**")[2].partition("\n- **")[0]
+    assert "return_routed_experts" in replay and "do not name" not in replay

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentlightning as agl
+from agentlightning.credit.merging.weights import minibatches
 from agentlightning.types import Grammar, Row, Segment
 from agentlightning.types.arrays import to_bytes
 from agl_verl.rows import CannotTrain, Step, pack, pieces, step, train_row as for_recipe, unpack
@@ -155,19 +156,59 @@ def test_the_first_token_is_refused() -> None:
         train_row(row([1, 1]))
 
 
-@pytest.mark.parametrize(("rows", "minibatches", "ranks", "share", "steps"), [
-    (0, 1, 1, 1, 0), (8, 1, 1, 8, 1), (8, 1, 2, 8, 1), (7, 1, 2, 8, 1),
-    (8, 4, 1, 2, 4), (5, 4, 1, 2, 3), (3, 8, 1, 1, 3), (5, 2, 2, 4, 2),
+def many(count: int, **given: object) -> list[Row]:
+    """Rows of different lengths, each a rollout."""
+    return [
+        row([0] + [1] * (1 + n % 4), row_id=f"ro-{n}/0", rollout_id=f"ro-{n}", **given) for n in range(count)
+    ]
+
+
+def trained_together(made: Step, ranks: int) -> list[list[list[int]]]:
+    """The token ids that each of verl's mini-batches holds: every rank takes its part of its rows in turn."""
+    each, own = made.share // ranks, len(made.rows) // ranks
+    parts = [made.rows[rank * own : (rank + 1) * own] for rank in range(ranks)]
+    return [
+        sorted([*r.prompt, *r.response] for part in parts for r in part[at : at + each] if r.trained_tokens)
+        for at in range(0, own, each)
+    ]
+
+
+@pytest.mark.parametrize(("rows", "count", "ranks", "share", "steps"), [
+    (0, 1, 1, 1, 0), (8, 1, 1, 8, 1), (8, 1, 2, 8, 1), (7, 1, 2, 8, 1), (0, 3, 2, 2, 0),
+    (8, 4, 1, 2, 4), (9, 4, 1, 3, 4), (5, 4, 1, 2, 4), (3, 8, 1, 1, 3), (5, 2, 2, 4, 2), (9, 4, 2, 4, 4),
 ])  # fmt: skip
-def test_minibatches_share_the_rows_and_the_weights_stay_what_they_were(
-    rows: int, minibatches: int, ranks: int, share: int, steps: int
+def test_minibatches_are_those_of_every_driver(
+    rows: int, count: int, ranks: int, share: int, steps: int
 ) -> None:
-    recipe = agl.GRPO(minibatches=minibatches, epochs=3)
-    made = step([row([0, 1, 1])] * rows, recipe, ranks)
-    assert (made.share, made.optimizer_steps) == (share, 3 * steps)
-    assert share % ranks == 0
-    for one in made.rows:  # each optimizer step sees one part in `steps` of them
-        assert sum(one.columns().weights) / steps == pytest.approx(0.5)
+    given = many(rows)
+    made = step(given, agl.GRPO(minibatches=count, epochs=3), ranks, version=3, seed=5)
+    assert (made.share, made.optimizer_steps, made.empty_steps) == (share, 3 * steps, 0)
+    assert len(made.rows) == share * max(1, steps)
+    wanted = [sorted(list(r.token_ids) for r in part) for part in minibatches(given, count, 5, 3)]
+    assert trained_together(made, ranks) == (wanted or [[]])
+    for one in made.rows:  # each optimizer step sees one part in `steps` of the weights
+        assert sum(one.columns().weights) == pytest.approx(0.25 * steps * one.trained_tokens)
+
+
+def test_minibatches_without_a_gradient_make_no_step() -> None:
+    flat = {"advantages": [0.0] * 2}
+    rows = [row([0, 1], row_id=f"{n}", **(flat if n < 2 else {})) for n in range(4)]
+    shares = minibatches(rows, 4, 0, 0)
+    assert [any(map(any, (r.advantages for r in part))) for part in shares].count(True) == 2
+    made = step(rows, agl.GRPO(minibatches=4, epochs=2))
+    assert (made.optimizer_steps, made.empty_steps) == (4, 4)
+    assert step(rows, agl.GRPO(minibatches=4, kl=0.1)).empty_steps == 0
+
+
+def test_ranks_have_about_as_many_tokens_of_each_minibatch() -> None:
+    rows = [row([0] + [1] * (10 * n + 1), row_id=f"{n:02}") for n in range(16)]
+    made = step(rows, agl.GRPO(minibatches=2), ranks=2)
+    each, own = made.share // 2, len(made.rows) // 2
+    for at in range(0, own, each):
+        sizes = [
+            sum(len(r.response) for r in made.rows[begin + at : begin + at + each]) for begin in (0, own)
+        ]
+        assert abs(sizes[0] - sizes[1]) < 0.2 * sum(sizes)
 
 
 @pytest.mark.parametrize(("given", "steps"), [({}, 0), ({"kl": 0.1}, 1), ({"entropy": 0.1}, 1)])

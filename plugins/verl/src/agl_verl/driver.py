@@ -54,6 +54,8 @@ class Collected:
     step: int
     batch: Batch
     optimizer_steps: int
+    empty_steps: int
+    """Of mini-batches without a gradient, which are not made."""
     stale: int
     """Trained tokens of older versions."""
     seconds: float
@@ -251,12 +253,13 @@ class VerlDriver:
             batch = await self._job.collect(step)
             rows, stale = await asyncio.to_thread(self._rows, batch)
             if step < self.options.critic_warmup:
-                rows.optimizer_steps = 0
+                rows.optimizer_steps = rows.empty_steps = 0
             self._measured = {}
             self._step = Collected(
                 step,
                 batch,
                 rows.optimizer_steps,
+                rows.empty_steps,
                 stale,
                 time.perf_counter() - began,
                 time.perf_counter(),
@@ -269,7 +272,7 @@ class VerlDriver:
 
     def _rows(self, batch: Batch) -> tuple[Step, int]:
         """Make verl's rows of a batch; return them with the number of their stale tokens."""
-        rows = rows_of(batch.rows, self.recipe, data_parallel(self.options), self._version)
+        rows = rows_of(batch.rows, self.recipe, data_parallel(self.options), self._version, self.seed)
         return rows, sum(row.stale_tokens for row in rows.rows)
 
     async def _on_pause(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -353,11 +356,15 @@ class VerlDriver:
         if failed:
             log.warning("step %d: the gradient is not finite; verl made no optimizer step of it", done.step)
         ours = {OURS[name]: value for name, value in numbers.items() if name in OURS}
+        for name in ("grad_norm", "loss"):  # verl's means count mini-batches without a gradient, as 0
+            if name in ours and done.optimizer_steps:
+                ours[name] *= 1 + done.empty_steps / done.optimizer_steps
         if tokens and "actor/entropy" in numbers:  # verl sums it, as it does the loss
             ours["entropy"] = numbers["actor/entropy"] / tokens
         ours["tokens_stale"] = float(done.stale)
         ours["optimizer_steps"] = float(done.optimizer_steps - failed)
         ours["steps_skipped"] = float(failed)
+        ours["steps_empty"] = float(done.empty_steps)
         ours["skipped"] = float(not tokens)
         return {**ours, **self._measured, **{f"verl/{name}": value for name, value in numbers.items()}}
 

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from agentlightning.credit.advantage.critic import token_rewards
+from agentlightning.credit.merging.weights import minibatches
 from agentlightning.types import Correction, Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
@@ -125,14 +126,24 @@ _KINDS: dict[str, Any] = {
 }
 
 
+_ZERO = np.zeros(1)
+EMPTY = Columns(_ZERO, _ZERO, _ZERO, _ZERO, _ZERO + OUTSIDE, _ZERO, _ZERO).row(
+    TokenIds([0]), TokenIds([0]), (0, 0)
+)
+"""A row of two tokens of which none is trained: verl's mini-batches have equally many rows, and a step has at
+least one."""
+
+
 class Step(msgspec.Struct):
     """What the trainer gets for one step."""
 
     rows: list[TrainRow]
     share: int = 1
-    """Rows of one optimizer step, on all ranks together."""
+    """Rows of one optimizer step, on all ranks together; :data:`EMPTY` ones fill it up."""
     optimizer_steps: int = 1
-    """None without a gradient: momentum alone would move the weights."""
+    """Those of mini-batches with a gradient: momentum alone would move the weights."""
+    empty_steps: int = 0
+    """Those of mini-batches without one, which are not made."""
     off_policy_cap: float | None = None
     """The largest importance weight of an off-policy token."""
     correction: Correction | None = None
@@ -209,20 +220,42 @@ def _segments(row: Row, recipe: Recipe) -> np.ndarray[Any, Any]:
     return found
 
 
-def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0) -> Step:
-    """The step's rows that have a trained token, and how many of them each optimizer step gets; ``version``
-    is trained.
+def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0, seed: int = 0) -> Step:
+    """The step's rows that have a trained token, in the order in which verl trains them; ``version`` is
+    trained, ``seed`` is the run's.
 
-    verl's mini-batches have equal numbers of rows, a multiple of ``ranks``. With k of them each optimizer
-    step sees about a k-th of the weights, so these are multiplied by k: a gradient's norm means the same
-    whatever k is.
+    Mini-batches are those of every driver (:func:`agentlightning.credit.merging.weights.minibatches`): with k
+    of them weights are multiplied by k. verl's have equal numbers of rows, a multiple of ``ranks``, and a
+    rank takes its part of each in turn, so shorter ones are filled up with rows of nothing.
     """
     wanted = [row for row in rows if row.trained_tokens]
-    share = max(1, math.ceil(len(wanted) / (ranks * recipe.minibatches))) * ranks
-    count = max(1, math.ceil(len(wanted) / share))
-    made = [train_row(row, recipe, count, version) for row in wanted]
-    steps = recipe.epochs * count if _pulls(made, recipe) else 0
-    return Step(made, share, steps, recipe.off_policy_cap, recipe.correction)
+    shares = minibatches(wanted, recipe.minibatches, seed, version)
+    made = [[train_row(row, recipe, len(shares), version) for row in share] for share in shares] or [[]]
+    each = math.ceil(max(1, *map(len, made)) / ranks)
+    dealt = [_dealt(share, ranks, each) for share in made]
+    ordered = [row for rank in range(ranks) for share in dealt for row in share[rank]]
+    if not recipe.critic:
+        pulling = sum(_pulls(share, recipe) for share in made)
+    else:  # which mini-batch has a gradient is known when verl has whitened the step's advantages
+        pulling = len(made) if _pulls([row for share in made for row in share], recipe) else 0
+    return Step(
+        ordered,
+        each * ranks,
+        recipe.epochs * pulling,
+        recipe.epochs * (len(shares) - pulling),
+        recipe.off_policy_cap,
+        recipe.correction,
+    )
+
+
+def _dealt(rows: Sequence[TrainRow], ranks: int, each: int) -> list[list[TrainRow]]:
+    """Deal the rows of a mini-batch out to the ranks, ``each`` a rank: the longest first, back and forth, so
+    that all have about as many tokens.
+    """
+    longest = sorted(rows, key=lambda row: -len(row.prompt) - len(row.response))
+    filled = [*longest, *[EMPTY] * (ranks * each - len(rows))]
+    turns = [filled[n : n + ranks][:: -1 if n // ranks % 2 else 1] for n in range(0, len(filled), ranks)]
+    return [[turn[rank] for turn in turns] for rank in range(ranks)]
 
 
 def _pulls(rows: Sequence[TrainRow], recipe: Recipe) -> bool:

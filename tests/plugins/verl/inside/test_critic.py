@@ -101,7 +101,7 @@ def test_a_step_of_no_token_does_not_move_a_critic() -> None:
 
     made = valued_engine(Engine)()
     for tokens, norm in ((0, 0.0), (5, 3.0), (0, 0.0)):
-        assert made.forward_backward_batch({"batch_num_tokens": tokens}) == "outputs"
+        assert made.forward_backward_batch({"batch_num_tokens": tokens, "advantages": ()}) == "outputs"
         assert made.optimizer_step() == norm
     assert Engine.asked == ["zero", "step", "zero"]
 

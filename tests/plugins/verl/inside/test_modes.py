@@ -32,7 +32,7 @@ from agl_verl.inside.main import configuration
 from agl_verl.inside.serving.replica import EmbeddedServer
 from agl_verl.inside.steps import sampler, trajectories
 from agl_verl.inside.steps.sampler import StepBuffer
-from agl_verl.rows import Columns, Step, TrainRow, pack, unpack
+from agl_verl.rows import EMPTY, Columns, Step, TrainRow, pack, unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:Disabled critic")  # verl's, where nobody asked for one
 
@@ -107,12 +107,13 @@ class Driver:
     """The other end of the channel."""
 
     def __init__(self, rows: list[TrainRow], asked: list[int]) -> None:
-        self.rows, self.asked = rows, asked
+        self.rows, self.asked = rows or [EMPTY], asked
 
     def ask(self, what: str, step: int) -> bytes:
         assert what == "collect"
         self.asked.append(step)
-        return pack(Step(self.rows, share=len(self.rows) or 1, optimizer_steps=1 if self.rows else 0))
+        steps = int(self.rows[0].trained_tokens > 0)
+        return pack(Step(self.rows, share=len(self.rows), optimizer_steps=steps))
 
 
 class Trainer:

@@ -4,8 +4,10 @@ Invariant: the gradient of a step is that of ``loss.policy_loss`` over the step'
 only add it up, and a row that cannot contribute (all advantages zero, no KL or entropy term) is left out of
 the backward pass, not out of the normalisation: weights come from credit and are not touched here.
 
-With ``minibatches = k`` each optimizer step sees a share of the rows. Its loss is divided by that share of
-the weights, so that gradient norms, and hence ``clip_norm``, mean the same whatever k is.
+With ``minibatches = k`` each optimizer step sees a share of the rows, and its loss is k times the sum over
+their tokens (:mod:`agentlightning.credit.merging.weights`, "Mini-batches"): a token weighs the same in every
+share, and gradient norms, hence ``clip_norm``, mean the same whatever k is. A share in which no row has a
+gradient makes no step, because momentum alone would move the weights.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from agentlightning.credit.fingerprints.digest import canonical_order
+from agentlightning.credit.merging.weights import minibatches
 from agentlightning.types import Recipe, Row
 from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel
@@ -105,7 +108,7 @@ class Updater:
         """Optimizer steps made."""
         self.skipped = 0
         """Optimizer steps left out because loss or gradient was not finite."""
-        self._shuffle = torch.Generator().manual_seed(seed)
+        self._seed = seed
         self._meter = Meter(0, None)
 
     def update(
@@ -130,9 +133,9 @@ class Updater:
         live = sum(map(self._live, rows))
         self._meter = Meter(len(self._to_prescore(rows)) + self.recipe.epochs * live, tell)
         proximal = self._prescore(rows, stats)
-        for _ in range(self.recipe.epochs):
-            for share in self._minibatches(rows):
-                self._step(share, rows, proximal, stats)
+        shares = minibatches(rows, self.recipe.minibatches, self._seed, current)
+        for share in shares * self.recipe.epochs:
+            self._step(share, len(shares), proximal, stats)
         metrics = stats.metrics(with_kl=bool(self.recipe.kl))
         idle = sum(row.trained_tokens for row in rows if not self._live(row))
         metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows) - idle)
@@ -152,7 +155,6 @@ class Updater:
             **({"optimizer": self.optimizer.state_dict()} if optimizer else {}),
             "steps": self.steps,
             "skipped": self.skipped,
-            "shuffle": self._shuffle.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -166,17 +168,14 @@ class Updater:
                 group.update(mine)
         self.steps = int(state["steps"])
         self.skipped = int(state["skipped"])
-        self._shuffle.set_state(state["shuffle"])
 
     # ------------------------------------------------------------------------------------ one optimizer step
-    def _step(
-        self, share: Sequence[Row], rows: Sequence[Row], proximal: Mapping[str, Tensor], stats: Tally
-    ) -> None:
+    def _step(self, share: Sequence[Row], shares: int, proximal: Mapping[str, Tensor], stats: Tally) -> None:
+        """One optimizer step on ``share``, one of ``shares`` mini-batches."""
         live = [row for row in share if self._live(row)]
-        if not live or not _weight(share):
+        if not live:
             stats.empty += 1
             return
-        part = _weight(share) / _weight(rows)
         loss = torch.zeros((), device=self.model.device)
         for tokens in self._micro(live, stats):
             scores = token_logprobs(
@@ -197,8 +196,8 @@ class Updater:
             if stats.optimizer_steps == 0:
                 stats.measure(tokens, scores.logprobs)
             found = policy_loss(terms, self.recipe, stats.corrects())
-            (found.total / part).backward()  # type: ignore[no-untyped-call]
-            loss += found.total.detach() / part
+            (found.total * shares).backward()  # type: ignore[no-untyped-call]
+            loss += found.total.detach() * shares
             stats.add(terms, found)
         set_lr(self.optimizer, self.lr * warmup(self.steps, self.warmup))
         value = float(loss)
@@ -208,14 +207,6 @@ class Updater:
         self.steps += result.stepped
         self.skipped += not result.stepped
         stats.step(value, result.grad_norm, result.stepped)
-
-    def _minibatches(self, rows: list[Row]) -> list[list[Row]]:
-        """``rows`` in ``recipe.minibatches`` shares of about equally many rows, drawn anew each epoch."""
-        count = min(self.recipe.minibatches, len(rows))
-        if count <= 1:
-            return [rows] if rows else []
-        order = torch.randperm(len(rows), generator=self._shuffle).tolist()
-        return [[rows[i] for i in order[k::count]] for k in range(count)]
 
     # ---------------------------------------------------------------------------------------------- scoring
     def _prescore(self, rows: Sequence[Row], stats: Tally) -> dict[str, Tensor]:
@@ -268,7 +259,9 @@ class Updater:
         return reference.requires_grad_(False).eval()
 
     def _live(self, row: Row) -> bool:
-        return bool(self.recipe.kl or self.recipe.entropy) or has_gradient(row)
+        if self.recipe.kl or self.recipe.entropy:
+            return any(row.weights)
+        return has_gradient(row)
 
     def _checked(self, rows: Sequence[Row]) -> list[Row]:
         seen: set[str] = set()
@@ -290,10 +283,6 @@ def by_call(recipe: Recipe) -> bool:
     """Whether the loss needs to know which call a token belongs to."""
     of_correction = recipe.correction is not None and recipe.correction.level == "sequence"
     return recipe.ratio_level == "sequence" or of_correction
-
-
-def _weight(rows: Sequence[Row]) -> float:
-    return sum(sum(row.weights) for row in rows)
 
 
 def _joined(known: Mapping[str, Tensor], tokens: Tokens) -> Tensor | None:

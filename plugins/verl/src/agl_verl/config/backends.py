@@ -9,9 +9,8 @@ ENGINE = (
     "them, and Megatron, VeOmni and TorchTitan shard them otherwise; a large model takes more ranks, or lora"
 )
 REPLAY = (
-    "router replay (R2, R3) trains each token with the experts that were chosen for it before; an agent's "
-    "calls go over the OpenAI API, whose answers do not name them, so that rows do not hold them; "
-    "recipe.correction weighs tokens whose probabilities differ"
+    "router replay (R2, R3) trains each token with the experts that were chosen for it before, for which "
+    "recorded calls and rows have no place; recipe.correction weighs tokens whose probabilities differ"
 )
 REFUSED = {
     "model_engine": ENGINE,

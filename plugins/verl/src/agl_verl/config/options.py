@@ -172,8 +172,12 @@ REFUSED = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's "
     "minibatches",
     "actor_rollout_ref.actor.ppo_epochs": "the recipe's epochs",
+    "actor_rollout_ref.actor.shuffle": "mini-batches are drawn by the driver, from seed and step",
+    "actor_rollout_ref.actor.grad_clip": "verl 0.9 does not read it; say it with the option max_grad_norm",
+    "actor_rollout_ref.actor.optim.clip_grad": "say it with the option max_grad_norm",
     "actor_rollout_ref.actor.clip_ratio": "the recipe's clip_low, clip_high and clip_ratio_c",
     "actor_rollout_ref.actor.entropy_coeff": "the recipe's entropy",
+    "actor_rollout_ref.actor.calculate_entropy": "each step measures the entropy before its update",
     "actor_rollout_ref.actor.use_kl_loss": "the recipe's kl",
     "actor_rollout_ref.actor.kl_loss": "the recipe's kl",
     "actor_rollout_ref.rollout.temperature": "the recipe's temperature",
@@ -185,6 +189,7 @@ REFUSED = {
     "algorithm.lam": "the recipe's lam",
     "critic.enable": "a critic is the recipe's to have: ppo",
     "critic.ppo_epochs": "the recipe's epochs",
+    "critic.shuffle": "mini-batches are drawn by the driver, from seed and step",
     "critic.ppo_mini_batch_size": "mini-batches are counted, not sized: the recipe's minibatches",
     "data.train": "tasks belong to the algorithm",
     "data.val": "tasks belong to the algorithm",
@@ -233,7 +238,7 @@ def overrides(
         # It computes figures that a step without a trained token does not have; core corrects stale tokens.
         "algorithm.rollout_correction=null",
         "algorithm.use_kl_in_reward=False",
-        *_actor(recipe, seed, o),
+        *_actor(recipe, o),
         *_rollout(recipe, o, name),
         *_trainer(o, folder),
         *([f"trainer.total_training_steps={steps}"] if steps else []),
@@ -267,16 +272,15 @@ def _data(o: Options, seed: int) -> list[str]:
     ]
 
 
-def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
+def _actor(recipe: Recipe, o: Options) -> list[str]:
     return [
         f"{ACTOR}.loss_agg_mode=token-sum",
         f"{ACTOR}.ppo_mini_batch_size=1",
         f"{ACTOR}.use_dynamic_bsz=True",
         f"{ACTOR}.ppo_max_token_len_per_gpu={tokens_a_pass(o)}",
         f"{ACTOR}.ppo_epochs={recipe.epochs}",
-        # Rows come sorted by length when several ranks share them.
-        f"{ACTOR}.shuffle={recipe.minibatches > 1}",
-        f"{ACTOR}.data_loader_seed={seed % 2**31}",
+        # Mini-batches are drawn by the driver, and rows come in their order.
+        f"{ACTOR}.shuffle=False",
         f"{ACTOR}.clip_ratio={recipe.clip_low}",
         f"{ACTOR}.clip_ratio_low={recipe.clip_low}",
         f"{ACTOR}.clip_ratio_high={recipe.clip_high}",
@@ -285,7 +289,7 @@ def _actor(recipe: Recipe, seed: int, o: Options) -> list[str]:
         f"{ACTOR}.entropy_coeff={recipe.entropy}",
         f"{ACTOR}.use_kl_loss={bool(recipe.kl)}",
         f"{ACTOR}.kl_loss_coef={recipe.kl}",
-        f"{ACTOR}.grad_clip={o.max_grad_norm}",
+        f"{ACTOR}.optim.clip_grad={o.max_grad_norm}",
         f"{ACTOR}.optim.lr={o.lr}",
         f"{ACTOR}.optim.weight_decay={o.weight_decay}",
         f"{ACTOR}.optim.betas=[{o.betas[0]},{o.betas[1]}]",

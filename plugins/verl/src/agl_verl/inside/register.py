@@ -63,8 +63,9 @@ def engine() -> None:
 
     from agl_verl.inside.learning.lora import adapted
     from agl_verl.inside.learning.resumed import resumed
+    from agl_verl.inside.learning.stepping import any_pull, stepping
 
-    class CpuFsdp(adapted(resumed(tapped(FSDPEngineWithLMHead)))):  # type: ignore[misc]
+    class CpuFsdp(adapted(resumed(stepping(tapped(FSDPEngineWithLMHead), any_pull)))):  # type: ignore[misc]
         """As it is, but for the tap, LoRA, options that stay, and a reference's way to the CPU."""
 
         def _build_fsdp_module(self, module: Any) -> Any:
@@ -93,8 +94,9 @@ def gpu_engine() -> None:
 
     from agl_verl.inside.learning.lora import adapted
     from agl_verl.inside.learning.resumed import resumed
+    from agl_verl.inside.learning.stepping import any_pull, stepping
 
-    ours = adapted(resumed(tapped(FSDPEngineWithLMHead)))
+    ours = adapted(resumed(stepping(tapped(FSDPEngineWithLMHead), any_pull)))
     where = {"model_type": "language_model", "device": "cuda", "vendor": "nvidia"}
     EngineRegistry.register(backend=["fsdp", "fsdp2"], **where)(ours)
 

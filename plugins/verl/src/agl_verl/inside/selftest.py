@@ -21,6 +21,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "verl.checkpoint_engine.base:CheckpointEngineManager.sleep_replicas": (),
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer.on_init_end": (),
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._build_replay_buffer": (),
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._balance_batch": ("batch", "metrics"),
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.sample": ("global_steps", "partition_id", "batch_size"),
     "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer.__init__": ("poll_interval", "refill_fn"),
     "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync.sample": (
@@ -36,6 +37,8 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead._build_lora_module": ("module",),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.get_per_tensor_param": (),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.save_checkpoint": ("local_path",),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_backward_batch": ("data",),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.optimizer_step": (),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.load_checkpoint": ("local_path",),
     "verl.single_controller.ray:RayWorkerGroup.workers": (),
     "verl.workers.engine_workers:ActorRolloutRefWorker.set_loss_fn": ("loss_fn",),

@@ -1,8 +1,7 @@
 """verl's critic, made to run everywhere, from a seed, and on steps with hardly a token.
 
 verl loads a value model with an attention that only GPUs have, draws its head from whatever state the
-worker's generator is in, whitens advantages by a variance that one token does not have, and lets momentum
-move the critic in a step in which nothing is trained.
+worker's generator is in, and whitens advantages by a variance that one token does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from typing import Any
 
 import torch
 
+from agl_verl.inside.learning.stepping import any_token, stepping
+
 Gae = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -22,27 +23,12 @@ def valued(engine: type) -> type:
     step without a token.
     """
 
-    class Valued(engine):  # type: ignore[misc]
-        """Overrides where verl makes the network, and where it steps."""
-
-        tokens = 0
-        """Trained tokens of the latest mini-batch, on all ranks."""
+    class Valued(stepping(engine, any_token)):  # type: ignore[misc]
+        """Overrides where verl makes the network."""
 
         def _build_module(self) -> Any:
             with own_loader(self.engine_config.seed):
                 return super()._build_module()
-
-        def forward_backward_batch(self, data: Any, *args: Any, **given: Any) -> Any:
-            found = super().forward_backward_batch(data, *args, **given)
-            self.tokens = int(data["batch_num_tokens"])
-            return found
-
-        def optimizer_step(self) -> float:
-            if not self.tokens:
-                self.optimizer_zero_grad()
-                return 0.0
-            norm: float = super().optimizer_step()
-            return norm
 
     return Valued
 

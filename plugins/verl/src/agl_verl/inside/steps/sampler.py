@@ -40,6 +40,7 @@ class StepBuffer:
     def __init__(self, **given: Any) -> None:
         super().__init__(poll_interval=POLL, **given)  # type: ignore[call-arg]
         StepBuffer.trainer = given["refill_fn"].__self__
+        self.trainer._balance_batch = as_dealt
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """The step's rows; waits until its rollouts have ended. verl's mini-batches count rows, of which each
@@ -66,6 +67,15 @@ class StepBuffer:
         StepBuffer.step = found
         put(uid, number, found.rows)
         tq.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
+
+
+def as_dealt(batch: Any, *args: Any, **given: Any) -> Any:
+    """In the place of verl's balancing of ranks, which would mix mini-batches: ``rows.step`` has dealt out
+    each mini-batch to the ranks, and filled it up. verl's queue gives rows in an order of its own.
+    """
+    numbers = [int(key.rsplit("_", 2)[1]) for key in batch.keys]
+    batch.reorder(sorted(range(len(numbers)), key=numbers.__getitem__))
+    return batch
 
 
 def use_recipe_loss(corrected: bool = False) -> None:

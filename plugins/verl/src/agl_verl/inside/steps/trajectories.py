@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from agentlightning.types.tokens import TokenIds
-from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, Columns, TrainRow
-
-_NO = TokenIds([0])
-_ZERO = np.zeros(1)
-EMPTY = Columns(_ZERO, _ZERO, _ZERO, _ZERO, _ZERO - 1, _ZERO, _ZERO).row(_NO, _NO, (0, 0))
-"""Stands for a step in which nothing is trained: verl cannot go on without a row."""
+from agl_verl.rows import OFF_POLICY, SEGMENTS, STALE, WEIGHTS, TrainRow
 
 
 def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
     """Rows as trajectories of prompt ``uid``."""
     fields, tags = [], []
-    for row in rows or [EMPTY]:
+    some = any(row.trained_tokens for row in rows)
+    for row in rows:
         prompt, response = _longs(row.prompt.view()), _longs(row.response.view())
         whole = torch.cat((prompt, response))
         columns = row.columns()
@@ -48,6 +42,8 @@ def put(uid: str, step: int, rows: Sequence[TrainRow]) -> None:
         tags.append(
             {
                 "status": "success",
+                # verl leaves such rows out of its figures, and has to have one.
+                "is_padding": some and not row.trained_tokens,
                 "prompt_len": len(row.prompt),
                 "response_len": len(row.response),
                 "seq_len": len(whole),
