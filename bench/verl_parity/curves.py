@@ -27,7 +27,7 @@ def curve(driver: str, seed: int, python: str, folder: Path) -> list[float]:
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
     (run,) = folder.glob(f"*-s{seed}")
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["metrics"]["reward_mean"] for line in lines]
 
 
