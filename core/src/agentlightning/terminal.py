@@ -1,4 +1,4 @@
-"""A console and a table that show other people's text and do not obey it.
+"""What is printed: a console and a table that show other people's text and do not obey it, JSON, numbers.
 
 Names of agents, tags, reasons, tasks and answers are written by others. Printed as they are, they could set
 the terminal's title, clear its screen, or show other text than stands there. Invariant: of such text, nothing
@@ -7,16 +7,20 @@ but visible characters, tabs and line ends reaches a terminal, and no password o
 
 from __future__ import annotations
 
+import codecs
+import json
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
+import msgspec
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.redaction import shown, visible
+from agentlightning.redaction import say, shown, visible
 
 
 class Console(rich.console.Console):
@@ -36,3 +40,25 @@ class TextTable(Table):
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*(Text(shown(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def wide_console(width: int) -> Console:
+    """Return the console of stdout, ``width`` columns wide where stdout is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = width
+    return console
+
+
+def print_json(value: Any, file: TextIO | None = None) -> None:
+    """Print ``value`` as JSON on one line of stdout or ``file``: in ASCII if its encoding is not UTF-8."""
+    file = file or sys.stdout
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    if codecs.lookup(file.encoding or "utf-8").name != "utf-8":
+        text = json.dumps(json.loads(text))
+    say(text, file=file)
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """Return ``value`` in the format ``form``, and a dash for ``None``."""
+    return "–" if value is None else format(value, form)

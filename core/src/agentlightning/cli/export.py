@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
+from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
 
 

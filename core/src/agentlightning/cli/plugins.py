@@ -6,9 +6,8 @@ import typer
 from rich.text import Text
 
 from agentlightning.cli.inspect import JsonObject
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.terminal import Console, TextTable
+from agentlightning.terminal import Console, TextTable, print_json
 
 KINDS = (
     "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentlightning.cli.options import add_command
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
 from agentlightning.run_program.options import (
     CannotStart,
@@ -25,6 +24,7 @@ from agentlightning.run_program.options import (
     read_tags,
     read_tasks,
 )
+from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:

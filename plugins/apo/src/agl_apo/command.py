@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.run import open_run
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.terminal import Console
+from agentlightning.terminal import Console, print_json
 from agentlightning.types import Record, UsageError
 from agentlightning.types.failure import FailureTable
 from agl_apo.assistants import text_of

@@ -11,8 +11,7 @@ import typer
 
 from agentlightning.audit.locations import RUNS_FOLDER, STORE
 from agentlightning.cli.inspect import JsonObject
-from agentlightning.cli.terminal.view import print_json
-from agentlightning.terminal import Console
+from agentlightning.terminal import Console, print_json
 from agentlightning.types import UsageError
 
 

@@ -11,8 +11,7 @@ import typer
 from rich.tree import Tree
 
 from agentlightning.cli.inspect import JsonObject, OneOf, StoreOfRun
-from agentlightning.cli.terminal.view import print_json
-from agentlightning.terminal import Console
+from agentlightning.terminal import Console, print_json
 
 
 def register(app: typer.Typer) -> None:

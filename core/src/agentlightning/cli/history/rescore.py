@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
-from agentlightning.cli.terminal.view import number, print_json
-from agentlightning.terminal import Console
+from agentlightning.terminal import Console, number, print_json
 from agentlightning.types import UsageError
 
 

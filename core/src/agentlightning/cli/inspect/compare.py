@@ -15,8 +15,7 @@ from agentlightning.audit.comparison import Comparison, PairedEvaluation, compar
 from agentlightning.audit.drawing import short
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonObject, Rewards
-from agentlightning.cli.terminal.view import number, print_json, wide_console
-from agentlightning.terminal import Console, TextTable
+from agentlightning.terminal import Console, TextTable, number, print_json, wide_console
 from agentlightning.trackers.curve import curve, smooth
 from agentlightning.types import Evaluation
 

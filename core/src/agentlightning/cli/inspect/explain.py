@@ -20,9 +20,8 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.explanation.explain import explain as explain_target
 from agentlightning.audit.targets import is_run, last_trained, open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject
-from agentlightning.cli.terminal.view import number, print_json
 from agentlightning.doctor.formatting import plural
-from agentlightning.terminal import Console, TextTable
+from agentlightning.terminal import Console, TextTable, number, print_json
 from agentlightning.types.select import caller_name
 
 Facts = dict[str, Any]

@@ -9,8 +9,8 @@ import typer
 
 from agentlightning.audit.locations import find_run
 from agentlightning.cli.inspect import JsonLines
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
+from agentlightning.terminal import print_json
 from agentlightning.train.log import NAME, VARIABLE, log_of_all_runs
 from agentlightning.train.log.tail import follow, last_entries, parse
 from agentlightning.types import UsageError

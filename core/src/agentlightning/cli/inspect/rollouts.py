@@ -15,9 +15,8 @@ from agentlightning.audit.drawing import short
 from agentlightning.audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agentlightning.audit.run import open_run
 from agentlightning.cli.inspect import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
-from agentlightning.cli.terminal.view import number, print_json, wide_console
 from agentlightning.redaction import say
-from agentlightning.terminal import TextTable
+from agentlightning.terminal import TextTable, number, print_json, wide_console
 from agentlightning.types import UsageError
 
 _WIDE = 150

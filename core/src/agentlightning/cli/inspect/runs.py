@@ -15,9 +15,8 @@ from rich.text import Text
 from agentlightning.audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agentlightning.audit.run_list import RunSummary, list_runs, to_show
 from agentlightning.cli.inspect import JsonLines
-from agentlightning.cli.terminal.view import number, print_json, wide_console
 from agentlightning.redaction import redacted
-from agentlightning.terminal import TextTable
+from agentlightning.terminal import TextTable, number, print_json, wide_console
 
 _WIDE = 130
 """Columns of the table where stdout is no terminal."""

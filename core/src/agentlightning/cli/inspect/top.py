@@ -20,8 +20,7 @@ from rich.text import Text
 from agentlightning.audit.run_list import RunSummary
 from agentlightning.audit.watching import Look, RunDetail, Watcher
 from agentlightning.cli.inspect.runs import COLOURS, reward_of
-from agentlightning.cli.terminal.view import number, print_json, wide_console
-from agentlightning.terminal import Console, TextTable
+from agentlightning.terminal import Console, TextTable, number, print_json, wide_console
 from agentlightning.trackers.curve import curve, smooth, sparkline
 
 _WIDE = 110

@@ -14,7 +14,7 @@ from agentlightning.audit.drawing import draw, short
 from agentlightning.audit.reward_versions import find_version
 from agentlightning.audit.targets import open_target
 from agentlightning.cli.inspect import InRun, InStore, JsonObject, Rewards
-from agentlightning.cli.terminal.view import print_json, wide_console
+from agentlightning.terminal import print_json, wide_console
 from agentlightning.types import UsageError
 
 _WIDE = 130

@@ -14,9 +14,8 @@ from rich.text import Text
 from agentlightning.audit.run import open_run
 from agentlightning.audit.verification.verify import Verification, verify as verify_run
 from agentlightning.cli.inspect import JsonObject, OneOf, RunArgument, StoreOfRun
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.doctor.formatting import plural
-from agentlightning.terminal import Console
+from agentlightning.terminal import Console, print_json
 
 
 def register(app: typer.Typer) -> None:

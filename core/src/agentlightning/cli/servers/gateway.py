@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentlightning.cli.options import add_command
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.redaction import say
 from agentlightning.run_program.options import POLICY, EngineOptions, ProgramOptions
+from agentlightning.terminal import print_json
 
 if TYPE_CHECKING:
     from agentlightning.capture.context import AttemptContext

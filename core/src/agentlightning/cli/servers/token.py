@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.roles import REVOKED_VARIABLE, Revoked, Role, RoleTokens, revoked_file
+from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
