@@ -107,13 +107,19 @@ async def test_two_chats_of_one_agent_have_their_own_cuts(world, served):
 
 
 @pytest.mark.parametrize("tools", [-1, 2.5, True, "x", {"a": 1}, [3], [[1]], [{"id": [1]}]])
-async def test_tool_calls_that_are_none_are_no_fault_of_the_gateway(world, served, tools):
-    """What they are worth is for the engine to say."""
+async def test_tool_calls_that_are_none_are_no_fault_of_the_gateway(world, tools):
+    """What they are worth is for the engine to say; here it takes them."""
     chat = [said("system"), said("user", "card"), {**said("assistant", "七" * 90), "tool_calls": tools}]
     chat += [said("assistant", "七" * 90), said("user", "and now?")]
-    await served(120, over_length="truncate")
-    got = await world.post({"messages": chat})
-    assert b"gateway-error" not in got.raw and (await world.metrics())["refused"] == {}
+    settings = RouteSection(over_length="truncate", max_len=120)
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", settings=settings))
+
+    async def characters(route, prompt):
+        return sum(len(message["content"]) for message in prompt["messages"])
+
+    world.gateway._pipeline.fitter._ask = characters
+    assert (await world.post({"messages": chat})).status == 200
+    assert world.store.calls[0].edited["over_length"] == "truncate"
 
 
 async def test_a_prompt_that_fits_costs_nothing(world, served):
