@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agl_local.text.tools import CLOSE, OPEN
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 Schema = Mapping[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}
