@@ -155,7 +155,36 @@ def turn(template: ChatTemplate, form: Form, message: Mapping[str, Any]) -> str:
     """What the template writes of ``message`` after the prompt, to the end of the text."""
     prompt = template.render([_USER], TOOLS, True, {}, form)
     whole = template.render([_USER, message], TOOLS, False, {}, form)
+    return rest_of(whole, prompt)
+
+
+def rest_of(whole: str, prompt: str) -> str:
+    """``whole`` after what it has in common with ``prompt``, no mark cut: usually after ``prompt``."""
     return whole[len(_whole_marks(commonprefix((prompt, whole)))) :]
+
+
+_CONTROL = re.compile(
+    r"<\|[^<>\s]*>|<[^<>\s]*\|>|<｜[^<>]*｜>|\[\|[^\[\]]*\|\]|\[/?[A-Z_]{2,}\]|</?s>"
+    r"|<(?:start|end)_[a-z_]*>|<SPECIAL_\d+>|<seed:[a-z]*os>|[\[\]][e~]~?b?[\[\]]"
+)
+"""Marks that are special tokens in the vocabularies of published models."""
+
+
+def control_marks(template: ChatTemplate) -> tuple[list[str], list[str]]:
+    """The special tokens that a template writes, in the order of a conversation with a call, and those that
+    end a turn: of text, of calls. Raise TemplateError for a template that cannot write it.
+    """
+    form = template.form
+    calls = [_A, _B] if form.syntax and form.syntax.many else [_A]
+    result = {"role": "tool", "tool_call_id": _ID_TEXTS[0], "content": "zqresult"}
+    talks: list[list[dict[str, Any]]] = [[_USER, _SAYS, _USER]]
+    if form.syntax is not None:
+        talks.append([_USER, message_of(calls), result])
+    texts = [template.render(talk, TOOLS, True, {}) for talk in talks]
+    endings = [template.render([_USER, _SAYS], TOOLS, False, {}).partition(_SAID)[2]]
+    endings += [form.syntax.ending] if form.syntax else []
+    ends = [found[0] for ending in endings if (found := _CONTROL.search(ending))]
+    return list(dict.fromkeys([*_CONTROL.findall("".join(texts)), *ends])), list(dict.fromkeys(ends))
 
 
 def study(template: ChatTemplate) -> Form:
@@ -304,13 +333,16 @@ def _around(turns: _Turns, found: _Found) -> CallSyntax:
     """The literals around the calls that were found."""
     before, after = turns.one[: found.one[0]], turns.one[found.one[1] :]
     head = tail = ""
-    single = not turns.two
+    single, open_ended = not turns.two, False
     if len(found.two) == 2:
         between = turns.two[found.two[0][1] : found.two[1][0]]
         tail = _whole_marks(commonprefix((after, between)))
         tail = tail.rstrip()
         head = _common_end(before, between).lstrip()
         before, after = before[: len(before) - len(head)], after[len(tail) :]
+        longer = turns.two[found.two[1][1] :].removeprefix(tail)
+        if after != longer and not after.strip():  # what closes several calls is left out after one
+            after, open_ended = longer, True
     after, ending = _split_end(after, turns.end)
     own = before.removeprefix(turns.lead).strip()
     if not own and head.strip():  # each call is a block of its own
@@ -326,6 +358,7 @@ def _around(turns: _Turns, found: _Found) -> CallSyntax:
         head=head,
         tail=tail,
         single=single,
+        open_ended=open_ended,
         many=bool(turns.two),
         first=found.first,
         inside=found.inside,

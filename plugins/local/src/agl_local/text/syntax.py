@@ -63,6 +63,8 @@ class CallSyntax:
     tail: str = ""
     single: bool = False
     """Whether a block holds one call."""
+    open_ended: bool = False
+    """Whether the end of the answer ends a block too."""
     many: bool = True
     """Whether a turn may hold several."""
     first: str = ""

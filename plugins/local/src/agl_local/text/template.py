@@ -32,7 +32,7 @@ class ChatTemplate:
     @cached_property
     def form(self) -> Form:
         """The form that the template wants, and the syntax of its calls."""
-        from agl_local.text.forms import study
+        from agl_local.text.forms import study  # its probes are rendered by this class
 
         return study(self)
 

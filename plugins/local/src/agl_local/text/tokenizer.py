@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from agl_local.network.config import ConfigError, as_ids, read_json
+from agl_local.text.forms import Form
 from agl_local.text.rendering import TemplateError
 from agl_local.text.syntax import HERMES, CallSyntax
 from agl_local.text.template import ChatTemplate, Message
@@ -137,11 +138,16 @@ class ChatTokenizer:
             )
         return template.render(messages, tools, add_generation_prompt, variables)
 
-    @cached_property
+    @property
+    def form(self) -> Form:
+        """The form that the template of requests with tools wants."""
+        template = self._template_for(True)
+        return Form(problem="there is no chat template") if template is None else template.form
+
+    @property
     def syntax(self) -> CallSyntax:
         """How the policy writes calls: as its template does. Where that shows none, in the hermes form."""
-        template = self._template_for(True)
-        return (template.form.syntax if template is not None else None) or HERMES
+        return self.form.syntax or HERMES
 
     def is_hidden(self, token: int) -> bool:
         """Whether ``token`` has no text in an answer: special tokens, but for those that mark calls."""

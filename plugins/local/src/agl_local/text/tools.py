@@ -163,7 +163,7 @@ class CallStream:
         for cut in (mark.start() for mark in re.finditer(r"(?<=>)\s*<", close)):
             if body.rstrip(_SPACE).endswith(close[:cut]):
                 return body.rstrip(_SPACE).removesuffix(close[:cut])
-        if close:
+        if close and not self._syntax.open_ended:
             raise ValueError(f"the text ends before {close}")
         return body
 
