@@ -125,7 +125,7 @@ def _try(
     found: Examination, tokenizer: ChatTokenizer, name: str, history: Sequence[Message], said: Message
 ) -> None:
     try:
-        wrong = round_trip(tokenizer, history, said)
+        wrong = round_trip(tokenizer, history, said, found.warnings)
     except TemplateStopped:
         raise
     except TemplateError as error:
@@ -134,15 +134,15 @@ def _try(
         else:
             found.round_trips[name] = str(error)
         return
-    if wrong is not None and said["content"] and round_trip(tokenizer, history, {**said, "content": None}) is None:
-        found.warnings.append(f"{name}: {wrong}")
-        wrong = None
     found.round_trips[name] = wrong
 
 
-def round_trip(tokenizer: ChatTokenizer, history: Sequence[Message], said: Message) -> str | None:
+def round_trip(
+    tokenizer: ChatTokenizer, history: Sequence[Message], said: Message, warnings: list[str]
+) -> str | None:
     """None if ``said``, rendered after ``history``, is read back equal and renders to equal ids, else what is
-    wrong. Raise TemplateError for a conversation that the template refuses.
+    wrong. A text beside the calls may be lost, with a warning. Raise TemplateError for a conversation that the
+    template refuses.
     """
     text = turn_text(tokenizer, history, said)
     parsed = read(tokenizer, text)
@@ -151,9 +151,12 @@ def round_trip(tokenizer: ChatTokenizer, history: Sequence[Message], said: Messa
     if got != wanted:
         why = f" ({parsed.malformed[0]})" if parsed.malformed else ""
         return f"the template writes {_short(text)}, which is read as {got or 'no call'}{why}"
-    if (parsed.content or "").strip() != (said["content"] or "").strip():
-        return f"the template writes {_short(text)}: the text beside the calls is {parsed.content!r} afterwards"
-    again = {**said, "content": parsed.content, "tool_calls": [call.to_openai() for call in parsed.calls]}
+    content = parsed.content
+    if said["content"] and said["content"] not in (content or ""):
+        warnings.append(f"the template leaves out the text beside calls: {_short(text)}")
+    elif not said["content"]:
+        content = None  # what stands there is not the answer's: the template begins the turn otherwise
+    again = {**said, "content": content, "tool_calls": [call.to_openai() for call in parsed.calls]}
     first = tokenizer.apply([*history, said], TOOLS, add_generation_prompt=False)
     second = tokenizer.apply([*history, again], TOOLS, add_generation_prompt=False)
     return None if first == second else "read back and rendered again, the turn has other tokens"

@@ -109,8 +109,10 @@ def _prompt_of_chat(body: Mapping[str, Any], engine: Engine, tools: list[dict[st
     variables = field(body, "chat_template_kwargs", dict) or {}
     try:
         return engine.tokenizer.apply(messages, tools, **variables)
-    except (TemplateError, TypeError) as error:
-        raise ApiError(400, str(error), "messages") from error
+    except TemplateError as error:
+        raise ApiError(400, str(error), "messages", "chat_template") from error
+    except TypeError as error:
+        raise ApiError(400, str(error), "chat_template_kwargs") from error
 
 
 def _call(

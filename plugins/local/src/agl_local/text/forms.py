@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agl_local.text import syntax as s
 from agl_local.text.rendering import TemplateError, TemplateStopped
-from agl_local.text.syntax import ID, KEY, MARK, NAME, CallSyntax, Core
+from agl_local.text.syntax import ID, KEY, MARK, NAME, CallSyntax, Core, Writing
 from agl_local.text.template import ChatTemplate
 from agl_local.text.tools import parse_calls
 
@@ -36,6 +36,8 @@ class Form:
     """The content of a turn that only calls."""
     tools: str = "tools"
     """The variable by which the template takes tools; empty: it shows none to the model."""
+    alone: bool = False
+    """Calls without the text beside them: the template writes one of both, and not the calls."""
     parts: bool = False
     """Content as a list of one text part."""
     ids: str = "own"
@@ -64,7 +66,7 @@ class Form:
         if "tool_call_id" in made:
             made["tool_call_id"] = known.get(made["tool_call_id"], made["tool_call_id"])
         made["content"] = [{"type": "text", "text": content}] if self.parts else content
-        if "tool_calls" in made and not content:
+        if "tool_calls" in made and (not content or self.alone):
             made["content"] = [] if self.parts else self.empty
         return made
 
@@ -199,7 +201,7 @@ def _study(template: ChatTemplate) -> Form:
     base = replace(Form(), parts=_wants_parts(template))
     base = replace(base, tools=_tools_variable(template, base))
     shown = template.render([_USER], TOOLS, True, {}, base)
-    problems: list[str] = []
+    problems: list[tuple[int, str]] = []
     for ids, mapping, empty in product(("own", "short", "named"), (True, False), (None, "")):
         form = replace(base, ids=ids, mapping=mapping, empty=empty)
         try:
@@ -207,19 +209,28 @@ def _study(template: ChatTemplate) -> Form:
         except TemplateStopped:
             raise
         except TemplateError as error:
-            problems.append(str(error))
+            problems.append((2, str(error)))
             continue
         if found is not None:
-            return replace(form, syntax=found)
-        with_call = turn(template, form, message_of([_A]))
-        if _TEXT in with_call:
-            problems.insert(0, f"calls cannot be read back from what the template writes: {with_call[:200]!r}")
-    for mark, written in _WRITTEN.items():
+            return _with_text(template, replace(form, syntax=found))
+        written = turn(template, form, message_of([_A]))
+        if _TEXT in written:
+            said = f"calls cannot be read back from what the template writes: {written[:200]!r}"
+            problems.append((0, said))
+        else:
+            problems.append((1, "the template leaves calls out of the conversation"))
+    for mark, syntax in _WRITTEN.items():
         ending = turn(template, base, _SAYS).partition(_SAID)[2]
-        form = replace(base, written=written, syntax=replace(written, ending=ending))
+        form = replace(base, written=syntax, syntax=replace(syntax, ending=ending))
         if mark in shown and all(_reads_back(template, form, calls) for calls in _PLAIN):
             return form
-    return replace(base, problem=(problems or ["the template leaves calls out of the conversation"])[0])
+    return replace(base, problem=min(problems)[1])
+
+
+def _with_text(template: ChatTemplate, form: Form) -> Form:
+    """``form``, without the text beside calls where the template leaves out the calls of a turn with text."""
+    alone = replace(form, alone=True)
+    return form if _reads_back(template, form, [_A], _SAID) else alone
 
 
 def _tools_variable(template: ChatTemplate, form: Form) -> str:
@@ -248,19 +259,21 @@ def _wants_parts(template: ChatTemplate) -> bool:
     return False
 
 
-def _reads_back(template: ChatTemplate, form: Form, calls: Sequence[Call]) -> bool:
-    """Whether ``calls`` come back equal, with no text beside them."""
+def _reads_back(
+    template: ChatTemplate, form: Form, calls: Sequence[Call], content: str | None = None
+) -> bool:
+    """Whether ``calls`` come back equal, with no text beside them but for ``content``."""
     if form.syntax is None:
         return False
     try:
-        text = turn(template, form, message_of(calls))
+        text = turn(template, form, message_of(calls, content))
     except TemplateStopped:
         raise
     except TemplateError:
         return False
     parsed = parse_calls(text.removesuffix(form.syntax.ending), form.syntax, schemas=_SCHEMAS)
     found = [(call.name, json.loads(call.arguments)) for call in parsed.calls]
-    return found == list(calls) and not parsed.content
+    return found == list(calls) and (content is not None or not parsed.content)
 
 
 # -------------------------------------------------------------------------------------------------- derivation
@@ -292,6 +305,7 @@ class _Found(NamedTuple):
     """One span, if both are in one."""
     first: str = ""
     inside: tuple[str, ...] = ()
+    tags: tuple[str, str, str, str] | None = None
 
 
 def _derive(template: ChatTemplate, form: Form) -> CallSyntax | None:
@@ -362,8 +376,31 @@ def _around(turns: _Turns, found: _Found) -> CallSyntax:
         many=bool(turns.two),
         first=found.first,
         inside=found.inside,
+        writing=_writing(turns, found, ending),
         ending=ending,
     )
+
+
+def _writing(turns: _Turns, found: _Found, ending: str) -> Writing | None:
+    """The literals around names and arguments, where the arguments are JSON or tags."""
+    if found.kind == "tags" and found.tags is not None and len(found.two) in (0, 2):
+        name_end = found.one[0] + len(_FIRST)
+        between = turns.one[name_end : turns.one.index(_TEXT_KEY, name_end)].removesuffix(found.tags[0])
+        joint = turns.two[found.two[0][1] : found.two[1][0]] if found.two else ""
+        after = turns.one[found.one[1] :].removesuffix(ending)
+        return Writing(turns.one[: found.one[0]], between, after, joint, found.tags)
+    if found.kind not in ("json", "named"):
+        return None
+    first, second = (json.dumps(call[1]) for call in (_A, _B))
+    start = turns.one.find(first)
+    name = turns.one.rfind(_FIRST, 0, start)
+    if start < 0 or name < 0:
+        return None
+    joint, start_2 = "", turns.two.find(second)
+    if start_2 >= 0:
+        joint = turns.two[turns.two.find(first) + len(first) : turns.two.rfind(_SECOND, 0, start_2)]
+    after = turns.one[start + len(first) :].removesuffix(ending)
+    return Writing(turns.one[:name], turns.one[name + len(_FIRST) : start], after, joint)
 
 
 def _whole_marks(literal: str) -> str:
@@ -524,4 +561,5 @@ def _tags(turns: _Turns) -> _Found | None:
         after_name = re.sub(r"\d+", s.INDEX, after_name)
     inside = (after_name, before_key, *after_key, after_value)
     core = s.tags_core(after_name, before_key, after_key, after_value, closing)
-    return _Found("tags", core, (name, end), two, "", inside)
+    own = (to_key[len(after_value) :], after_key[0], after_key[1], after_value)
+    return _Found("tags", core, (name, end), two, "", inside, None if KEY in "".join(own) else own)

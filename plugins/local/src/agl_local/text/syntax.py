@@ -48,6 +48,21 @@ Core = Callable[[str, int, Schemas], tuple[list[RawCall], int]]
 """Reads one call (JSON: one list of them) at a place of a block, and says where it ends."""
 
 
+class Writing(NamedTuple):
+    """How the template itself writes calls, character by character, for grammars that force one."""
+
+    before: str
+    """Before the name of the first call."""
+    between: str
+    """Between a name and its arguments."""
+    after: str
+    """After the arguments of the last call."""
+    joint: str = ""
+    """Between the arguments of a call and the name of the next."""
+    tags: tuple[str, str, str, str] | None = None
+    """Where arguments stand in tags: before a key, after the key of a text and of another value, after a value."""
+
+
 @dataclass(frozen=True)
 class CallSyntax:
     """``head`` and ``tail`` are literals around each call of a block."""
@@ -69,6 +84,8 @@ class CallSyntax:
     """Whether a turn may hold several."""
     first: str = ""
     """Characters with which an answer that is a block may begin, where nothing opens it; empty: any."""
+    writing: Writing | None = None
+    """None: no grammar describes it."""
     inside: tuple[str, ...] = ()
     """Literals within a call."""
     ending: str = ""
@@ -79,6 +96,12 @@ class CallSyntax:
         """The marks among the literals, as tokens have them."""
         literals = (*self.opens, self.close, self.head, self.tail, *self.inside)
         return frozenset(mark for literal in literals for mark in re.findall(MARK, literal))
+
+    @cached_property
+    def bare_head(self) -> str:
+        """What begins a block whose opening literal is missing, as some templates leave it out of later turns."""
+        head = self.head.strip()
+        return head if head.startswith("<") and not re.search(f"[{NAME}-{INDEX}]", head) else ""
 
     def read(self, body: str, schemas: Schemas) -> list[RawCall]:
         """The calls between ``opens`` and ``close``. Raise ValueError that says what is wrong."""
@@ -408,9 +431,24 @@ def _bad(why: str) -> Any:
     raise ValueError(why)
 
 
-HERMES = CallSyntax("json", ("<tool_call>",), "</tool_call>", json_core("name", "arguments"), single=True)
+HERMES = CallSyntax(
+    "json",
+    ("<tool_call>",),
+    "</tool_call>",
+    json_core("name", "arguments"),
+    single=True,
+    writing=Writing(
+        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", '}\n</tool_call>\n<tool_call>\n{"name": "'
+    ),
+)
 """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, one call a block."""
-GRANITE = CallSyntax("json", ("<|tool_call|>",), "", json_core("name", "arguments"))
+GRANITE = CallSyntax(
+    "json",
+    ("<|tool_call|>",),
+    "",
+    json_core("name", "arguments"),
+    writing=Writing('<|tool_call|>[{"name": "', '", "arguments": ', "}]", '}, {"name": "'),
+)
 """``<|tool_call|>[{"name": …, "arguments": {…}}, …]``."""
 LFM = CallSyntax("python", ("<|tool_call_start|>",), "<|tool_call_end|>", python_core)
 """``<|tool_call_start|>[name(key=value), …]<|tool_call_end|>``."""

@@ -102,6 +102,11 @@ class ChatTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Special tokens of the vocabulary → their ids."""
+        return {self.backend.id_to_token(i) or "": i for i in sorted(self._special_ids)}
+
     def is_special(self, token: int) -> bool:
         return token in self._special_ids
 

@@ -106,6 +106,9 @@ class CallStream:
     def _find_open(self) -> tuple[int, str]:
         """Where the next block begins and by which literal; (-1, "") if none does."""
         found = [(at, o) for o in self._syntax.opens if (at := self._buffer.find(o)) >= 0]
+        head = self._syntax.bare_head
+        if head and (at := self._buffer.find(head)) >= 0 and all(at < hit[0] for hit in found):
+            return at, ""  # it is a part of the block
         return min(found, key=lambda hit: hit[0], default=(-1, ""))
 
     def _may_be_block(self) -> bool:
@@ -121,7 +124,7 @@ class CallStream:
             return self._block(0, "", -1)
         text = self._buffer
         if not final:
-            keep = max((_overlap(text, opened) for opened in self._syntax.opens), default=0)
+            keep = max((_overlap(text, opened) for opened in (*self._syntax.opens, self._syntax.bare_head)), default=0)
             text = text[: len(text) - keep].rstrip(_SPACE)
         return self._text(text)
 
