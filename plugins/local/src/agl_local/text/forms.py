@@ -179,13 +179,15 @@ def control_marks(template: ChatTemplate) -> tuple[list[str], list[str]]:
     form = template.form
     calls = [_A, _B] if form.syntax and form.syntax.many else [_A]
     result = {"role": "tool", "tool_call_id": _ID_TEXTS[0], "content": "zqresult"}
-    talks: list[list[dict[str, Any]]] = [[_USER, _SAYS, _USER]]
+    talks: list[tuple[list[dict[str, Any]], str]] = [([_USER, _SAYS, _USER], _SAID)]
     if form.syntax is not None:
-        talks.append([_USER, message_of(calls), result])
-    texts = [template.render(talk, TOOLS, True, {}) for talk in talks]
-    endings = [template.render([_USER, _SAYS], TOOLS, False, {}).partition(_SAID)[2]]
-    endings += [form.syntax.ending] if form.syntax else []
-    ends = [found[0] for ending in endings if (found := _CONTROL.search(ending))]
+        talks.append(([_USER, message_of(calls), result], str(calls[-1][1][_NUMBER_KEY])))
+    texts = [template.render(talk, TOOLS, True, {}) for talk, _ in talks]
+    after = [text.partition(said)[2] for text, (_, said) in zip(texts, talks, strict=True)]
+    if form.syntax is not None:  # what closes the calls ends no turn
+        ending = form.syntax.ending.strip()
+        after[1] = ending or after[1].partition(form.syntax.close)[2]
+    ends = [found[0] for text in after if (found := _CONTROL.search(text))]
     return list(dict.fromkeys([*_CONTROL.findall("".join(texts)), *ends])), list(dict.fromkeys(ends))
 
 

@@ -15,7 +15,7 @@ import sys
 from datetime import datetime
 from typing import IO, Any
 
-SECONDS = 5.0
+SECONDS = 2.0
 """CPU time of one rendering."""
 MEMORY = 2**30
 """Bytes of address space."""
