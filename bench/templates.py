@@ -28,7 +28,7 @@ from record import RESULTS, machine
 from rich.console import Console
 
 from agentlightning.types import UsageError
-from agl_local.fresh.roundtrip import USER, Examination, examine
+from agl_local.fresh.roundtrip import TOOLS, USER, Examination, examine
 from agl_local.fresh.tokenizer import tokenizer_for
 from agl_local.sft.chats import Chat
 from agl_local.text.rendering import TemplateError
@@ -82,7 +82,7 @@ def check(text: str, scratch: Path) -> Examination | str:
     """What the check finds; a text says why it refuses the template as a whole."""
     scratch.write_text(text, encoding="utf-8")
     try:
-        chats = [Chat([USER, {"role": "assistant", "content": "42.5 in all."}])]
+        chats = [Chat([USER, {"role": "assistant", "content": "42.5 in all."}], TOOLS)]
         return examine(tokenizer_for(chats, 2048, scratch))
     except (UsageError, TemplateError) as error:
         return str(error)

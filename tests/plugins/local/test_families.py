@@ -26,6 +26,10 @@ FOLDER = Path(__file__).parent / "templates"
 FAMILIES: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 READ = sorted(name for name, family in FAMILIES.items() if "problem" not in family)
 LOST = sorted(set(FAMILIES) - set(READ))
+BROKEN = {"gptoss": ["text and a call"], "nemotron_3_nano": ["text and a call"]}
+"""Cases that the check refuses, with the reason: what these templates make of a text beside a call is not what
+was said.
+"""
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CALL = {
     "role": "assistant",
@@ -50,7 +54,7 @@ def template(name: str) -> ChatTemplate:
 @cache
 def tokenizer(name: str) -> ChatTokenizer:
     """A small tokenizer whose special tokens are the template's marks."""
-    chats = [Chat([USER, {"role": "assistant", "content": "42.5 in all."}])]
+    chats = [Chat([USER, {"role": "assistant", "content": "42.5 in all."}], TOOLS)]
     return tokenizer_for(chats, 2048, FOLDER / f"{name}.jinja")
 
 
@@ -96,7 +100,8 @@ def test_a_template_without_calls_says_so(name: str) -> None:
 @pytest.mark.parametrize("name", READ)
 def test_calls_come_back_equal(name: str) -> None:
     found = examined(name)
-    assert found.ok, (found.failed, found.round_trips)
+    wrong = [case for case, reason in found.round_trips.items() if reason]
+    assert found.failed is None and wrong == BROKEN.get(name, []), found.round_trips
     assert len(found.round_trips) + len(found.refused) == 11
 
 
@@ -208,9 +213,9 @@ def test_no_arguments_are_an_empty_object() -> None:
 def test_a_template_that_nobody_has_seen_works_too() -> None:
     """Marks, keys and order of its own."""
     unseen = ChatTemplate(
-        "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
         "{% for c in m.tool_calls or [] %}«do»{{ {'fn': c.function.name, 'with': c.function.arguments} | tojson }}"
-        "«done»{% endfor %}[end]{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}"
+        "«done»{% endfor %}[end]{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     form = unseen.form

@@ -85,7 +85,7 @@ class Examination:
 def examine(tokenizer: ChatTokenizer) -> Examination:
     """Try all cases on a tokenizer. Raise TemplateError where not even a question can be rendered."""
     found = Examination()
-    tokenizer.apply([USER])
+    tokenizer.apply([USER], TOOLS)
     form = tokenizer.form
     if form.syntax is None:
         found.failed = form.problem

@@ -184,6 +184,8 @@ def control_marks(template: ChatTemplate) -> tuple[list[str], list[str]]:
         talks.append(([_USER, message_of(calls), result], str(calls[-1][1][_NUMBER_KEY])))
     texts = [template.render(talk, TOOLS, True, {}) for talk, _ in talks]
     after = [text.partition(said)[2] for text, (_, said) in zip(texts, talks, strict=True)]
+    last = template.render([_USER, _SAYS], TOOLS, False, {}).partition(_SAID)[2]
+    after[0] = last if _CONTROL.search(last) else after[0]  # no token of its own ends it: the next role's does
     if form.syntax is not None:  # what closes the calls ends no turn
         ending = form.syntax.ending.strip()
         after[1] = ending or after[1].partition(form.syntax.close)[2]
