@@ -122,7 +122,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--offline", action="store_true", help="the committed templates alone")
     parser.add_argument("--no-learning", action="store_true")
-    parser.add_argument("--only-learning", nargs="*", metavar="POLICY", help="some policies, and no templates")
+    parser.add_argument(
+        "--only-learning", nargs="*", metavar="POLICY", help="some policies, and no templates"
+    )
     parser.add_argument("--write", action="store_true", help="keep the results")
     arguments = parser.parse_args()
     found: dict[str, Any] = {}

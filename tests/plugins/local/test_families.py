@@ -35,7 +35,11 @@ CALL = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": "c", "type": "function", "function": {"name": "calculate", "arguments": '{"expression": "2+3"}'}}
+        {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "calculate", "arguments": '{"expression": "2+3"}'},
+        }
     ],
 }
 ASKED = {"role": "user", "content": "What is 2+3?"}

@@ -62,7 +62,11 @@ def allows(compiler: GrammarCompiler, text: str, answer: str) -> bool:
         (json_grammar(NUMBER), ['{"a": 12}', '{"a": -3}'], ['{"a":12}', '{"a": 1.5}', '{"a": 1} ', "{}", ""]),
         (json_grammar({**NUMBER, "x-guidance": {"whitespace_flexible": True}}), ['{"a": 1}'], ['{ "a": 1}']),
         (regex_grammar("a/b\n[0-9]+"), ["a/b\n12"], ["a/b\n", "xa/b\n1", "a/b\n1 "]),
-        (calls_grammar(TOOLS, FORM, many=True), [ADD, NEW, f"{ADD}\n{NEW}"], ["", "hi", f"{ADD}{NEW}", f" {ADD}"]),
+        (
+            calls_grammar(TOOLS, FORM, many=True),
+            [ADD, NEW, f"{ADD}\n{NEW}"],
+            ["", "hi", f"{ADD}{NEW}", f" {ADD}"],
+        ),
         (calls_grammar(TOOLS, FORM, many=False), [ADD, NEW], [f"{ADD}\n{NEW}", ADD.replace("1", '"x"')]),
         (
             text_or_calls_grammar(TOOLS, FORM, many=False),

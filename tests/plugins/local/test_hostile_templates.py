@@ -26,7 +26,10 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
         (ENDLESS, "not done after 2 seconds of CPU time"),
         ("{{ 'a' * 9000000000 }}", "MiB"),
         ("{{ '%9000000000d' % 1 }}", "MiB"),
-        ("{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "MiB"),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "MiB",
+        ),
         ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "characters"),
     ],
     ids=["loop", "product", "format", "doubling", "long"],
@@ -39,7 +42,11 @@ def test_it_is_stopped_and_named(source: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ range(10**12) }}"],
+    [
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ range(10**12) }}",
+    ],
     ids=["brackets", "recursion", "range"],
 )
 def test_it_is_an_error_and_nothing_else(source: str) -> None:
@@ -82,7 +89,12 @@ async def test_the_engine_answers_others_meanwhile() -> None:
 
 @pytest.mark.parametrize(
     "front",
-    ["license: " + "[" * 5000 + "]" * 5000, "license: 2024-99-99", "a: &a [x, x]\nlicense: [*a, *a]", "license: " + "x" * 200_000],
+    [
+        "license: " + "[" * 5000 + "]" * 5000,
+        "license: 2024-99-99",
+        "a: &a [x, x]\nlicense: [*a, *a]",
+        "license: " + "x" * 200_000,
+    ],
     ids=["brackets", "date", "aliases", "long"],
 )
 def test_a_card_is_data(tmp_path: Path, front: str) -> None:

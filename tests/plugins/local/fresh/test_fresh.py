@@ -151,7 +151,9 @@ def with_template(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def test_calls_that_cannot_be_read_back_fail_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_cannot_be_read_back_fail_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = agl(monkeypatch, "policy", "check", with_template(tmp_path, "phi3"))
     assert said.exit_code == 1 and "✗ tools: the template leaves calls out" in said.stdout
 

@@ -90,7 +90,9 @@ def whose_fault(own: PrefixSharing, made: PrefixSharing) -> str:
             "not the agent; `agl policy check` says where"
         )
     if made.merged:
-        return "two turns made up here extend: it is what the agent sends back, not the policy's chat template"
+        return (
+            "two turns made up here extend: it is what the agent sends back, not the policy's chat template"
+        )
     return "no two turns could be made up here to compare"
 
 

@@ -27,12 +27,17 @@ _NUMBER = {"type": "number", "description": "A number."}
 
 def _tool(name: str, properties: Mapping[str, Any]) -> Message:
     parameters = {"type": "object", "properties": dict(properties), "required": []}
-    return {"type": "function", "function": {"name": name, "description": f"{name}.", "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": f"{name}.", "parameters": parameters},
+    }
 
 
 TOOLS = [
     _tool("add_numbers", {"first": _NUMBER, "second": _NUMBER, "label": _TEXT}),
-    _tool("save_note", {"text": _TEXT, "fields": {"type": "object", "description": "More.", "properties": {}}}),
+    _tool(
+        "save_note", {"text": _TEXT, "fields": {"type": "object", "description": "More.", "properties": {}}}
+    ),
 ]
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 Call = tuple[str, dict[str, Any]]
@@ -52,7 +57,11 @@ CASES: dict[str, tuple[str | None, list[Call]]] = {
     "nested arguments": (None, [("save_note", {"fields": {"a": [1, {"b": None}], "c": True, "d": "x"}})]),
 }
 """What an assistant says and calls in a turn, by what it tries."""
-TALK: list[Message] = [USER, {"role": "assistant", "content": "42.5 in all."}, {"role": "user", "content": "Sure?"}]
+TALK: list[Message] = [
+    USER,
+    {"role": "assistant", "content": "42.5 in all."},
+    {"role": "user", "content": "Sure?"},
+]
 
 _SYSTEM: Message = {"role": "system", "content": "Be brief."}
 RULES: dict[str, list[Message]] = {
@@ -224,7 +233,9 @@ def stability(tokenizer: ChatTokenizer, thought: str = "") -> str | None:
         prompt_text = tokenizer.render(history, TOOLS)
         prompt = tokenizer.encode(prompt_text)
         if ids and prompt[: len(ids)] != ids:
-            breaks.append(f"turn {number} does not extend turn {number - 1}: {_cause(text, prompt_text, thought)}")
+            breaks.append(
+                f"turn {number} does not extend turn {number - 1}: {_cause(text, prompt_text, thought)}"
+            )
             together += len(ids)
         answer = answer_text(tokenizer, history, prompt_text, said, thought)
         ids, text = prompt + tokenizer.encode(answer), prompt_text + answer

@@ -84,7 +84,9 @@ def special_tokens(source: str) -> tuple[list[str], list[str], dict[str, Any]]:
     except TemplateError as error:
         raise UsageError(str(error)) from None
     if not ends:
-        raise UsageError("the chat template ends an assistant's turn by no special token: no answer would end")
+        raise UsageError(
+            "the chat template ends an assistant's turn by no special token: no answer would end"
+        )
     config = {"eos_token": ends[0], "pad_token": PAD}
     if _BOS in marks:
         config["bos_token"] = _BOS
@@ -117,4 +119,3 @@ def _texts(chat: Chat) -> Iterator[str]:
         for call in message.get("tool_calls") or ():
             given = call["function"].get("arguments", "")
             yield given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from agl_local.text import syntax as s
 from agl_local.text.rendering import TemplateError, TemplateStopped
-from agl_local.text.syntax import ID, KEY, MARK, NAME, CallSyntax, Core, Writing
+from agl_local.text.syntax import ID, KEY, MARK, CallSyntax, Core, Writing
 from agl_local.text.template import ChatTemplate
 from agl_local.text.tools import parse_calls
 
@@ -185,7 +185,9 @@ def control_marks(template: ChatTemplate) -> tuple[list[str], list[str]]:
     texts = [template.render(talk, TOOLS, True, {}) for talk, _ in talks]
     after = [text.partition(said)[2] for text, (_, said) in zip(texts, talks, strict=True)]
     last = template.render([_USER, _SAYS], TOOLS, False, {}).partition(_SAID)[2]
-    after[0] = last if _CONTROL.search(last) else after[0]  # no token of its own ends it: the next role's does
+    after[0] = (
+        last if _CONTROL.search(last) else after[0]
+    )  # no token of its own ends it: the next role's does
     if form.syntax is not None:  # what closes the calls ends no turn
         ending = form.syntax.ending.strip()
         after[1] = ending or after[1].partition(form.syntax.close)[2]

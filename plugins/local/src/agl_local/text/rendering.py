@@ -52,9 +52,11 @@ class Renderer:
         key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
         order: dict[str, Any] = {"key": key, "variables": variables, "mapping": mapping}
         with self._lock:
-            if self._child is None or self._child[0].poll() is not None:
-                self.close()
-            elif key not in self._sent and len(self._sent) >= _KEPT:
+            if (
+                self._child is None
+                or self._child[0].poll() is not None
+                or (key not in self._sent and len(self._sent) >= _KEPT)
+            ):
                 self.close()
             if key not in self._sent:
                 order["source"] = source

@@ -57,7 +57,9 @@ def _answer(line: bytes, templates: dict[str, Any], environment: Any) -> dict[st
     except jinja2.TemplateSyntaxError as error:
         return {"error": f"chat template, line {error.lineno}: {error.message}"}
     except _Refusal as error:
-        return {"error": f"the chat template refuses this conversation ({_place(error)}): {str(error)[:1000]}"}
+        return {
+            "error": f"the chat template refuses this conversation ({_place(error)}): {str(error)[:1000]}"
+        }
     except MemoryError:
         return {"error": f"chat template: stopped: it took more than {MEMORY >> 20} MiB", "stopped": True}
     except _TooLong:
@@ -87,7 +89,9 @@ def _map_arguments(messages: Any) -> None:
             try:
                 found = json.loads(text)
             except ValueError as error:
-                raise _Refusal(f"messages[{i}]: arguments of {function['name']!r} are no JSON: {error}") from None
+                raise _Refusal(
+                    f"messages[{i}]: arguments of {function['name']!r} are no JSON: {error}"
+                ) from None
             if not isinstance(found, dict):
                 raise _Refusal(f"messages[{i}]: arguments of {function['name']!r} are no JSON object")
             function["arguments"] = Arguments(found)

@@ -144,11 +144,15 @@ def tolerant(literal: str) -> str:
     """A pattern for ``literal``: any white space where it has some, any text of its kind for NAME, KEY, ID."""
     parts = re.split(rf"(\s+|{NAME}|{KEY}|{ID}|{INDEX})", literal)
     known = {NAME: _NAME, KEY: "(?P=key)", ID: f"(?P<id>{_ID})", INDEX: r"\d+"}
-    return r"\s*" + "".join(r"\s*" if p.isspace() else known.get(p) or re.escape(p) for p in parts if p) + r"\s*"
+    return (
+        r"\s*" + "".join(r"\s*" if p.isspace() else known.get(p) or re.escape(p) for p in parts if p) + r"\s*"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- json
-def json_core(name_key: str, arguments_key: str, others: frozenset[str] = frozenset(), inner: str = "") -> Core:
+def json_core(
+    name_key: str, arguments_key: str, others: frozenset[str] = frozenset(), inner: str = ""
+) -> Core:
     """Calls as JSON objects, or a list of them. ``others``: keys beside these two; a key of an id is the id.
     ``inner``: the key of the object that holds both, where they lie deeper. Empty keys: ``{name: arguments}``.
     """
@@ -247,7 +251,9 @@ def named_core(middle: str) -> Core:
 
 
 # ------------------------------------------------------------------------------------------------------- tags
-def tags_core(after_name: str, before_key: str, after_key: Sequence[str], after_value: str, tail: str) -> Core:
+def tags_core(
+    after_name: str, before_key: str, after_key: Sequence[str], after_value: str, tail: str
+) -> Core:
     """A name, and a key and a value in tags for each argument. ``after_key``: the literals between key and
     value, of which values of another type may have another. A value is a string where the tool's schema says
     so; else it is read as JSON.
@@ -277,7 +283,9 @@ def tags_core(after_name: str, before_key: str, after_key: Sequence[str], after_
 def _exact_end(literal: str) -> str:
     """As ``tolerant``, but of white space at the end only the literal's own: more belongs to the value."""
     kept = literal.rstrip()
-    return tolerant(kept).removesuffix(r"\s*") + (f"(?:{re.escape(literal[len(kept) :])})?" if kept != literal else "")
+    return tolerant(kept).removesuffix(r"\s*") + (
+        f"(?:{re.escape(literal[len(kept) :])})?" if kept != literal else ""
+    )
 
 
 def _exact_start(literal: str) -> str:
@@ -405,7 +413,7 @@ def _gemma_value(body: str, at: int, depth: int) -> tuple[Any, int]:
             at = _skip(body, _expect(body, at, ","))
         key = ""
         if close == "}":
-            named = re.compile(rf'(?:<\|"\|>)?([^:{{}}\[\],]+?)(?:<\|"\|>)?:').match(body, at)
+            named = re.compile(r'(?:<\|"\|>)?([^:{}\[\],]+?)(?:<\|"\|>)?:').match(body, at)
             if named is None:
                 raise ValueError(f"expected a key at character {at} of the block")
             key, at = named[1], _skip(body, named.end())
@@ -438,7 +446,10 @@ HERMES = CallSyntax(
     json_core("name", "arguments"),
     single=True,
     writing=Writing(
-        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", '}\n</tool_call>\n<tool_call>\n{"name": "'
+        '<tool_call>\n{"name": "',
+        '", "arguments": ',
+        "}\n</tool_call>",
+        '}\n</tool_call>\n<tool_call>\n{"name": "',
     ),
 )
 """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, one call a block."""

@@ -124,7 +124,10 @@ class CallStream:
             return self._block(0, "", -1)
         text = self._buffer
         if not final:
-            keep = max((_overlap(text, opened) for opened in (*self._syntax.opens, self._syntax.bare_head)), default=0)
+            keep = max(
+                (_overlap(text, opened) for opened in (*self._syntax.opens, self._syntax.bare_head)),
+                default=0,
+            )
             text = text[: len(text) - keep].rstrip(_SPACE)
         return self._text(text)
 
