@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from agl_local.policy.folder import Policy, load_policy
-from agl_local.text.syntax import HERMES, CallSyntax
+from agl_local.text.cores import HERMES
+from agl_local.text.syntax import CallSyntax
 from agl_local.text.tools import parse_calls
 from calc_x.calculator import calculate_text
 from calc_x.grading import grade

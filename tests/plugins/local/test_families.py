@@ -16,7 +16,7 @@ import pytest
 from agl_local.fresh.roundtrip import ADD, NOTE, TOOLS, USER, Examination, examine, message, read, turn_text
 from agl_local.fresh.tokenizer import tokenizer_for
 from agl_local.sft.chats import Chat, ChatDataError, encode
-from agl_local.text.forms import Form
+from agl_local.text.form import Form
 from agl_local.text.rendering import TemplateError
 from agl_local.text.template import ChatTemplate
 from agl_local.text.tokenizer import ChatTokenizer
@@ -217,9 +217,9 @@ def test_no_arguments_are_an_empty_object() -> None:
 def test_a_template_that_nobody_has_seen_works_too() -> None:
     """Marks, keys and order of its own."""
     unseen = ChatTemplate(
-        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
-        "{% for c in m.tool_calls or [] %}«do»{{ {'fn': c.function.name, 'with': c.function.arguments} | tojson }}"
-        "«done»{% endfor %}[end]{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "«do»{{ {'fn': c.function.name, 'with': c.function.arguments} | tojson }}«done»{% endfor %}[end]{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     form = unseen.form

@@ -25,7 +25,7 @@ from agl_local.text.constraints import (
     text_or_calls_grammar,
 )
 from agl_local.text.grammar import LONGEST, GrammarCompiler, GrammarError, unpack_bits
-from agl_local.text.syntax import HERMES
+from agl_local.text.cores import HERMES
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.batch import RowError, check_row, tokens_of
 from agl_local.training.logprobs import token_logprobs

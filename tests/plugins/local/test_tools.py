@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_local.text.syntax import HERMES
+from agl_local.text.cores import HERMES
 from agl_local.text.tools import CallStream, parse_calls
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": [2, "}"]}}\n</tool_call>'

@@ -9,7 +9,7 @@ import pytest
 from plugins.local.driver_fixtures import tiny_tokenizer
 
 from agl_local.policy.catalogue import CATALOGUE
-from agl_local.text.syntax import HERMES
+from agl_local.text.cores import HERMES
 from agl_local.text.template import ChatTemplate
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.text.tools import parse_calls

@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
 from typing import Any
 
-from agl_local.text.forms import rest_of
+from agl_local.text.probes import common_start, rest_of
 from agl_local.text.rendering import TemplateError, TemplateStopped
 from agl_local.text.textstream import TextStream
 from agl_local.text.tokenizer import ChatTokenizer
@@ -262,7 +261,7 @@ def answer_text(
 def _cause(before: str, now: str, thought: str) -> str:
     if now.startswith(before):
         return "the same text has other tokens"
-    at = len(commonprefix((before, now)))
+    at = len(common_start(before, now))
     what = f"{before[at : at + 40]!r} became {now[at : at + 40]!r}"
     if thought and thought.strip() not in now:
         return f"the template leaves out earlier thinking: {what}"

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl_local.text.form import Form
+from agl_local.text.forms import study
 from agl_local.text.rendering import RENDERER, TemplateError
-
-if TYPE_CHECKING:
-    from agl_local.text.forms import Form
 
 Message = Mapping[str, Any]
 
@@ -32,8 +31,6 @@ class ChatTemplate:
     @cached_property
     def form(self) -> Form:
         """The form that the template wants, and the syntax of its calls."""
-        from agl_local.text.forms import study  # its probes are rendered by this class
-
         return study(self)
 
     def render(

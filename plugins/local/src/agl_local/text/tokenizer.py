@@ -18,9 +18,10 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from agl_local.network.config import ConfigError, as_ids, read_json
-from agl_local.text.forms import Form
+from agl_local.text.cores import HERMES
+from agl_local.text.form import Form
 from agl_local.text.rendering import TemplateError
-from agl_local.text.syntax import HERMES, CallSyntax
+from agl_local.text.syntax import CallSyntax
 from agl_local.text.template import ChatTemplate, Message
 
 TEMPLATE_FILE = "chat_template.jinja"
