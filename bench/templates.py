@@ -1,14 +1,15 @@
-"""Published chat templates: what they write of calls is read back, and a small agent learns through two of them.
+"""Published chat templates: what they write of calls is read back, and a small agent learns through two.
 
     python bench/templates.py [--offline] [--no-learning] [--write]        (or: make test-templates)
 
 The templates come out of PyPI packages, downloaded once into ``.venvs/templates`` and read, never installed:
-trl (Apache-2.0), axolotl (Apache-2.0), and llama.cpp's in the source of llama-cpp-python (MIT). ``--offline``
-takes those in ``tests/plugins/local/templates`` alone. Each gets a small tokenizer whose special tokens are its
-marks, and is tried as ``agl policy check`` does. The calc_x agent is then trained on its bundled policy, and on
-policies with Qwen2.5's and Llama 3.1's templates, taught by ``calc_x.warmstart`` (kept in ``.venvs/templates``).
-The last line is one JSON object; exit status 1 if a template that the check passes has a failed round trip, or
-if a policy did not learn. ``--write`` keeps it as ``bench/results/templates.json``.
+trl (Apache-2.0), axolotl (Apache-2.0), and llama.cpp's in the source of llama-cpp-python (MIT).
+``--offline`` takes those in ``tests/plugins/local/templates`` alone. Each gets a small tokenizer whose special
+tokens are its marks, and is tried as ``agl policy check`` does. The calc_x agent is then trained on its bundled
+policy, and on policies with Qwen2.5's and Llama 3.1's templates, taught by ``calc_x.warmstart`` (kept in
+``.venvs/templates``). The last line is one JSON object; exit status 1 if a template that the check passes has
+a failed round trip, or if a policy did not learn. ``--write`` keeps what was run in
+``bench/results/templates.json``.
 """
 
 from __future__ import annotations
@@ -99,11 +100,12 @@ def learn(name: str, template: str | None) -> list[float]:
             made += ["--template", str(COMMITTED / template)]
             subprocess.run(made, check=True, env=environment, stdout=sys.stderr)
     command = [str(Path(sys.executable).parent / "agl"), "train", "--config", "examples/calc_x/cpu.yaml"]
+    held_out = f"{{spec: 'generated:heldout', limit: {HELD_OUT}, seed: 1}}"
     for setting in (
         f"backend.policy={policy}",
         f"training.steps={STEPS}",
         "environment.headroom={}",
-        f"environment.val={{target: calc_x.datasets:load, args: {{spec: 'generated:heldout', limit: {HELD_OUT}, seed: 1}}}}",
+        f"environment.val={{target: calc_x.datasets:load, args: {held_out}}}",
     ):
         command += ["--set", setting]
     done = subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -134,12 +136,27 @@ def main() -> int:
         names = arguments.only_learning or list(LEARNING)
         found["learning"] = {name: learn(name, LEARNING[name]) for name in names}
     if arguments.write:
-        text = json.dumps({**found, "machine": machine()}, indent=2, ensure_ascii=False) + "\n"
-        (RESULTS / "templates.json").write_text(text, encoding="utf-8")
+        keep(found)
     found.pop("by_template", None)
     print(json.dumps(found), flush=True)
     learned = all(after > before for before, after in found.get("learning", {}).values())
     return 0 if learned and not found.get("failed") else 1
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Put what was run into the results, beside what was not."""
+    file = RESULTS / "templates.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    learning = {**kept.get("learning", {}), **found.get("learning", {})}
+    whole = {
+        **kept,
+        **found,
+        "learning": learning,
+        "steps": STEPS,
+        "held_out": HELD_OUT,
+        "machine": machine(),
+    }
+    file.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def examine_all(templates: list[tuple[str, str]]) -> dict[str, Any]:

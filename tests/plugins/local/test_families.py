@@ -111,7 +111,7 @@ def test_calls_come_back_equal(name: str) -> None:
 
 @pytest.mark.parametrize("name", READ)
 def test_arguments_are_not_encoded_twice(name: str) -> None:
-    """History holds the call that the model made, not a text of a text, also where the template refuses text."""
+    """History holds the call that the model made, also where the template refuses text."""
     shown = template(name).render([ASKED, CALL, RESULT], TOOLS, True, {})
     assert "2+3" in shown and '\\"expression\\"' not in shown
 
@@ -185,7 +185,7 @@ def test_sft_teaches_the_form_that_the_engine_reads(name: str) -> None:
 
 
 def test_sft_refuses_a_call_that_the_template_leaves_out() -> None:
-    with pytest.raises(ChatDataError, match="a chat.*calls.*leaves calls out"):
+    with pytest.raises(ChatDataError, match=r"a chat.*calls.*leaves calls out"):
         encode(tokenizer("phi3"), [Chat([USER, message(None, [ADD])], TOOLS)], 10_000)
 
 
@@ -219,7 +219,8 @@ def test_a_template_that_nobody_has_seen_works_too() -> None:
     unseen = ChatTemplate(
         "{% if tools %}{{ tools | tojson }}{% endif %}"
         "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-        "«do»{{ {'fn': c.function.name, 'with': c.function.arguments} | tojson }}«done»{% endfor %}[end]{% endfor %}"
+        "«do»{{ {'fn': c.function.name, 'with': c.function.arguments} | tojson }}«done»"
+        "{% endfor %}[end]{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     form = unseen.form

@@ -24,8 +24,8 @@ from agl_local.text.constraints import (
     regex_grammar,
     text_or_calls_grammar,
 )
-from agl_local.text.grammar import LONGEST, GrammarCompiler, GrammarError, unpack_bits
 from agl_local.text.cores import HERMES
+from agl_local.text.grammar import LONGEST, GrammarCompiler, GrammarError, unpack_bits
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.batch import RowError, check_row, tokens_of
 from agl_local.training.logprobs import token_logprobs

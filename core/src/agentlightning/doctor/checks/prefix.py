@@ -86,8 +86,8 @@ def whose_fault(own: PrefixSharing, made: PrefixSharing) -> str:
     """Say whether turns that doctor made up break as the agent's do. Pure."""
     if shared := sorted({*own.breaks} & {*made.breaks} - {"branch"}):
         return (
-            f"two turns made up here break the same way ({', '.join(shared)}): it is the policy's chat template, "
-            "not the agent; `agl policy check` says where"
+            f"two turns made up here break the same way ({', '.join(shared)}): it is the policy's chat "
+            "template, not the agent; `agl policy check` says where"
         )
     if made.merged:
         return (

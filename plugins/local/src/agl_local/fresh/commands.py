@@ -85,9 +85,9 @@ def _check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that an agent can use a policy and a run can train it: text, end, history, and calls of tools, which
-    must come back equal from what the chat template writes. Exit status 1 if a check fails. Warnings say what
-    costs more, such as prompts that do not extend earlier ones, and which rules the template has.
+    """Check that an agent can use a policy and a run can train it: text, end, history, and calls of tools,
+    which must come back equal from what the chat template writes. Exit status 1 if a check fails. Warnings
+    say what costs more, such as prompts that do not extend earlier ones, and which rules the template has.
     """
     from agl_local.fresh.look import check
     from agl_local.sft.job import load_chats

@@ -101,8 +101,8 @@ def _ends(policy: Policy) -> str | None:
         return None
     ends = [tokenizer.decode([token]) for token in tokenizer.eos_ids]
     return (
-        f"the template closes an answer by {after[:40]!r}, which has none of the end tokens {ends}: answers would "
-        "run on; name its token in eos_token_id of generation_config.json"
+        f"the template closes an answer by {after[:40]!r}, which has none of the end tokens {ends}: answers "
+        "would run on; name its token in eos_token_id of generation_config.json"
     )
 
 

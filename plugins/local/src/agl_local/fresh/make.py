@@ -55,8 +55,9 @@ def make(
     threads: int = 1,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Make the policy with the chat template in the file ``template``, teach it ``data``, write the folder ``output`` with a card, and return the summary
-    that ``agl policy new --json`` prints. Raise a :class:`UsageError` for what cannot be used.
+    """Make the policy with the chat template in the file ``template``, teach it ``data``, write the folder
+    ``output`` with a card, and return the summary that ``agl policy new --json`` prints. Raise a
+    :class:`UsageError` for what cannot be used.
     """
     console = console or Console(stderr=True)
     try:

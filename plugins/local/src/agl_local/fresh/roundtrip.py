@@ -1,9 +1,9 @@
-"""Whether what a policy's chat template writes can be read back, and whether later prompts extend earlier ones.
+"""Whether what a chat template writes can be read back, and whether later prompts extend earlier ones.
 
-Round trip: a conversation with calls of its own is rendered, the assistant's turn is parsed as the engine parses
-an answer, the calls must be equal, and the parsed message must render to equal ids. Prefix: turn n + 1's prompt
-must begin with the ids of turn n's prompt and answer; where it does not, each call becomes a training row of its
-own and its context is computed again.
+Round trip: a conversation with calls of its own is rendered, the assistant's turn is parsed as the engine
+parses an answer, the calls must be equal, and the parsed message must render to equal ids. Prefix: turn
+n + 1's prompt must begin with the ids of turn n's prompt and answer; where it does not, each call becomes a
+training row of its own and its context is computed again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def examine(tokenizer: ChatTokenizer) -> Examination:
         return found
     if not form.tools:
         found.warnings.append(
-            "the template shows no tools to the model: it cannot know them unless a prompt of the agent's does"
+            "the template shows no tools to the model, which knows them only if the agent's prompt names them"
         )
     for name, (content, calls) in CASES.items():
         _try(found, tokenizer, name, [USER], message(content, calls))
@@ -149,8 +149,8 @@ def round_trip(
     tokenizer: ChatTokenizer, history: Sequence[Message], said: Message, warnings: list[str]
 ) -> str | None:
     """None if ``said``, rendered after ``history``, is read back equal and renders to equal ids, else what is
-    wrong. A text beside the calls may be lost, with a warning. Raise TemplateError for a conversation that the
-    template refuses.
+    wrong. A text beside the calls may be lost, with a warning. Raise TemplateError for a conversation that
+    the template refuses.
     """
     text = turn_text(tokenizer, history, said)
     parsed = read(tokenizer, text)
@@ -171,8 +171,8 @@ def round_trip(
 
 
 def turn_text(tokenizer: ChatTokenizer, history: Sequence[Message], said: Message) -> str:
-    """The answer that the template puts after ``history``, as the engine would have it from the policy: to the
-    end token, special tokens without a text.
+    """The answer that the template puts after ``history``, as the engine would have it from the policy: to
+    the end token, special tokens without a text.
     """
     prompt = tokenizer.render(history, TOOLS)
     whole = tokenizer.render([*history, said], TOOLS, add_generation_prompt=False)
@@ -207,7 +207,7 @@ def _lost_result(tokenizer: ChatTokenizer) -> str | None:
     return None if said in shown else "the template leaves out what a tool answers"
 
 
-# ------------------------------------------------------------------------------------------------------ prefix
+# ----------------------------------------------------------------------------------------------------- prefix
 def conversation() -> Iterator[tuple[list[Message], Message]]:
     """The turns of an agent: what was said before each, and the assistant's message."""
     said: list[Message] = [USER]
@@ -243,8 +243,8 @@ def stability(tokenizer: ChatTokenizer, thought: str = "") -> str | None:
     if not breaks:
         return None
     return (
-        f"{breaks[0]} (in {len(breaks)} of {len(turns) - 1} later turns of a conversation with tools): calls that "
-        f"do not extend are rows of their own, {together} tokens here where one row had {len(ids)}"
+        f"{breaks[0]} (in {len(breaks)} of {len(turns) - 1} later turns of a conversation with tools): calls "
+        f"that do not extend are rows of their own, {together} tokens here where one row had {len(ids)}"
     )
 
 

@@ -48,8 +48,8 @@ _BOS, _EOS = "<s>", "</s>"
 
 
 def tokenizer_for(chats: Iterable[Chat], length: int, template: Path = TEMPLATE) -> ChatTokenizer:
-    """Return the tokenizer of these chats, for a model of ``length`` tokens; the same every time. The marks of
-    ``template`` are its special tokens.
+    """Return the tokenizer of these chats, for a model of ``length`` tokens; the same every time. The marks
+    of ``template`` are its special tokens.
     """
     chats = list(chats)
     source = template.read_text(encoding="utf-8")
@@ -76,8 +76,9 @@ def tokenizer_for(chats: Iterable[Chat], length: int, template: Path = TEMPLATE)
 
 
 def special_tokens(source: str) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return the special tokens of a new tokenizer for the chat template ``source``, those that end a turn, and
-    their part of tokenizer_config.json. Raise :class:`UsageError` for a template that ends no turn by one.
+    """Return the special tokens of a new tokenizer for the chat template ``source``, those that end a turn,
+    and their part of tokenizer_config.json. Raise :class:`UsageError` for a template that ends no turn by
+    one.
     """
     try:
         marks, ends = control_marks(ChatTemplate(source, {"bos_token": _BOS, "eos_token": _EOS}))

@@ -162,8 +162,8 @@ async def _answer(
 async def _parsed(
     request: web.Request, parse: Callable[[dict[str, Any], Engine], T], body: dict[str, Any], engine: Engine
 ) -> T:
-    """``parse(body, engine)`` in a thread, one of an engine at a time: a chat template is a stranger's program,
-    and the other requests must not wait for it.
+    """``parse(body, engine)`` in a thread, one of an engine at a time: a chat template is a stranger's
+    program, and the other requests must not wait for it.
     """
     async with request.app[_PARSING][engine.name]:
         return await asyncio.to_thread(parse, body, engine)

@@ -189,8 +189,8 @@ def _call_form(engine: Engine) -> CallForm:
     if form is None:
         raise ApiError(
             400,
-            f"the policy's chat template writes calls in a way ({engine.tokenizer.syntax.kind}) that no grammar "
-            "describes: leave out tool_choice, strict and parallel_tool_calls",
+            f"the policy's chat template writes calls in a way ({engine.tokenizer.syntax.kind}) that no "
+            "grammar describes: leave out tool_choice, strict and parallel_tool_calls",
             "tools",
             "unsupported_constraint",
         )

@@ -3,9 +3,9 @@
 JSON is written as Python's ``json.dumps`` writes it (``", "`` and ``": "``, no other white space), which is
 what chat templates show for tool calls. A small model that may write white space anywhere writes little else.
 Tool calls are written as the policy's chat template writes them (``syntax.Writing``); the parts of its
-literals that are special tokens are asked for by their ids. The library may not choose the tokens of a text that is
-the only one allowed: it would take those that its look-back of four tokens lets it see, and forbid a policy's
-own longer token.
+literals that are special tokens are asked for by their ids. The library may not choose the tokens of a text
+that is the only one allowed: it would take those that its look-back of four tokens lets it see, and forbid a
+policy's own longer token.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def calls_grammar(tools: Mapping[str, Schema], form: CallForm, *, many: bool) ->
 
 
 def text_or_calls_grammar(tools: Mapping[str, Schema], form: CallForm, *, many: bool) -> str:
-    """Return the grammar of any text, followed by calls of ``tools`` if there is an opening literal: at most one
-    call, or any number.
+    """Return the grammar of any text, followed by calls of ``tools`` if there is an opening literal: at most
+    one call, or any number.
     """
     text = "TEXT: /(?s:.*)/\n"
     if form.special_start:  # a text cannot contain the special token that begins a call

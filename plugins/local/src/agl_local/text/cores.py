@@ -1,5 +1,5 @@
-"""Five ways to write a call: as a JSON object, as a name followed by JSON, as tags for each argument, as a call in
-Python, or as Gemma's objects; and the syntaxes that no template has to show.
+"""Five ways to write a call: as a JSON object, as a name followed by JSON, as tags for each argument, as a
+call in Python, or as Gemma's objects; and the syntaxes that no template has to show.
 
 Each reads one call at a place of a block, strictly: for anything else it raises ValueError with the reason.
 """
@@ -37,7 +37,7 @@ def json_core(
     name_key: str, arguments_key: str, others: frozenset[str] = frozenset(), inner: str = ""
 ) -> Core:
     """Calls as JSON objects, or a list of them. ``others``: keys beside these two; a key of an id is the id.
-    ``inner``: the key of the object that holds both, where they lie deeper. Empty keys: ``{name: arguments}``.
+    ``inner``: the key of the object that holds both, where they lie deeper. No keys: ``{name: arguments}``.
     """
 
     def read(body: str, at: int, _: Schemas) -> tuple[list[RawCall], int]:

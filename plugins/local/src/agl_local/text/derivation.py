@@ -1,4 +1,4 @@
-"""The syntax of calls, made from a few rendered turns: where the calls stand, and which literals are around them."""
+"""The syntax of calls, made from rendered turns: where calls stand, and which literals are around them."""
 
 from __future__ import annotations
 

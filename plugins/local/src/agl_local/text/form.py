@@ -1,4 +1,4 @@
-"""The form in which a chat template wants the messages of the OpenAI API, and how they are brought into it."""
+"""The form in which a chat template wants the messages of the OpenAI API, and how they come into it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What form a chat template wants, and in which syntax it writes calls: found by rendering probes.
 
 A form is right if the calls of the rendered turn can be read back equal: alone, two at a time, with nested
-arguments. So a template that nobody here has seen works too, if it writes calls in one of the ways of ``cores``.
+arguments. So a template that nobody here has seen works too, if it writes calls in a way of ``cores``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def control_marks(template: p.Renders) -> tuple[list[str], list[str]]:
 
 
 def study(template: p.Renders) -> Form:
-    """The form that ``template`` wants. A broken template, or one that breaks a limit, has the default one."""
+    """The form that ``template`` wants. A broken template, or one over a limit, has the default one."""
     try:
         return _study(template)
     except TemplateError as error:

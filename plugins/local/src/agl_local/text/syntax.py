@@ -1,10 +1,9 @@
-"""How a policy writes calls of tools: where a block of calls begins and ends, and how to read what is between.
+"""How a policy writes calls: where a block of calls begins and ends, and how to read what is between.
 
-A syntax is made from what a chat template renders (``forms.study``), so it is data: literals, and one of five
-ways to write a call: as a JSON object, as a name followed by JSON, as tags for each argument, as a call in
-Python, or as Gemma's objects. White space between literals may differ from the template's; everything else may
-not. Invariant: reading is strict. It returns every call of a block or raises ValueError with the reason, for
-any text and at any depth of nesting.
+A syntax is made from what a chat template renders (``forms.study``), so it is data: literals, and one of the
+five ways of ``cores`` to write a call. White space between literals may differ from the template's;
+everything else may not. Invariant: reading is strict. It returns every call of a block or raises ValueError
+with the reason, for any text and at any depth of nesting.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Writing(NamedTuple):
     joint: str = ""
     """Between the arguments of a call and the name of the next."""
     tags: tuple[str, str, str, str] | None = None
-    """Where arguments stand in tags: before a key, after the key of a text and of another value, after a value."""
+    """For arguments in tags: before a key, after the key of a text and of another value, after a value."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class CallSyntax:
 
     @cached_property
     def bare_head(self) -> str:
-        """What begins a block whose opening literal is missing, as some templates leave it out of later turns."""
+        """What begins a block without an opening literal, which some templates leave out of later turns."""
         head = self.head.strip()
         return head if head.startswith("<") and not re.search(f"[{NAME}-{INDEX}]", head) else ""
 
@@ -134,7 +133,7 @@ class CallSyntax:
 
 
 def tolerant(literal: str) -> str:
-    """A pattern for ``literal``: any white space where it has some, any text of its kind for NAME, KEY, ID."""
+    """A pattern for ``literal``: any white space where it has some, any name, key and id for those."""
     parts = re.split(rf"(\s+|{NAME}|{KEY}|{ID}|{INDEX})", literal)
     known = {NAME: NAME_PATTERN, KEY: "(?P=key)", ID: f"(?P<id>{ID_PATTERN})", INDEX: r"\d+"}
     return (

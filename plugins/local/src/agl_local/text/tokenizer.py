@@ -132,8 +132,8 @@ class ChatTokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The prompt text of a conversation, in the form that the template wants (``template.form``). Arguments
-        of calls that the template writes as JSON stand in the text as they are, never re-serialised.
+        """The prompt text of a conversation, in the form that the template wants (``template.form``).
+        Arguments of calls that the template writes as JSON stand in the text as they are.
 
         ``variables`` are further template variables (``enable_thinking`` …). Raises TemplateError.
         """
