@@ -193,6 +193,9 @@ drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the s
 test-vllm: ## the gateway and capture before a real vLLM on CPU; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/real_vllm/run.py
 
+test-templates: .venv/demo ## published chat templates: calls read back, prefixes, and an agent that learns through two; the last line is JSON
+	@$(PY) bench/templates.py
+
 test-structured: ## structured output and forced tools of each framework, served and trained; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/structured/run.py
 

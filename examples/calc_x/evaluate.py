@@ -18,6 +18,9 @@ from pathlib import Path
 import torch
 
 from agl_local.policy.folder import Policy, load_policy
+from agl_local.text.cores import HERMES
+from agl_local.text.syntax import CallSyntax
+from agl_local.text.tools import parse_calls
 from calc_x.calculator import calculate_text
 from calc_x.grading import grade
 from calc_x.oracle import call_message
@@ -67,7 +70,8 @@ def evaluate(
         tokenizer.apply(first_request(problem["question"], wording), wording.tools) for problem in problems
     ]
     texts = complete(policy.model, tokenizer, prompts, temperature, random, MAX_NEW)
-    calls = {i: call for i, text in enumerate(texts) if (call := called_expression(text)) is not None}
+    found = [called_expression(text, tokenizer.syntax) for text in texts]
+    calls = {i: expression for i, expression in enumerate(found) if expression is not None}
     requests = [
         second_request(problems[i]["question"], call_message(call), calculate_text(call), wording)
         for i, call in calls.items()
@@ -80,16 +84,12 @@ def evaluate(
     return Evaluation(problems, rewards, len(calls) / len(problems))
 
 
-def called_expression(text: str) -> str | None:
-    """The expression of a hermes-style call of the calculator, None when the text is not exactly one."""
-    body = text.strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
-    if len(body) + len("<tool_call></tool_call>") != len(text.strip()):
+def called_expression(text: str, syntax: CallSyntax = HERMES) -> str | None:
+    """The expression of a call of the calculator in ``syntax``, None when the text is not exactly one."""
+    content, calls = parse_calls(text, syntax)
+    if content or len(calls) != 1 or calls[0].name != "calculate":
         return None
-    try:
-        call = json.loads(body)
-        expression = call["arguments"]["expression"] if call["name"] == "calculate" else None
-    except (ValueError, KeyError, TypeError):
-        return None
+    expression = json.loads(calls[0].arguments).get("expression")
     return expression if isinstance(expression, str) else None
 
 

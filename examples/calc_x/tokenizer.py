@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from agl_local.fresh.tokenizer import tokenizer_for
+from agl_local.sft.chats import Chat
 from agl_local.text.tokenizer import ChatTokenizer
 from calc_x.grading import ANSWER_FORM
 from calc_x.problems import problems
-from calc_x.teacher import SYSTEM, TOOLS
+from calc_x.teacher import SYSTEM, TOOLS, traces
 from small_policy.reading import tokenizer_of
 
 TEMPLATE = Path(__file__).resolve().parent / "template.jinja"
@@ -25,6 +27,7 @@ BPE_SIZE = 512
 scaffold tokens come on top.
 """
 TRAINING_TEXTS = 4000
+TRACES = 500
 SCAFFOLD: tuple[str, ...] = (
     "system\n",
     "user\n",
@@ -50,3 +53,11 @@ def build_tokenizer(scaffold: Sequence[str] = SCAFFOLD, template: Path = TEMPLAT
     """The tokenizer with its chat template; the same every time."""
     texts = (problem["question"] for problem in islice(problems("train", seed=0), TRAINING_TEXTS))
     return tokenizer_of(texts, BPE_SIZE, scaffold, template)
+
+
+def tokenizer_of_template(template: Path) -> ChatTokenizer:
+    """The tokenizer for a published chat template: its marks are special tokens, and the lines that stand in
+    half of the teacher's traces are the scaffold."""
+    pairs = islice(traces(seed=0), TRACES)
+    chats = [Chat([*one.messages, one.reply], one.tools) for pair in pairs for one in pair]
+    return tokenizer_for(chats, 2048, template)

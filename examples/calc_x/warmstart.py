@@ -17,7 +17,7 @@ from agl_local.policy.folder import Policy, save_policy
 from agl_local.text.tokenizer import ChatTokenizer
 from calc_x.evaluate import POLICY, table
 from calc_x.teacher import AUTOGEN, Example, Wording, traces
-from calc_x.tokenizer import build_tokenizer
+from calc_x.tokenizer import build_tokenizer, tokenizer_of_template
 from small_policy import teaching
 from small_policy.teaching import Row
 
@@ -64,9 +64,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=POLICY, help="folder to write (default: the shipped one)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--template", type=Path, help="a published chat template (.jinja) for the policy")
     arguments = parser.parse_args()
     begin = time.process_time()
-    policy = build(arguments.seed, arguments.steps)
+    tokenizer = tokenizer_of_template(arguments.template) if arguments.template else build_tokenizer()
+    policy = build(arguments.seed, arguments.steps, tokenizer=tokenizer)
     seconds = time.process_time() - begin
     save_policy(policy, arguments.out)
     measured = table(policy, HELD_OUT)

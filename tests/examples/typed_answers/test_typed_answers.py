@@ -13,7 +13,7 @@ import pytest
 import agentlightning as agl
 from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_local.policy.folder import Policy, load_policy
-from agl_local.text.constraints import calls_grammar
+from agl_local.text.constraints import CallForm, calls_grammar
 from agl_local.text.grammar import GrammarCompiler
 from calc_x.datasets import load
 from calc_x.problems import generate
@@ -54,7 +54,9 @@ def test_the_grammar_allows_the_tokens_that_the_teacher_writes(form: Form, polic
         name: {"type": "object", "properties": {field: {"type": kind}}, "required": [field]}
         for name, (field, kind) in fields.items()
     }
-    grammar = grammars.check(calls_grammar(schemas, many=True))
+    form_of_calls = CallForm.of(policy.tokenizer.syntax, policy.tokenizer.special_tokens)
+    assert form_of_calls is not None
+    grammar = grammars.check(calls_grammar(schemas, form_of_calls, many=True))
     for example in form.examples("Anna has 3.", EXPRESSION, CALL):
         written, prompt = row(policy.tokenizer, example)
         assert len(grammars.bits(grammar, written[prompt:])) == len(written) - prompt <= 10

@@ -16,6 +16,7 @@ from agl_local.generation.request import Request
 from agl_local.network.sampling import Sampling, adjusted
 from agl_local.text.constraints import (
     ANY_OBJECT,
+    CallForm,
     calls_grammar,
     json_grammar,
     json_or_calls_grammar,
@@ -23,6 +24,7 @@ from agl_local.text.constraints import (
     regex_grammar,
     text_or_calls_grammar,
 )
+from agl_local.text.cores import HERMES
 from agl_local.text.grammar import LONGEST, GrammarCompiler, GrammarError, unpack_bits
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.batch import RowError, check_row, tokens_of
@@ -36,6 +38,7 @@ NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 NUMBER = {**NUMBER, "additionalProperties": False}
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 NEW = '<tool_call>\n{"name": "n\\"ü", "arguments": {}}\n</tool_call>'
+FORM = CallForm.of(HERMES, {})
 TOOLS = {"add": NUMBER, 'n"ü': ANY_OBJECT}
 
 
@@ -59,20 +62,24 @@ def allows(compiler: GrammarCompiler, text: str, answer: str) -> bool:
         (json_grammar(NUMBER), ['{"a": 12}', '{"a": -3}'], ['{"a":12}', '{"a": 1.5}', '{"a": 1} ', "{}", ""]),
         (json_grammar({**NUMBER, "x-guidance": {"whitespace_flexible": True}}), ['{"a": 1}'], ['{ "a": 1}']),
         (regex_grammar("a/b\n[0-9]+"), ["a/b\n12"], ["a/b\n", "xa/b\n1", "a/b\n1 "]),
-        (calls_grammar(TOOLS, many=True), [ADD, NEW, f"{ADD}\n{NEW}"], ["", "hi", f"{ADD}{NEW}", f" {ADD}"]),
-        (calls_grammar(TOOLS, many=False), [ADD, NEW], [f"{ADD}\n{NEW}", ADD.replace("1", '"x"')]),
         (
-            text_or_calls_grammar(TOOLS, many=False),
+            calls_grammar(TOOLS, FORM, many=True),
+            [ADD, NEW, f"{ADD}\n{NEW}"],
+            ["", "hi", f"{ADD}{NEW}", f" {ADD}"],
+        ),
+        (calls_grammar(TOOLS, FORM, many=False), [ADD, NEW], [f"{ADD}\n{NEW}", ADD.replace("1", '"x"')]),
+        (
+            text_or_calls_grammar(TOOLS, FORM, many=False),
             ["", "hi <b>", "<tool_cal", ADD, f"So:\n{ADD}"],
             [f"{ADD} more", f"{ADD}\n{NEW}", "<tool_call>", ADD.replace("add", "sub")],
         ),
         (
-            text_or_calls_grammar(TOOLS, many=True),
+            text_or_calls_grammar(TOOLS, FORM, many=True),
             ["", "hi", ADD, f"{ADD}\n{NEW} and more", f"So:\n{ADD}\n{ADD}"],
             ["<tool_call>", ADD.replace("add", "sub"), ADD.replace("1", '"x"')],
         ),
         (
-            json_or_calls_grammar(NUMBER, TOOLS, many=True),
+            json_or_calls_grammar(NUMBER, TOOLS, FORM, many=True),
             ['{"a": 1}', f"{ADD}\n{ADD}"],
             ["hi", f'{{"a": 1}}{ADD}'],
         ),
@@ -237,7 +244,7 @@ def test_a_policys_own_long_token_is_allowed_where_its_text_is() -> None:
     head = '{"name": "add", "arguments": {"a": '
     tokenizer = with_tokens("<tool_call>\n", head)
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
-    grammar = compiler.check(calls_grammar({"add": NUMBER, "subtract": NUMBER}, many=True))
+    grammar = compiler.check(calls_grammar({"add": NUMBER, "subtract": NUMBER}, FORM, many=True))
     written = tokenizer.encode(ADD)
     assert tokenizer.encode(head)[0] in written
     assert len(compiler.bits(grammar, written)) == len(written)

@@ -8,7 +8,7 @@ from plugins.local.engine_fixtures import TOOL, trained_tokenizer
 from transformers import AutoTokenizer
 
 from agl_local.network.config import ConfigError
-from agl_local.text.template import TemplateError
+from agl_local.text.rendering import TemplateError
 from agl_local.text.tokenizer import ChatTokenizer
 
 CALL = {
@@ -75,7 +75,7 @@ def test_without_a_template_there_is_no_chat():
 
 def test_a_broken_template_names_its_line():
     with pytest.raises(TemplateError, match="line 2"):
-        ChatTokenizer(TOKENIZER.backend, chat_template="fine\n{% if %}")
+        ChatTokenizer(TOKENIZER.backend, chat_template="fine\n{% if %}").render([USER])
 
 
 @pytest.mark.parametrize("attack", ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}"])

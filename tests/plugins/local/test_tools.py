@@ -6,7 +6,8 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_local.text.tools import HermesStream, parse_hermes
+from agl_local.text.cores import HERMES
+from agl_local.text.tools import CallStream, parse_calls
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a":1,  "b": [2, "}"]}}\n</tool_call>'
 PIECES = st.sampled_from([
@@ -17,13 +18,13 @@ TEXTS = st.lists(PIECES, max_size=8).map("".join)
 
 
 def feed(pieces):
-    stream = HermesStream(lambda k: f"id{k}")
+    stream = CallStream(HERMES, lambda k: f"id{k}")
     out = [stream.push(piece) for piece in pieces] + [stream.finish()]
     return "".join(text for text, _ in out), [call for _, calls in out for call in calls], stream
 
 
 def test_a_call_keeps_its_arguments_character_by_character():
-    content, calls = parse_hermes(GOOD)
+    content, calls = parse_calls(GOOD, HERMES)
     assert content is None
     assert calls[0].name == "add" and calls[0].arguments == '{"a":1,  "b": [2, "}"]}'
     assert calls[0].to_openai()["function"] == {"name": "add", "arguments": calls[0].arguments}
@@ -31,7 +32,7 @@ def test_a_call_keeps_its_arguments_character_by_character():
 
 
 def test_arguments_may_come_first_and_keep_escapes():
-    _, calls = parse_hermes('<tool_call>{"arguments": {"x": "\\u00fc\\n"}, "name": "f"}</tool_call>')
+    _, calls = parse_calls('<tool_call>{"arguments": {"x": "\\u00fc\\n"}, "name": "f"}</tool_call>', HERMES)
     assert calls[0].arguments == '{"x": "\\u00fc\\n"}'
 
 
@@ -48,7 +49,7 @@ def test_arguments_may_come_first_and_keep_escapes():
     ],
 )
 def test_content_and_calls(text, content, count):
-    parsed = parse_hermes(text)
+    parsed = parse_calls(text, HERMES)
     assert (parsed.content, len(parsed.calls)) == (content, count)
 
 
@@ -71,20 +72,20 @@ def test_content_and_calls(text, content, count):
 )
 def test_a_malformed_call_stays_in_the_content_with_a_reason(body, why):
     text = f"x <tool_call>{body}</tool_call> y"
-    parsed = parse_hermes(text)
+    parsed = parse_calls(text, HERMES)
     assert parsed.content == text and not parsed.calls
     assert len(parsed.malformed) == 1
     assert re.search(why, parsed.malformed[0])
 
 
 def test_a_call_that_is_cut_off_stays_in_the_content():
-    parsed = parse_hermes(GOOD[:-5])
+    parsed = parse_calls(GOOD[:-5], HERMES)
     assert parsed.content == GOOD[:-5] and "ends before" in parsed.malformed[0]
 
 
 @given(TEXTS | st.text(max_size=30))
 def test_nothing_is_lost(text):
-    parsed = parse_hermes(text)
+    parsed = parse_calls(text, HERMES)
     assert "".join(raw for _, raw in parsed.segments) == text
     kept = "".join(raw for kind, raw in parsed.segments if kind == "text")
     assert sum(kind == "call" for kind, _ in parsed.segments) == len(parsed.calls)
@@ -98,7 +99,7 @@ def test_nothing_is_lost(text):
 def test_any_pieces_give_the_same_parse(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parse_hermes(text, lambda k: f"id{k}")
+    whole = parse_calls(text, HERMES, lambda k: f"id{k}")
     content, calls, stream = feed(pieces)
     assert content == (whole.content or "") and calls == whole.calls
     assert stream.malformed == whole.malformed

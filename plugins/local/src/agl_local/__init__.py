@@ -23,7 +23,7 @@ _EXPORTS = {
     "save_policy": "policy.folder",
     "init_model": "policy.folder",
     "ChatTokenizer": "text.tokenizer",
-    "parse_hermes": "text.tools",
+    "parse_calls": "text.tools",
     "Sampling": "network.sampling",
     "Engine": "generation.engine",
     "Request": "generation.request",

@@ -6,6 +6,7 @@ Invariant: an engine that was begun is closed, also one whose start was given up
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,10 @@ from agl_local.network.config import ConfigError, read_json
 from agl_local.options import Options, pick_device, read_options
 from agl_local.policy.folder import Policy, load_policy, read_tokenizer
 from agl_local.policy.shared import SharedWeights
+from agl_local.text.rendering import TemplateError
 from agl_local.text.tokenizer import ChatTokenizer
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -45,12 +48,24 @@ def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
 
 
 def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
-    """Raise Refused for a policy that no agent can talk to: each of its calls would be an error."""
+    """Raise Refused for a policy that no agent can talk to: each of its calls would be an error. Warn of one
+    that agents with tools cannot use.
+    """
     if tokenizer.template is None:
         raise Refused(
             f"{path}: the policy has no chat template, so no agent could talk to it (a base model has none): "
             "put one into the folder as chat_template.jinja, or into tokenizer_config.json (chat_template), "
             "e.g. that of the same family's instruct model"
+        )
+    try:
+        tokenizer.apply([{"role": "user", "content": "Hello"}])
+    except TemplateError as error:
+        raise Refused(f"{path}: the policy's chat template cannot be used: {error}") from None
+    if tokenizer.form.syntax is None:
+        _LOG.warning(
+            "%s: agents with tools cannot use this policy: %s (`agl policy check` tries all cases)",
+            path,
+            tokenizer.form.problem,
         )
 
 

@@ -123,10 +123,10 @@ def test_what_cannot_be_made_is_said(
 def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A template that drops what was said before, and knows no tools."""
     bundled = agl_local.plugin.tiny_policy()
-    assert check(bundled) == {
-        "ok": True,
-        "checks": dict.fromkeys(("loads", "text", "ends", "history", "tools")),
-    }
+    found = check(bundled)
+    assert found["ok"] and found["warnings"] == []
+    assert found["checks"] == dict.fromkeys(("loads", "text", "ends", "history", "tools"))
+    assert len(found["round_trips"]) == 11 and not any(found["round_trips"].values())
     folder = tmp_path / "policy"
     folder.mkdir()
     for file in bundled.iterdir():
@@ -134,7 +134,39 @@ def test_a_policy_that_a_run_cannot_use_is_found_out(tmp_path: Path, monkeypatch
     (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}<|im_end|>")
     said = agl(monkeypatch, "policy", "check", folder)
     assert said.exit_code == 1
-    assert "✗ history: the template rewrites earlier turns" in said.stdout
-    assert "✗ tools: the template does not render tools" in said.stdout
+    assert "✗ history: the template leaves out what was said earlier" in said.stdout
+    assert "✗ tools: the template leaves calls out of the conversation" in said.stdout
     nowhere = agl(monkeypatch, "policy", "info", tmp_path / "nowhere")
     assert isinstance(nowhere.exception, UsageError) and "no such folder" in str(nowhere.exception)
+
+
+def with_template(tmp_path: Path, name: str) -> Path:
+    """The bundled policy with a published template."""
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in agl_local.plugin.tiny_policy().iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    template = Path(__file__).parents[1] / "templates" / f"{name}.jinja"
+    (folder / "chat_template.jinja").write_bytes(template.read_bytes())
+    return folder
+
+
+def test_calls_that_cannot_be_read_back_fail_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = agl(monkeypatch, "policy", "check", with_template(tmp_path, "phi3"))
+    assert said.exit_code == 1 and "✗ tools: the template leaves calls out" in said.stdout
+
+
+def test_a_prompt_that_does_not_extend_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3.5 drops the thinking of turns before the last question."""
+    said = agl(monkeypatch, "policy", "check", with_template(tmp_path, "qwen3_5_think"))
+    assert said.exit_code == 0 and "✓ tools" in said.stdout
+    assert "! prefix: turn 4 does not extend turn 3" in said.stdout and "rows of their own" in said.stdout
+
+
+def test_check_and_info_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert agl(monkeypatch, "policy", "check", "tiny").exit_code == 0
+    assert json.loads(agl(monkeypatch, "policy", "info", "tiny", "--json").stdout)["calls"] == "json"
+    unknown = agl(monkeypatch, "policy", "info", "tinny")
+    assert isinstance(unknown.exception, UsageError) and "Did you mean 'tiny'" in str(unknown.exception)

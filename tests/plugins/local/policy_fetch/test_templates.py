@@ -9,9 +9,10 @@ import pytest
 from plugins.local.driver_fixtures import tiny_tokenizer
 
 from agl_local.policy.catalogue import CATALOGUE
+from agl_local.text.cores import HERMES
 from agl_local.text.template import ChatTemplate
 from agl_local.text.tokenizer import ChatTokenizer
-from agl_local.text.tools import parse_hermes
+from agl_local.text.tools import parse_calls
 
 OWN = (  # of SmolLM2-135M-Instruct (HuggingFaceTB, Apache-2.0)
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -63,7 +64,7 @@ def test_a_call_is_rendered_as_the_engine_reads_it(ours, content, calls) -> None
     after = ours.render([USER, message], [TOOL], False, {})
     assert after.startswith(before) and after.endswith("<|im_end|>\n")
     said = after[len(before) :].removesuffix("<|im_end|>\n")
-    parsed = parse_hermes(said)
+    parsed = parse_calls(said, HERMES)
     assert (parsed.content or "") == (content or "") and not parsed.malformed
     assert [(c.name, c.arguments) for c in parsed.calls] == [("add", ARGUMENTS)] * calls
 

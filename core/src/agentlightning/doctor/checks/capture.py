@@ -39,6 +39,13 @@ REFUSED = (
     "`agl trace` have the whole messages."
 )
 
+TEMPLATE = (
+    "The policy's chat template has rules, for roles and their order or for calls, and this conversation "
+    "breaks one: `agl policy check` lists them. Change what the agent sends, or the template; `agl trace` has "
+    "the template's own words."
+)
+"""Advice for calls that the engine refused by its code ``chat_template``."""
+
 
 async def check_capture(findings: Findings) -> Check:
     """Run a few rollouts of the user's agent on one task and judge how its calls were captured."""
@@ -137,7 +144,9 @@ def _refusals(records: Sequence[Record]) -> Counter[str]:
 def _calls(notes: Notes, recorded: int, bypassed: int, refusals: Counter[str]) -> None:
     if refusals:
         say = notes.warn if recorded else notes.fail
-        say(f"{plural(refusals.total(), 'call')} refused: {format_counts(refusals)}", REFUSED)
+        ours = all("chat_template" in reason for reason in refusals)
+        problem = f"{plural(refusals.total(), 'call')} refused: {format_counts(refusals)}"
+        say(problem, TEMPLATE if ours else REFUSED)
     if bypassed:
         say = notes.warn if recorded else notes.fail
         say(f"{plural(bypassed, 'call')} went past the gateway: seen, not recorded", ENDPOINT)

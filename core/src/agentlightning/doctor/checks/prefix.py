@@ -67,15 +67,33 @@ async def check_prefix(findings: Findings) -> Check:
     """Measure the agent's own turns, or two made-up turns if it makes none."""
     recipe = findings.require_configured().trainer.recipe
     own = prefix_sharing([record.calls for record in findings.probe], recipe.temperature)
-    if own.merged + own.broken:
+    if own.merged and not own.broken:
         return judge_prefix(own, "the agent's turns", merging=recipe.merge)
     async with open_probe_attempt(findings.require_context()) as calls:
         tool_called = await two_turns(calls)
         made = prefix_sharing([await calls.calls()], recipe.temperature)
+    if own.broken:
+        check = judge_prefix(own, "the agent's turns", merging=recipe.merge)
+        check.detail.append(whose_fault(own, made))
+        return check
     what = "two turns made up here" + (" with a tool call" if tool_called else ", without a tool call")
     check = judge_prefix(made, what, merging=recipe.merge)
     check.detail.append("the agent's own rollouts were single calls")
     return check
+
+
+def whose_fault(own: PrefixSharing, made: PrefixSharing) -> str:
+    """Say whether turns that doctor made up break as the agent's do. Pure."""
+    if shared := sorted({*own.breaks} & {*made.breaks} - {"branch"}):
+        return (
+            f"two turns made up here break the same way ({', '.join(shared)}): it is the policy's chat "
+            "template, not the agent; `agl policy check` says where"
+        )
+    if made.merged:
+        return (
+            "two turns made up here extend: it is what the agent sends back, not the policy's chat template"
+        )
+    return "no two turns could be made up here to compare"
 
 
 def prefix_sharing(conversations: Iterable[Sequence[Call]], temperature: float = 1.0) -> PrefixSharing:

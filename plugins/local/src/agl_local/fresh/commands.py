@@ -13,7 +13,9 @@ from agentlightning.types import UsageError
 from agentlightning.types.policy import missing_policy_message
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Folder: TypeAlias = Annotated[Path, typer.Argument(help="A model folder in Hugging Face layout.")]
+Named: TypeAlias = Annotated[
+    str, typer.Argument(help="A model folder in Hugging Face layout, or a name of `agl policy list`.")
+]
 LEAST = 8
 """Chats, at least: fewer teach no form."""
 
@@ -36,6 +38,10 @@ def _new(
     hidden: Annotated[int, typer.Option(help="Width of the network, a multiple of 64.")] = 128,
     layers: Annotated[int, typer.Option(help="Layers of the network.")] = 2,
     length: Annotated[int, typer.Option(help="Tokens of prompt and answer together.")] = 2048,
+    template: Annotated[
+        Path | None,
+        typer.Option(help="A chat template (.jinja), such as a published model's; default: a small one."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the chats.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     as_json: Json = False,
@@ -46,7 +52,7 @@ def _new(
     The policy speaks the task's form and nothing else: a start for `agl train` on a CPU. The last line of
     stdout is the folder.
     """
-    from agl_local.fresh.make import Shape, make
+    from agl_local.fresh.make import TEMPLATE, Shape, make
     from agl_local.sft.finetune import SftSettings
     from agl_local.sft.job import load_chats
 
@@ -54,15 +60,18 @@ def _new(
     if len(data.chats) < LEAST:
         raise UsageError(f"--chats {chats}: {len(data.chats)} chats are too few; give at least {LEAST}")
     settings = SftSettings(epochs=epochs, lr=lr, batch_size=batch_size, max_len=length, seed=seed)
-    summary = make(data, folder, settings, Shape(hidden, layers, length), threads=threads)
+    if template is not None and not template.is_file():
+        raise UsageError(f"--template {template}: there is no such file")
+    shape = Shape(hidden, layers, length)
+    summary = make(data, folder, settings, shape, template=template or TEMPLATE, threads=threads)
     say(json.dumps(summary) if as_json else summary["policy"])
 
 
-def _info(folder: Folder, as_json: Json = False) -> None:
+def _info(policy: Named, as_json: Json = False) -> None:
     """Print what a policy folder holds: network, tokenizer, template, size, digest of the parameters."""
     from agl_local.fresh.look import info
 
-    facts = info(_existing(folder))
+    facts = info(_folder_of(policy))
     if as_json:
         say(json.dumps(facts))
         return
@@ -71,24 +80,27 @@ def _info(folder: Folder, as_json: Json = False) -> None:
 
 
 def _check(
-    folder: Folder,
+    policy: Named,
     chats: Annotated[
         str | None, typer.Option(help="Chats to say what the policy knows of them, as for `agl policy new`.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that an agent can use a policy and a run can train it: text, end, history, tools. Exit status 1
-    if a check fails.
+    """Check that an agent can use a policy and a run can train it: text, end, history, and calls of tools,
+    which must come back equal from what the chat template writes. Exit status 1 if a check fails. Warnings
+    say what costs more, such as prompts that do not extend earlier ones, and which rules the template has.
     """
     from agl_local.fresh.look import check
     from agl_local.sft.job import load_chats
 
-    found = check(_existing(folder), load_chats(chats, "--chats").chats if chats else ())
+    found = check(_folder_of(policy), load_chats(chats, "--chats").chats if chats else ())
     if as_json:
         print(json.dumps(found), flush=True)
     else:
         for name, wrong in found["checks"].items():
             print(f"{'✗' if wrong else '✓'} {name}{f': {wrong}' if wrong else ''}")
+        for warning in found["warnings"]:
+            print(f"! {warning}")
         if chats:
             left = f" ({found['too_long']} chats left out: too long)" if found["too_long"] else ""
             known = f"{found['word_for_word']:.0%} of {found['messages']} messages word for word"
@@ -97,7 +109,10 @@ def _check(
         raise typer.Exit(1)
 
 
-def _existing(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise UsageError(missing_policy_message(folder))
-    return folder
+def _folder_of(given: str) -> Path:
+    """The folder of whatever eval, serve and sft take."""
+    from agl_local.policy.fetch import first_use
+
+    if Path(given).is_absolute() and not Path(given).exists():
+        raise UsageError(missing_policy_message(given))
+    return first_use(given).path

@@ -8,23 +8,13 @@ from typing import Any
 
 import torch
 
+from agl_local.fresh.roundtrip import RULES, TALK, Examination, examine
 from agl_local.network.model import CausalLM
 from agl_local.policy.folder import Policy, fingerprint, load_policy
 from agl_local.sft.chats import Chat, encode
+from agl_local.text.rendering import TemplateError
+from agl_local.text.tokenizer import ChatTokenizer
 
-_CALL = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-_TALK: list[dict[str, Any]] = [
-    {"role": "user", "content": "How many are 12 and 30?"},
-    {"role": "assistant", "content": "42"},
-    {"role": "user", "content": "And twice that?"},
-]
-_TOOLS_TALK: list[dict[str, Any]] = [
-    {"role": "user", "content": "How many are 12 and 30?"},
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-    {"role": "tool", "tool_call_id": "call_0", "content": "42"},
-]
-_TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {
-    "type": "object", "properties": {"a": {"type": "integer"}}}}}]  # fmt: skip
 _TEXT = 'Ünïcode, 漢字, \t tabs and 1234567890\n\n{"json": [1.5e-3]} 🙂'
 
 
@@ -44,29 +34,49 @@ def info(folder: Path) -> dict[str, Any]:
         "vocabulary": policy.tokenizer.vocab_size,
         "ends_with": [policy.tokenizer.decode([token]) for token in policy.tokenizer.eos_ids],
         "template": template is not None,
-        "tools": template is not None and _renders_tools(policy),
+        "tools": template is not None and policy.tokenizer.form.syntax is not None,
+        "calls": policy.tokenizer.form.syntax.kind if policy.tokenizer.form.syntax else None,
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "parameters_sha256": fingerprint(policy.model),
     }
 
 
-def _renders_tools(policy: Policy) -> bool:
-    return "add" in policy.tokenizer.render(_TALK[:1], _TOOLS)
-
-
 def check(folder: Path, chats: Sequence[Chat] = ()) -> dict[str, Any]:
-    """Return the checks of a policy by name, each ``None`` or what is wrong, and what it knows of ``chats``:
-    the mean loss of a trained token (nats), and the share of messages that it would say word for word (each
-    token the most likely one, given those before). Raise for a folder that cannot be loaded.
+    """Return the checks of a policy by name, each ``None`` or what is wrong, warnings, the round trips
+    (``roundtrip.examine``), and what it knows of ``chats``: the mean loss of a trained token (nats), and the
+    share of messages that it would say word for word (each token the most likely one, given those before).
+    Raise for a folder that cannot be loaded.
     """
     policy = load_policy(folder)
     checks: dict[str, str | None] = {"loads": None}
-    for name, one in (("text", _text), ("ends", _ends), ("history", _history), ("tools", _tools)):
+    for name, one in (("text", _text), ("ends", _ends), ("history", _history)):
         checks[name] = _failed(one, policy)
     found: dict[str, Any] = {"checks": checks}
+    try:
+        examined = examine(policy.tokenizer)
+        checks["tools"] = examined.failed or next(
+            (f"{name}: {wrong}" for name, wrong in examined.round_trips.items() if wrong), None
+        )
+        found |= {"warnings": _warnings(policy.tokenizer, examined), "round_trips": examined.round_trips}
+    except TemplateError as error:
+        checks["tools"] = str(error)
+        found |= {"warnings": [], "round_trips": {}}
     if chats:
         found |= _known(policy, chats)
     return {"ok": not any(checks.values()), **found}
+
+
+def _warnings(tokenizer: ChatTokenizer, examined: Examination) -> list[str]:
+    """What an agent or a run should know though the policy can be used."""
+    found = [*examined.warnings, *(f"{name}: {why}" for name, why in examined.refused.items())]
+    if examined.prefix:
+        found.append(f"prefix: {examined.prefix}")
+    for name, talk in RULES.items():
+        try:
+            tokenizer.apply(talk)
+        except TemplateError as error:
+            found.append(f"{name}: {error}")
+    return found
 
 
 def _failed(one: Callable[[Policy], str | None], policy: Policy) -> str | None:
@@ -82,27 +92,25 @@ def _text(policy: Policy) -> str | None:
 
 
 def _ends(policy: Policy) -> str | None:
-    return None if policy.tokenizer.eos_ids else "no end token: answers would never end"
+    """An answer must end: the template closes it by an end token."""
+    tokenizer = policy.tokenizer
+    if not tokenizer.eos_ids:
+        return "no end token: answers would never end"
+    after = tokenizer.render(TALK[:2], add_generation_prompt=False).partition(str(TALK[1]["content"]))[2]
+    if any(token in tokenizer.eos_ids for token in tokenizer.encode(after)) or not after.strip():
+        return None
+    ends = [tokenizer.decode([token]) for token in tokenizer.eos_ids]
+    return (
+        f"the template closes an answer by {after[:40]!r}, which has none of the end tokens {ends}: answers "
+        "would run on; name its token in eos_token_id of generation_config.json"
+    )
 
 
 def _history(policy: Policy) -> str | None:
-    """A later prompt must extend the earlier one and its answer, so that turns become one row."""
-    return _extends(policy, _TALK, None)
-
-
-def _tools(policy: Policy) -> str | None:
-    if not _renders_tools(policy):
-        return "the template does not render tools: agents with tools cannot use this policy"
-    return _extends(policy, _TOOLS_TALK, _TOOLS)
-
-
-def _extends(policy: Policy, messages: list[dict[str, Any]], tools: Any) -> str | None:
-    first = policy.tokenizer.render(messages[:1], tools)
-    answered = policy.tokenizer.render(messages[:2], tools, add_generation_prompt=False)
-    later = policy.tokenizer.render(messages, tools)
-    if not answered.startswith(first) or not later.startswith(answered):
-        return "the template rewrites earlier turns: later calls do not extend earlier ones, rows stay apart"
-    return None
+    """What was said before must be in the prompt."""
+    shown = policy.tokenizer.render(TALK)
+    lost = [message["content"] for message in TALK if message["content"] not in shown]
+    return f"the template leaves out what was said earlier: {lost[0]!r}" if lost else None
 
 
 def _known(policy: Policy, chats: Sequence[Chat]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from agentlightning.terminal import Console
 from agentlightning.types import UsageError
-from agl_local.fresh.tokenizer import tokenizer_for
+from agl_local.fresh.tokenizer import TEMPLATE, tokenizer_for
 from agl_local.network.config import ModelConfig
 from agl_local.policy.files import remove_unfinished
 from agl_local.policy.folder import Policy, fingerprint, init_model
@@ -51,11 +51,13 @@ def make(
     settings: SftSettings,
     shape: Shape = Shape(),
     *,
+    template: Path = TEMPLATE,
     threads: int = 1,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Make the policy, teach it ``data``, write the folder ``output`` with a card, and return the summary
-    that ``agl policy new --json`` prints. Raise a :class:`UsageError` for what cannot be used.
+    """Make the policy with the chat template in the file ``template``, teach it ``data``, write the folder
+    ``output`` with a card, and return the summary that ``agl policy new --json`` prints. Raise a
+    :class:`UsageError` for what cannot be used.
     """
     console = console or Console(stderr=True)
     try:
@@ -64,7 +66,7 @@ def make(
         raise UsageError(f"{error}; name a new folder") from None
     remove_unfinished(target.parent, glob.escape(target.name))
     torch.set_num_threads(threads)
-    tokenizer = tokenizer_for(data.chats, shape.length)
+    tokenizer = tokenizer_for(data.chats, shape.length, template)
     config = ModelConfig(
         hidden_size=shape.hidden,
         intermediate_size=3 * shape.hidden,

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -21,7 +22,11 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
+from agentlightning.types import UsageError
 from agl_local.sft.chats import Chat
+from agl_local.text.forms import control_marks
+from agl_local.text.rendering import TemplateError
+from agl_local.text.template import ChatTemplate
 from agl_local.text.tokenizer import ChatTokenizer
 
 TEMPLATE = Path(__file__).parents[1] / "policy" / "templates" / "small.jinja"
@@ -37,12 +42,18 @@ SIZE = 512
 """Bytes, special tokens and merges, at most; the fixed lines come on top."""
 SHORTEST = 5
 """Characters of a fixed line, at least."""
-_CALL = re.compile(r'^\{"name": "[^"]+", "arguments": \{(?:"\w+": )?"?')
+_CALL = re.compile(r'^\{"name": "[^"]+", "\w+": \{(?:"\w+": )?"?')
+_BOS, _EOS = "<s>", "</s>"
+"""For templates that write the tokenizer's own."""
 
 
-def tokenizer_for(chats: Iterable[Chat], length: int) -> ChatTokenizer:
-    """Return the tokenizer of these chats, for a model of ``length`` tokens; the same every time."""
+def tokenizer_for(chats: Iterable[Chat], length: int, template: Path = TEMPLATE) -> ChatTokenizer:
+    """Return the tokenizer of these chats, for a model of ``length`` tokens; the same every time. The marks
+    of ``template`` are its special tokens.
+    """
     chats = list(chats)
+    source = template.read_text(encoding="utf-8")
+    marks, ends, config = special_tokens(source)
     backend = Tokenizer(BPE(unk_token=None))
     backend.normalizer = NFC()
     words = Split(Regex(WORDS), behavior="isolated")
@@ -50,28 +61,52 @@ def tokenizer_for(chats: Iterable[Chat], length: int) -> ChatTokenizer:
     backend.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=SIZE,
-        special_tokens=[PAD, START, END],
+        special_tokens=marks,
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator((text for chat in chats for text in _texts(chat)), trainer)
-    plain = _with_template(backend, length)
-    fixed = fixed_lines([plain.render(one.messages, one.tools, add_generation_prompt=False) for one in chats])
+    config["model_max_length"] = length
+    ids = [backend.token_to_id(end) for end in ends]
+    plain = ChatTokenizer(backend, chat_template=source, eos_ids=ids, config=config)
+    rendered = [plain.render(one.messages, one.tools, add_generation_prompt=False) for one in chats]
+    fixed = fixed_lines(rendered, marks)
     backend.add_tokens([AddedToken(line, special=False, normalized=False) for line in fixed])
-    return _with_template(backend, length)
+    return ChatTokenizer(backend, chat_template=source, eos_ids=ids, config=config)
 
 
-def fixed_lines(rendered: Collection[str]) -> list[str]:
-    """Return the lines, and beginnings of calls, that stand in at least half of the chats, longest first."""
+def special_tokens(source: str) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the special tokens of a new tokenizer for the chat template ``source``, those that end a turn,
+    and their part of tokenizer_config.json. Raise :class:`UsageError` for a template that ends no turn by
+    one.
+    """
+    try:
+        marks, ends = control_marks(ChatTemplate(source, {"bos_token": _BOS, "eos_token": _EOS}))
+    except TemplateError as error:
+        raise UsageError(str(error)) from None
+    if not ends:
+        raise UsageError(
+            "the chat template ends an assistant's turn by no special token: no answer would end"
+        )
+    config = {"eos_token": ends[0], "pad_token": PAD}
+    if _BOS in marks:
+        config["bos_token"] = _BOS
+    return list(dict.fromkeys([PAD, *marks])), ends, config
+
+
+def fixed_lines(rendered: Collection[str], marks: Collection[str] = (START, END)) -> list[str]:
+    """Return the lines, and beginnings of calls, that stand in at least half of the chats, longest first.
+    ``marks`` begin and end lines.
+    """
     counts: Counter[str] = Counter()
     for text in rendered:
-        counts.update(set(_pieces(text)))
+        counts.update(set(_pieces(text, marks)))
     fixed = [piece for piece, n in counts.items() if 2 * n >= len(rendered) and len(piece) >= SHORTEST]
     return sorted(fixed, key=lambda piece: (-len(piece), piece))
 
 
-def _pieces(text: str) -> Iterator[str]:
-    for turn in re.split("|".join(map(re.escape, (START, END))), text):
+def _pieces(text: str, marks: Collection[str]) -> Iterator[str]:
+    for turn in re.split("|".join(map(re.escape, marks)), text):
         for line in turn.splitlines(keepends=True):
             begun = _CALL.match(line)
             yield begun[0] if begun else line
@@ -85,11 +120,3 @@ def _texts(chat: Chat) -> Iterator[str]:
         for call in message.get("tool_calls") or ():
             given = call["function"].get("arguments", "")
             yield given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-
-
-def _with_template(backend: Tokenizer, length: int) -> ChatTokenizer:
-    return ChatTokenizer(
-        backend,
-        chat_template=TEMPLATE.read_text(encoding="utf-8"),
-        config={"eos_token": END, "pad_token": PAD, "model_max_length": length},
-    )

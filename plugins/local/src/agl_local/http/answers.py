@@ -22,7 +22,7 @@ from agl_local.http.protocol import Call
 from agl_local.network.sampling import random_bits
 from agl_local.text.textstream import TextStream
 from agl_local.text.tokenizer import ChatTokenizer
-from agl_local.text.tools import HermesStream, ToolCall, parse_hermes
+from agl_local.text.tools import CallStream, ToolCall, parse_calls
 
 
 class Answer:
@@ -100,8 +100,9 @@ class Answer:
         }
         if self.call.chat:
             message: dict[str, Any] = {"role": "assistant", "content": done.text}
-            if self.call.parse_tools:
-                parsed = parse_hermes(done.text, self.id_maker(prompt, done.index))
+            if (schemas := self.call.schemas) is not None:
+                maker = self.id_maker(prompt, done.index)
+                parsed = parse_calls(done.text, self.tokenizer.syntax, maker, schemas)
                 message["content"] = parsed.content
                 if parsed.calls:
                     message["tool_calls"] = [c.to_openai() for c in parsed.calls]
@@ -176,7 +177,8 @@ class ChoiceStream:
         self._prompt = self.call.prompts[prompt]
         self._report = TokenReport(answer)
         maker = answer.id_maker(self._prompt, sample)
-        self._tools = HermesStream(maker) if self.call.parse_tools else None
+        schemas = self.call.schemas
+        self._tools = None if schemas is None else CallStream(answer.tokenizer.syntax, maker, schemas)
         self._version: int | None = None
         self._calls = 0
         self._started = False

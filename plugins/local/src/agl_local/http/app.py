@@ -14,7 +14,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -38,10 +38,12 @@ from agl_local.policy.shared import Handover, MappedWeights
 ADMIN_HEADER = "X-AGL-Admin-Token"
 TOKEN_VARIABLE = "AGL_LOCAL_TOKEN"
 MAX_BODY = 16 * 2**20
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
 _GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
+_PARSING: web.AppKey[dict[str, asyncio.Lock]] = web.AppKey("parsing", dict)
 _MAPPED: web.AppKey[MappedWeights] = web.AppKey("mapped", MappedWeights)
 
 
@@ -81,6 +83,7 @@ def create_app(
     no_pages = [] if token is not None else [guard(_refuse_cross_origin, trusted=is_admin)]
     app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
+    app[_PARSING] = {name: asyncio.Lock() for name in engines}
     app[_GUARDED] = token is not None
     app[_MAPPED] = MappedWeights(files)
     app[_MAILBOX] = Mailbox()
@@ -156,11 +159,21 @@ async def _answer(
 ) -> web.StreamResponse:
     body = await _body(request)
     engine = _engine(request, body.get("model"))
-    call = parse(body, engine)
+    call = await _parsed(request, parse, body, engine)
     answer = Answer(call, engine.tokenizer)
     if call.stream:
         return await stream_answer(request, engine, answer, request.app[_MAILBOX])
     return _json(answer.whole(await _generate(engine, call)))
+
+
+async def _parsed(
+    request: web.Request, parse: Callable[[dict[str, Any], Engine], T], body: dict[str, Any], engine: Engine
+) -> T:
+    """``parse(body, engine)`` in a thread, one of an engine at a time: a chat template is a stranger's
+    program, and the other requests must not wait for it.
+    """
+    async with request.app[_PARSING][engine.name]:
+        return await asyncio.to_thread(parse, body, engine)
 
 
 async def _generate(engine: Engine, call: Call) -> list[list[Completion]]:
@@ -182,7 +195,7 @@ async def _generate(engine: Engine, call: Call) -> list[list[Completion]]:
 async def _tokenize(request: web.Request) -> web.Response:
     body = await _body(request)
     engine = _engine(request, body.get("model"))
-    ids = parse_tokenize(body, engine)
+    ids = await _parsed(request, parse_tokenize, body, engine)
     return _json({"count": len(ids), "max_model_len": engine.max_len, "tokens": ids})
 
 

@@ -16,7 +16,8 @@ from agl_local.generation.request import PromptTooLong
 from agl_local.http.fields import ApiError, field, strings
 from agl_local.http.structured import FIELDS as CONSTRAINTS, TOOL_FIELDS, check_tools, constraint_values
 from agl_local.network.sampling import Sampling, random_bits
-from agl_local.text.template import TemplateError
+from agl_local.text.rendering import TemplateError
+from agl_local.text.syntax import Schemas
 
 _SAMPLING: dict[str, type[Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "frequency_penalty": float, "presence_penalty": float,
@@ -56,7 +57,8 @@ class Call:
     include_usage: bool
     token_ids: bool
     logprobs: bool
-    parse_tools: bool
+    schemas: Schemas | None = None
+    """Of the offered tools, by name; None: the answer is not searched for calls."""
 
 
 def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
@@ -71,17 +73,12 @@ def parse_chat(body: Mapping[str, Any], engine: Engine) -> Call:
     top = field(body, "top_logprobs", int) or 0
     if top and not logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
-    parse_tools = bool(tools) and body.get("tool_choice") != "none"
-    return _call(
-        body,
-        engine,
-        [prompt],
-        engine.max_len if limit is None else limit,
-        logprobs,
-        top,
-        chat=True,
-        parse_tools=parse_tools,
-    )
+    schemas = None
+    if tools and body.get("tool_choice") != "none":
+        given = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+        schemas = {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
+    most = engine.max_len if limit is None else limit
+    return _call(body, engine, [prompt], most, logprobs, top, chat=True, schemas=schemas)
 
 
 def parse_completion(body: Mapping[str, Any], engine: Engine) -> Call:
@@ -95,7 +92,7 @@ def parse_completion(body: Mapping[str, Any], engine: Engine) -> Call:
     limit = field(body, "max_tokens", int)
     prompts = _prompts(body.get("prompt"), engine)
     limit = 16 if limit is None else limit
-    return _call(body, engine, prompts, limit, wanted, top, chat=False, parse_tools=False)
+    return _call(body, engine, prompts, limit, wanted, top, chat=False)
 
 
 def parse_tokenize(body: Mapping[str, Any], engine: Engine) -> list[int]:
@@ -116,13 +113,15 @@ def _prompt_of_chat(body: Mapping[str, Any], engine: Engine, tools: list[dict[st
     variables = field(body, "chat_template_kwargs", dict) or {}
     try:
         return engine.tokenizer.apply(messages, tools, **variables)
-    except (TemplateError, TypeError) as error:
-        raise ApiError(400, str(error), "messages") from error
+    except TemplateError as error:
+        raise ApiError(400, str(error), "messages", "chat_template") from error
+    except TypeError as error:
+        raise ApiError(400, str(error), "chat_template_kwargs") from error
 
 
 def _call(
     body: Mapping[str, Any], engine: Engine, prompts: list[list[int]], limit: int, logprobs: bool, top: int,
-    *, chat: bool, parse_tools: bool,
+    *, chat: bool, schemas: Schemas | None = None,
 ) -> Call:  # fmt: skip
     if top < 0 or top > 20:
         raise ApiError(
@@ -154,7 +153,7 @@ def _call(
         include_usage=bool(options.get("include_usage")),
         token_ids=bool(field(body, "return_token_ids", bool)),
         logprobs=logprobs,
-        parse_tools=parse_tools,
+        schemas=schemas,
     )
 
 

@@ -27,6 +27,7 @@ from agl_local.generation.engine import Engine
 from agl_local.http.app import TOKEN_VARIABLE, create_app, serve
 from agl_local.policy.folder import DTYPES, load_policy
 from agl_local.policy.shared import FILES
+from agl_local.text.rendering import RENDERER
 
 ADMIN_VARIABLE = "AGL_LOCAL_ADMIN_TOKEN"
 
@@ -122,6 +123,7 @@ async def _serve(app: web.Application, args: argparse.Namespace) -> None:
         threading.Thread(target=_watch_parent, args=(end, os.getppid()), daemon=True).start()
     print(json.dumps({"address": address}), flush=True)
     await stop.wait()
+    RENDERER.close()  # a chat template may run for seconds yet
     if args.child:  # a handler may hang on a stuck client: the process must end all the same
         enough = threading.Timer(5.0, os._exit, (1,))
         enough.daemon = True  # it must not be what the process waits for

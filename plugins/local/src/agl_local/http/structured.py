@@ -15,6 +15,7 @@ from agl_local.generation.engine import Engine
 from agl_local.http.fields import ApiError, field, strings
 from agl_local.text.constraints import (
     ANY_OBJECT,
+    CallForm,
     Schema,
     calls_grammar,
     json_grammar,
@@ -51,7 +52,7 @@ def constraint_values(body: Mapping[str, Any], engine: Engine) -> dict[str, Any]
         text: str | None = _text_of(kind, value)
     else:
         param = "tools" if form is None else "response_format"
-        text = tools.grammar(form)
+        text = tools.grammar(form, engine)
     if text is None:
         return {}
     try:
@@ -134,17 +135,17 @@ class _Tools:
         """Whether the answer must be a call."""
         return self.choice == "required"
 
-    def grammar(self, form: Schema | None) -> str | None:
+    def grammar(self, form: Schema | None, engine: Engine) -> str | None:
         """The grammar of answers of the form ``form`` (None: text) or of calls; None where all is allowed."""
         if self.forced:
-            return calls_grammar(self._schemas(all_of_them=True), many=self.many)
+            return calls_grammar(self._schemas(all_of_them=True), _call_form(engine), many=self.many)
         if not self.given or self.choice == "none":
             return None if form is None else json_grammar(form)
         if form is not None:
-            return json_or_calls_grammar(form, self._schemas(), many=self.many)
+            return json_or_calls_grammar(form, self._schemas(), _call_form(engine), many=self.many)
         if self.many and not any(tool.get("strict") for tool in self.given.values()):
             return None
-        return text_or_calls_grammar(self._schemas(), many=self.many)
+        return text_or_calls_grammar(self._schemas(), _call_form(engine), many=self.many)
 
     def _schemas(self, all_of_them: bool = False) -> dict[str, Schema]:
         """Name to schema of the arguments. Where a call is the model's own choice, only strict tools have
@@ -180,6 +181,20 @@ class _Tools:
         if not self.given:
             raise ApiError(400, "tool_choice 'required' needs tools", "tool_choice")
         return None, "required"
+
+
+def _call_form(engine: Engine) -> CallForm:
+    """How the policy of ``engine`` writes calls, for a grammar."""
+    form = CallForm.of(engine.tokenizer.syntax, engine.tokenizer.special_tokens)
+    if form is None:
+        raise ApiError(
+            400,
+            f"the policy's chat template writes calls in a way ({engine.tokenizer.syntax.kind}) that no "
+            "grammar describes: leave out tool_choice, strict and parallel_tool_calls",
+            "tools",
+            "unsupported_constraint",
+        )
+    return form
 
 
 def check_tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:

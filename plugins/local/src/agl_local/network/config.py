@@ -199,7 +199,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
         raise MissingFile(f"{path}: a model folder needs this file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object")

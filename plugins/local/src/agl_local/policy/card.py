@@ -16,6 +16,8 @@ _FRONT = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)(.*)", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _MOST = 300
 """Characters of a card that are kept."""
+_LONGEST = 100_000
+"""Characters of the fields before a card's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,11 @@ def one_line(text: str) -> str:
 
 
 def _licence(front: str) -> str:
+    if len(front) > _LONGEST:
+        return ""
     try:
         fields: Any = yaml.safe_load(front)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: a date that is none
         return ""
     if not isinstance(fields, dict):
         return ""
@@ -50,7 +54,7 @@ def _licence(front: str) -> str:
     names = given if isinstance(given, list) else [given]
     if names == ["other"]:  # its name and its text have fields of their own
         names = [fields.get("license_name") or "other", fields.get("license_link") or ""]
-    return one_line(", ".join(str(name) for name in names if name))
+    return one_line(", ".join(name for name in names if isinstance(name, str) and name))
 
 
 def _about(body: str) -> str:

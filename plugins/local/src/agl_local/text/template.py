@@ -1,54 +1,37 @@
-"""Chat templates as published with models: jinja2 in a sandbox, with the variables and functions they need.
+"""Chat templates as published with models, and the form in which each wants the messages of the OpenAI API.
 
-A template is somebody else's code: it runs in an immutable sandbox and sees messages, tools and special
-tokens, nothing else. Convention: the chat templating guide of the transformers documentation.
+Published templates differ in what they take: arguments of a call as a JSON object or as text, no content as
+null or as an empty text, content as text or as parts, ids of a certain shape. Nothing of this is decided by a
+model's name: ``forms.study`` renders probes, once for each template, and sees which form comes out right.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from functools import cached_property
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from agl_local.text.form import Form
+from agl_local.text.forms import study
+from agl_local.text.rendering import RENDERER, TemplateError
 
 Message = Mapping[str, Any]
 
 
-class TemplateError(ValueError):
-    """The template is broken, or it refused the messages (``raise_exception``); the text says which."""
-
-
-class _Generation(Extension):
-    """``{% generation %} … {% endgeneration %}`` marks assistant text; rendering keeps what is inside."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
 class ChatTemplate:
-    """A compiled chat template: ``render`` is a pure function of its arguments (but for ``strftime_now``)."""
+    """A chat template: ``render`` is a pure function of its arguments (but for ``strftime_now``).
 
-    def __init__(self, source: str) -> None:
+    ``special``: the tokenizer's special tokens by the names that templates use (``bos_token`` …).
+    """
+
+    def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
         self.source = source
-        env = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-        )
-        env.filters["tojson"] = _tojson
-        env.globals["raise_exception"] = _raise_exception
-        env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-        try:
-            self._template = env.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"chat template, line {error.lineno}: {error.message}") from error
+        self.special = dict(special or {})
+
+    @cached_property
+    def form(self) -> Form:
+        """The form that the template wants, and the syntax of its calls."""
+        return study(self)
 
     def render(
         self,
@@ -56,20 +39,21 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
+        form: Form | None = None,
     ) -> str:
-        """The prompt text. Raises TemplateError with the template's own reason."""
-        try:
-            return self._template.render(
-                {
-                    **variables,
-                    "messages": [_plain(message) for message in messages],
-                    "tools": list(tools) if tools else None,
-                    "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise TemplateError(f"chat template: {error}") from error
+        """The prompt text. Raise TemplateError with the template's own reason."""
+        plain = [_plain(message) for message in messages]
+        form = form or self.form
+        given = {
+            **self.special,
+            **variables,
+            "messages": form.apply(plain),
+            "tools": None,
+            form.tools or "tools": list(tools) if tools else None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return RENDERER.render(self.source, given, form.mapping)
 
 
 def _plain(message: Message) -> dict[str, Any]:
@@ -91,20 +75,3 @@ def _plain(message: Message) -> dict[str, Any]:
             )
         texts.append(part["text"])
     return {**message, "content": "\n".join(texts)}
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON without HTML escaping: jinja2's own filter would write ``&`` and ``<`` as escapes."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

@@ -14,7 +14,7 @@ from agl_local.text.tokenizer import ChatTokenizer
 
 
 class TextStream:
-    """Incremental decoding of one response; special tokens have no text."""
+    """Incremental decoding of one response; of special tokens, those alone have a text that mark calls."""
 
     def __init__(self, tokenizer: ChatTokenizer, stop: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
@@ -40,18 +40,19 @@ class TextStream:
         if self.tokenizer.byte_level:
             tail = self._utf8.decode(b"", final=True)
         else:
-            tail = self.tokenizer.decode(self._ids, skip_special_tokens=True)[len(self._decoded) :]
+            tail = self.tokenizer.decode(self._ids)[len(self._decoded) :]
         ready = self._release(tail)
         ready, self._held = ready + self._held, ""
         return ready
 
     def _decode(self, tokens: Sequence[int]) -> str:
+        shown = [token for token in tokens if not self.tokenizer.is_hidden(token)]
         if self.tokenizer.byte_level:
-            special, raw = self.tokenizer.is_special, self.tokenizer.token_bytes
-            return self._utf8.decode(b"".join([raw(t) for t in tokens if not special(t)]))
+            raw = self.tokenizer.token_bytes
+            return self._utf8.decode(b"".join([raw(t) for t in shown]))
         # Other decoders look at neighbours (leading spaces): decode all, keep what no token can change.
-        self._ids.extend(tokens)
-        whole = self.tokenizer.decode(self._ids, skip_special_tokens=True)
+        self._ids.extend(shown)
+        whole = self.tokenizer.decode(self._ids)
         if whole.endswith("\ufffd") or not whole.startswith(self._decoded):
             return ""
         fresh, self._decoded = whole[len(self._decoded) :], whole

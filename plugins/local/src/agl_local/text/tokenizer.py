@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from agl_local.network.config import ConfigError, as_ids, read_json
-from agl_local.text.template import ChatTemplate, Message, TemplateError
+from agl_local.text.cores import HERMES
+from agl_local.text.form import Form
+from agl_local.text.rendering import TemplateError
+from agl_local.text.syntax import CallSyntax
+from agl_local.text.template import ChatTemplate, Message
 
 TEMPLATE_FILE = "chat_template.jinja"
 """File of a model folder; it has precedence over the template in tokenizer_config.json."""
@@ -46,8 +51,8 @@ class ChatTokenizer:
         }
         own = [self._id_of(self.special["eos_token"])] if "eos_token" in self.special else []
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *eos_ids]))
-        self.template = ChatTemplate(chat_template) if chat_template else None
-        self.tool_template = ChatTemplate(tool_template) if tool_template else None
+        self.template = ChatTemplate(chat_template, self.special) if chat_template else None
+        self.tool_template = ChatTemplate(tool_template, self.special) if tool_template else None
         self.byte_level = isinstance(backend.decoder, ByteLevel)
         self._special_ids = frozenset(i for i, t in backend.get_added_tokens_decoder().items() if t.special)
         self._bytes: dict[int, bytes] = {}
@@ -98,6 +103,11 @@ class ChatTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Special tokens of the vocabulary → their ids."""
+        return {self.backend.id_to_token(i) or "": i for i in sorted(self._special_ids)}
+
     def is_special(self, token: int) -> bool:
         return token in self._special_ids
 
@@ -122,18 +132,40 @@ class ChatTokenizer:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The prompt text of a conversation. Tool-call arguments reach the template as they are, never
-        re-serialised.
+        """The prompt text of a conversation, in the form that the template wants (``template.form``).
+        Arguments of calls that the template writes as JSON stand in the text as they are.
 
         ``variables`` are further template variables (``enable_thinking`` …). Raises TemplateError.
         """
-        if self.template is None:
+        template = self._template_for(tools)
+        if template is None:
             raise TemplateError(
                 "this tokenizer has no chat template: use completions, or add one to the model folder"
             )
-        names = {**self.special, **variables}
-        template = self.tool_template if tools and self.tool_template is not None else self.template
-        return template.render(messages, tools, add_generation_prompt, names)
+        return template.render(messages, tools, add_generation_prompt, variables)
+
+    @property
+    def form(self) -> Form:
+        """The form that the template of requests with tools wants."""
+        template = self._template_for(True)
+        return Form(problem="there is no chat template") if template is None else template.form
+
+    @property
+    def syntax(self) -> CallSyntax:
+        """How the policy writes calls: as its template does. Where that shows none, in the hermes form."""
+        return self.form.syntax or HERMES
+
+    def is_hidden(self, token: int) -> bool:
+        """Whether ``token`` has no text in an answer: special tokens, but for those that mark calls."""
+        return token in self._hidden_ids
+
+    @cached_property
+    def _hidden_ids(self) -> frozenset[int]:
+        marks = self.syntax.marks
+        return frozenset(i for i in self._special_ids if (self.backend.id_to_token(i) or "") not in marks)
+
+    def _template_for(self, tools: object) -> ChatTemplate | None:
+        return self.tool_template if tools and self.tool_template is not None else self.template
 
     def apply(
         self,

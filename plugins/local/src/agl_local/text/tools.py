@@ -1,26 +1,25 @@
-"""Tool calls in the hermes form: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` inside the text.
+"""Calls of tools in the text of an answer, read in the syntax of the policy's own template.
 
-Invariant: nothing is lost. The segments of a parse concatenate to the text; every block is either a call,
-with its arguments kept character by character, or stays in the content with a reason. A stream of any
-pieces gives the same parse.
+Invariant: nothing is lost. The segments of a parse concatenate to the text; every block is either calls, or
+stays in the content with a reason. A stream of any pieces gives the same parse.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from json.decoder import JSONDecoder
 from typing import Any
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+from agl_local.text.syntax import CallSyntax, Schemas
+
 _SPACE = " \t\r\n"
-_DECODER = JSONDecoder(parse_constant=lambda name: _bad(f"{name} is not JSON"))
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One parsed call; ``arguments`` is the very substring of the text."""
+    """One parsed call; ``arguments`` is the very substring of the text where the syntax has them as JSON."""
 
     id: str
     name: str
@@ -41,7 +40,7 @@ class Parsed:
     content.
 
     ``segments`` are ("text" | "call" | "space", raw) in order, concatenating to the input; "space" is the
-    white space around a call, which belongs to neither.
+    white space around a block, which belongs to neither.
     """
 
     content: str | None = None
@@ -53,13 +52,23 @@ class Parsed:
         return iter((self.content, self.calls))
 
 
-class HermesStream:
-    """Splits text that arrives in pieces into content and calls; holds back what may belong to a call."""
+class CallStream:
+    """Splits text that arrives in pieces into content and calls; holds back what may belong to a call.
 
-    def __init__(self, new_id: Callable[[int], str] | None = None) -> None:
+    ``schemas``: of the offered tools, which decide whether an argument in tags is a string.
+    """
+
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        new_id: Callable[[int], str] | None = None,
+        schemas: Schemas | None = None,
+    ) -> None:
         self.calls: list[ToolCall] = []
         self.malformed: list[str] = []
         self.segments: list[tuple[str, str]] = []
+        self._syntax = syntax
+        self._schemas = schemas or {}
         self._new_id = new_id or (lambda _: f"call_{secrets.token_hex(12)}")
         self._buffer = ""
         self._after_call = False
@@ -80,39 +89,60 @@ class HermesStream:
         while self._buffer:
             if self._after_call:
                 self._strip_leading(final)
-            start = self._buffer.find(OPEN)
+            start, opened = self._find_open()
             if start < 0:
+                if not self._syntax.opens and self._may_be_block() and not final:
+                    break
                 content.append(self._take_text(final))
                 break
-            end = self._buffer.find(CLOSE, start)
+            end = self._buffer.find(self._syntax.close, start + len(opened)) if self._syntax.close else -1
             if end < 0 and not final:
                 # White space before the block stays with it until we know whether it is a call.
                 content.append(self._text(self._buffer[:start].rstrip(_SPACE)))
                 break
-            content.append(self._block(start, end))
+            content.append(self._block(start, opened, end))
         return "".join(content), self.calls[first:]
 
+    def _find_open(self) -> tuple[int, str]:
+        """Where the next block begins and by which literal; (-1, "") if none does."""
+        found = [(at, o) for o in self._syntax.opens if (at := self._buffer.find(o)) >= 0]
+        head = self._syntax.bare_head
+        if head and (at := self._buffer.find(head)) >= 0 and all(at < hit[0] for hit in found):
+            return at, ""  # it is a part of the block
+        return min(found, key=lambda hit: hit[0], default=(-1, ""))
+
+    def _may_be_block(self) -> bool:
+        """Whether the answer as a whole may be a block: nothing of it was given out yet."""
+        if self._any_text or self.calls or self.malformed:
+            return False
+        begun = self._buffer.lstrip(_SPACE)[:1]
+        return not begun or not self._syntax.first or begun in self._syntax.first
+
     def _take_text(self, final: bool) -> str:
-        """No opening tag in the buffer: release all but what may become one, and the space before it."""
+        """Nothing opens a block in the buffer: release all but what may, and the space before it."""
+        if final and not self._syntax.opens and self._may_be_block() and self._buffer.strip(_SPACE):
+            return self._block(0, "", -1)
         text = self._buffer
         if not final:
-            keep = next(
-                (n for n in range(min(len(OPEN) - 1, len(text)), 0, -1) if OPEN.startswith(text[-n:])), 0
+            keep = max(
+                (_overlap(text, opened) for opened in (*self._syntax.opens, self._syntax.bare_head)),
+                default=0,
             )
             text = text[: len(text) - keep].rstrip(_SPACE)
         return self._text(text)
 
-    def _block(self, start: int, end: int) -> str:
-        """A block at ``start`` whose closing tag is at ``end`` (-1: the text ended first)."""
-        stop = end + len(CLOSE) if end >= 0 else len(self._buffer)
-        body = self._buffer[start + len(OPEN) : end if end >= 0 else stop]
+    def _block(self, start: int, opened: str, end: int) -> str:
+        """A block at ``start`` whose closing literal is at ``end`` (-1: the text ended first)."""
+        stop = end + len(self._syntax.close) if end >= 0 else len(self._buffer)
+        body = self._buffer[start + len(opened) : end if end >= 0 else stop]
         try:
             if end < 0:
-                raise ValueError("the text ends before </tool_call>")
-            name, arguments = parse_call(body)
+                body = self._before_end(body)
+            raw = self._syntax.read(body, self._schemas)
         except ValueError as why:
-            self.malformed.append(str(why))
-            again = self._buffer.find(OPEN, start + len(OPEN), stop)
+            if opened or self._syntax.first:  # else any text might be a block: it is none
+                self.malformed.append(str(why))
+            again = self._buffer.find(opened, start + len(opened), stop) if opened else -1
             if again < 0 or end < 0:
                 return self._text(self._buffer[:stop])
             # A block opened inside a broken one may be sound: only what comes before it is given up.
@@ -123,9 +153,25 @@ class HermesStream:
         self._segment("space", before[len(kept) :])
         self._segment("call", self._buffer[: stop - len(kept)][start - len(kept) :])
         self._buffer = self._buffer[stop - len(kept) :]
-        self.calls.append(ToolCall(self._new_id(len(self.calls)), name, arguments))
+        known = {call.id for call in self.calls}
+        for call in raw:
+            ident = call.id if call.id and call.id not in known else self._new_id(len(self.calls))
+            known.add(ident)
+            self.calls.append(ToolCall(ident, call.name, call.arguments))
         self._after_call = True
         return text
+
+    def _before_end(self, body: str) -> str:
+        """The body of a block that the text's end cuts: end tokens have no text, and may be a part of what
+        closes it.
+        """
+        close = self._syntax.close
+        for cut in (mark.start() for mark in re.finditer(r"(?<=>)\s*<", close)):
+            if body.rstrip(_SPACE).endswith(close[:cut]):
+                return body.rstrip(_SPACE).removesuffix(close[:cut])
+        if close and not self._syntax.open_ended:
+            raise ValueError(f"the text ends before {close}")
+        return body
 
     def _text(self, text: str) -> str:
         """Release ``text``, the beginning of the buffer, as content."""
@@ -149,71 +195,24 @@ class HermesStream:
             self.segments.append((kind, raw))
 
 
-def parse_hermes(text: str, new_id: Callable[[int], str] | None = None) -> Parsed:
+def _overlap(text: str, word: str) -> int:
+    """Length of the longest end of ``text`` that is a proper beginning of ``word``."""
+    sizes = range(min(len(word) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if word.startswith(text[-size:])), 0)
+
+
+def parse_calls(
+    text: str,
+    syntax: CallSyntax,
+    new_id: Callable[[int], str] | None = None,
+    schemas: Schemas | None = None,
+) -> Parsed:
     """Content (None when nothing but calls) and calls of ``text``; ``new_id`` names the k-th call."""
-    stream = HermesStream(new_id)
+    stream = CallStream(syntax, new_id, schemas)
     content = stream.push(text)[0]
     content += stream.finish()[0]
     shown = content if content or not stream.calls else None
     return Parsed(shown, stream.calls, stream.malformed, stream.segments)
 
 
-def parse_call(body: str) -> tuple[str, str]:
-    """Name and verbatim arguments of the JSON between the tags. Raises ValueError saying what is wrong."""
-    try:
-        spans = _top_level(body)
-    except RecursionError:
-        raise ValueError("the call is nested too deeply") from None
-    unknown = sorted(set(spans) - {"name", "arguments"})
-    if unknown:
-        raise ValueError(f"unexpected keys {unknown}")
-    if "name" not in spans or "arguments" not in spans:
-        raise ValueError(f"the call has no {'name' if 'name' not in spans else 'arguments'!r}")
-    name, arguments = spans["name"], spans["arguments"]
-    if not isinstance(name[0], str) or not name[0] or not name[0].isprintable():
-        raise ValueError("the name is not a printable string")
-    if not isinstance(arguments[0], dict):
-        raise ValueError(f"the arguments are {type(arguments[0]).__name__}, not an object")
-    return name[0], arguments[1]
-
-
-def _top_level(body: str) -> dict[str, tuple[Any, str]]:
-    """Values of a JSON object with their source text, by key."""
-    at = _skip(body, 0)
-    if body[at : at + 1] != "{":
-        raise ValueError("the call is not a JSON object")
-    found: dict[str, tuple[Any, str]] = {}
-    at = _skip(body, at + 1)
-    while body[at : at + 1] != "}":
-        if found:
-            at = _skip(body, _expect(body, at, ","))
-        _expect(body, at, '"')
-        key, at = _DECODER.raw_decode(body, at)
-        if key in found:
-            raise ValueError(f"the key {key!r} appears twice")
-        at = _skip(body, _expect(body, _skip(body, at), ":"))
-        value, end = _DECODER.raw_decode(body, at)
-        found[key] = (value, body[at:end])
-        at = _skip(body, end)
-    if body[at + 1 :].strip(_SPACE):
-        raise ValueError("text after the JSON object")
-    return found
-
-
-def _expect(body: str, at: int, char: str) -> int:
-    if body[at : at + 1] != char:
-        raise ValueError(f"expected {char} at character {at} of the call")
-    return at + 1
-
-
-def _skip(body: str, at: int) -> int:
-    while at < len(body) and body[at] in _SPACE:
-        at += 1
-    return at
-
-
-def _bad(why: str) -> Any:
-    raise ValueError(why)
-
-
-__all__ = ["HermesStream", "Parsed", "ToolCall", "parse_call", "parse_hermes"]
+__all__ = ["CallStream", "Parsed", "ToolCall", "parse_calls"]

@@ -16,6 +16,7 @@ import torch
 
 from agl_local.network.model import LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
+from agl_local.text.tools import parse_calls
 from agl_local.training.fit import Progress, fit, shuffled
 from agl_local.training.logprobs import token_logprobs
 from agl_local.training.pack import Packed, micro_batches, pack
@@ -70,6 +71,7 @@ def encode_answer(
             f"the chat template renders the prompt differently once answered, from character {at} on: "
             f"{before[at : at + 40]!r} became {after[at : at + 40]!r}"
         )
+    _check_calls(tokenizer, after[len(before) :], answer)
     ids = tokenizer.encode(after[len(before) :])
     ends = [i for i, token in enumerate(ids) if token in tokenizer.eos_ids]
     if not ends:
@@ -78,6 +80,18 @@ def encode_answer(
             f"{tokenizer.eos_ids}: a policy trained on it would never stop"
         )
     return tokenizer.encode(before), ids[: ends[-1] + 1]
+
+
+def _check_calls(tokenizer: ChatTokenizer, text: str, answer: Mapping[str, Any]) -> None:
+    """Raise ValueError if the engine would not read the calls of ``answer`` in the text that is taught."""
+    wanted = [call["function"]["name"] for call in answer.get("tool_calls") or ()]
+    if not wanted:
+        return
+    syntax = tokenizer.syntax
+    read = parse_calls(text.removesuffix(syntax.ending), syntax)
+    if [call.name for call in read.calls] != wanted:
+        why = tokenizer.form.problem or f"the template writes {text[:200]!r}"
+        raise ValueError(f"its calls of {', '.join(wanted)} would not be read back as calls: {why}")
 
 
 @dataclass(frozen=True)
