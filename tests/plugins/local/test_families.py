@@ -27,8 +27,8 @@ FAMILIES: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "families.toml").r
 READ = sorted(name for name, family in FAMILIES.items() if "problem" not in family)
 LOST = sorted(set(FAMILIES) - set(READ))
 BROKEN = {"gptoss": ["text and a call"], "nemotron_3_nano": ["text and a call"]}
-"""Cases that the check refuses, with the reason: what these templates make of a text beside a call is not what
-was said.
+"""Cases that the check refuses, with the reason: what these templates make of a text beside a call is not
+what was said.
 """
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CALL = {

@@ -95,16 +95,16 @@ def _check(
 
     found = check(_folder_of(policy), load_chats(chats, "--chats").chats if chats else ())
     if as_json:
-        print(json.dumps(found), flush=True)
+        say(json.dumps(found))
     else:
         for name, wrong in found["checks"].items():
-            print(f"{'✗' if wrong else '✓'} {name}{f': {wrong}' if wrong else ''}")
+            say(f"{'✗' if wrong else '✓'} {name}{f': {wrong}' if wrong else ''}")
         for warning in found["warnings"]:
-            print(f"! {warning}")
+            say(f"! {warning}")
         if chats:
             left = f" ({found['too_long']} chats left out: too long)" if found["too_long"] else ""
             known = f"{found['word_for_word']:.0%} of {found['messages']} messages word for word"
-            print(f"{found['chats']} chats{left}: loss {found['loss']:.3f} a token, {known}")
+            say(f"{found['chats']} chats{left}: loss {found['loss']:.3f} a token, {known}")
     if not found["ok"]:
         raise typer.Exit(1)
 
