@@ -20,11 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from core.history.importing.written import ANSWER, ANSWERS, ASKED, LIBRARIES, WRITERS
 
-from agentlightning.history.chats import chats_of
-from agentlightning.history.importing.files import TraceFile
-from agentlightning.history.importing.writing import write_traces
 from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore
+from agl_audit.history.chats import chats_of
+from agl_audit.history.importing.files import TraceFile
+from agl_audit.history.importing.writing import write_traces
 
 
 async def come_back(path: Path, name: str) -> str:

@@ -27,6 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 import torch
+from agl_testing.replies import tool_call
+from agl_testing.scripted import ScriptedModelServer
 from openai import AsyncOpenAI
 from torch.nn.functional import rms_norm
 
@@ -37,8 +39,6 @@ from agentlightning.cli.config_options import read
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
 from agentlightning.recipes import GRPO
-from agentlightning.testing.replies import tool_call
-from agentlightning.testing.scripted import ScriptedModelServer
 from agentlightning.train.configured import configure
 from agentlightning.types import LLM, Batch, Call, Record, RolloutStatus, Row
 from agl_local.network.config import ModelConfig

@@ -1,7 +1,7 @@
 """What holds for every test: no network but loopback, no settings of the developer's shell, fixed seeds.
 
-Installed entry-point plugins are not loaded unless a test is marked ``plugins``, so that a test sees the same
-suite on every machine.
+Of the installed plugins only :data:`BATTERIES` are loaded unless a test is marked ``plugins``, so that a test
+sees the same suite on every machine.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ gc.disable()  # until all is imported
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:  # thousands of small databases
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+BATTERIES = "audit,examples,testing,trackers"
+"""The plugins that hold commands, faces and trackers of every installation of the suite."""
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -145,7 +147,7 @@ def clean_environment(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     if request.node.get_closest_marker("plugins") is None:
-        monkeypatch.setenv("AGL_PLUGINS", "")
+        monkeypatch.setenv("AGL_PLUGINS", BATTERIES)
     plugins = sys.modules.get("agentlightning.plugins.manager")
     if plugins is not None:
         plugins.load.cache_clear()

@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.stored.learning import stored_recipe
 from agentlightning.cli.config_options import read
 from agentlightning.recipes import get
 from agentlightning.train.algorithm import algorithm_of
 from agentlightning.train.configured import configure
 from agentlightning.train.description.fields import from_fields
 from agentlightning.types import Evaluation, Recipe
+from agl_audit.stored.learning import stored_recipe
 from algorithms.summary import START
 
 ROOT = Path(__file__).resolve().parents[2]

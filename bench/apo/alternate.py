@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from agl_testing import ScriptedModelServer
+
 import agentlightning as agl
-from agentlightning.testing import ScriptedModelServer
 from two_agents import scripted
 from two_agents.agent import FIRST, agent, tasks
 

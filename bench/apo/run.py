@@ -20,9 +20,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from agl_testing import ScriptedModelServer
+
 import agentlightning as agl
 from agentlightning.store.pages import pages
-from agentlightning.testing import ScriptedModelServer
 from question_kinds import scripted as kinds
 from room_selector import scripted as rooms
 

@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
+from agl_testing import ScriptedModelServer
 from record import RESULTS, machine
 from sources import ROOT, source
 from surroundings import TaskServer, questions, reply, retriever, spider_data, training, uvx
@@ -36,7 +37,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.store.pages import pages
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.tokens import tokens_digest
 

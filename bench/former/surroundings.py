@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from agl_testing import ScriptedModelServer, tool_call
 
 import agentlightning as agl
-from agentlightning.testing import ScriptedModelServer, tool_call
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

@@ -27,10 +27,10 @@ from sources import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+from agl_testing import ScriptedModelServer
 from core.run_program.commands.running import bench
 from core.run_program.running import run_command
 
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Record
 
 FOLDER = ROOT / "examples" / "node_programs"

@@ -30,12 +30,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from agl_testing import ScriptedModelServer
 from figures import kept, totals
 from record import RESULTS
 from script import Script
 from sources import ROOT, source
-
-from agentlightning.testing import ScriptedModelServer
 
 HERE = Path(__file__).resolve().parent
 QUIET = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from agentlightning.testing import tool_call
+from agl_testing import tool_call
 
 Schema = Mapping[str, Any]
 TEXTS = {

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from counts import of_calls, of_form, of_tools
 from quickstarts import FRAMEWORKS, environment
 
-from agentlightning.audit.run import open_run
+from agentlightning.runs.run import open_run
 from agentlightning.types import Record
 
 HERE = Path(__file__).resolve().parent

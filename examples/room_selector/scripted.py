@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.testing import tool_call
+from agl_testing import tool_call
+
 from room_selector.rooms import NO_ROOM, Room
 
 _ASKED = re.compile(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentlightning.audit.run import OpenRun
 from agentlightning.hookspecs import hookimpl
+from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout
 from spider.journey import html, story

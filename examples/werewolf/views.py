@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentlightning.audit.run import OpenRun
 from agentlightning.capture.emit.emitters import BODY
 from agentlightning.hookspecs import hookimpl
+from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout, UsageError
 from werewolf.record import KEY

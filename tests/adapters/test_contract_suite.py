@@ -18,8 +18,8 @@ SUITE = """
 import contract.excuses as excuses
 import pytest
 from contract.frameworks import STREAM, feature, lacking
-from agentlightning.testing.contract import AdapterHooks
-from agentlightning.testing.contract.tally import TALLY
+from agl_testing.contract import AdapterHooks
+from agl_testing.contract.tally import TALLY
 
 excuses.EXCUSES = (
     excuses.Excuse("openai_sdk", ">=1", "test_excused", "upstream says so"),

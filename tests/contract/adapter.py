@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from agl_testing.contract import AdapterContract as PublicContract
 from contract.excuses import excuse_of
 from contract.on_local_engine import LocalEngineContract
-
-from agentlightning.testing.contract import AdapterContract as PublicContract
 
 
 class AdapterContract(PublicContract, LocalEngineContract):

@@ -1,8 +1,8 @@
-"""The suite's ``calls``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``calls``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.calls import (
+from agl_testing.contract.calls import (
     Answer as Answer,
     CallsContract as CallsContract,
 )

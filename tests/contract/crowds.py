@@ -1,8 +1,8 @@
-"""The suite's ``crowds``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``crowds``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.crowds import (
+from agl_testing.contract.crowds import (
     WORKER as WORKER,
     CrowdsContract as CrowdsContract,
     assert_apart as assert_apart,

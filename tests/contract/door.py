@@ -9,11 +9,11 @@ import pytest
 from contract.storing import call, reward, span
 
 from agentlightning import semconv
-from agentlightning.audit.explanation.explain import rewards
 from agentlightning.credit import assign, resolve
 from agentlightning.recipes import GRPO
 from agentlightning.store.base import Store, StoreError
 from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, RolloutConfig, Span
+from agl_audit.explanation.explain import rewards
 
 Bad = Callable[[AttemptedRollout], Span]
 BAD: dict[str, Bad] = {

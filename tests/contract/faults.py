@@ -1,7 +1,7 @@
-"""The suite's ``faults``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``faults``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.faults import (
+from agl_testing.contract.faults import (
     FaultsContract as FaultsContract,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentlightning.testing.contract.features import (
+from agl_testing.contract.features import (
     FEATURES as FEATURES,
     LACKS as LACKS,
     STREAM as STREAM,

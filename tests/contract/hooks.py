@@ -1,8 +1,8 @@
-"""The suite's ``hooks``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``hooks``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.hooks import (
+from agl_testing.contract.hooks import (
     AdapterHooks as AdapterHooks,
     add as add,
 )

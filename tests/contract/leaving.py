@@ -1,7 +1,7 @@
-"""The suite's ``leaving``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``leaving``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.leaving import (
+from agl_testing.contract.leaving import (
     LeavingContract as LeavingContract,
 )

@@ -1,8 +1,8 @@
-"""The suite's ``recording``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``recording``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.recording import (
+from agl_testing.contract.recording import (
     Recording as Recording,
     assert_each_exact as assert_each_exact,
     assert_exact as assert_exact,

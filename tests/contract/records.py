@@ -1,7 +1,7 @@
-"""The suite's ``records``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``records``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.records import (
+from agl_testing.contract.records import (
     RecordsContract as RecordsContract,
 )

@@ -1,8 +1,8 @@
-"""The suite's ``script``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``script``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.script import (
+from agl_testing.contract.script import (
     ARGUMENTS as ARGUMENTS,
     SOLVER as SOLVER,
     TEAM as TEAM,

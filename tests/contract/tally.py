@@ -1,8 +1,8 @@
-"""The suite's ``tally``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``tally``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.tally import (
+from agl_testing.contract.tally import (
     TALLY as TALLY,
     CountedServer as CountedServer,
     Tally as Tally,

@@ -1,8 +1,8 @@
-"""The suite's ``through_gateway``, which lives in ``agentlightning.testing.contract``."""
+"""The suite's ``through_gateway``, which lives in ``agl_testing.contract``."""
 
 from __future__ import annotations
 
-from agentlightning.testing.contract.through_gateway import (
+from agl_testing.contract.through_gateway import (
     Leased as Leased,
     ModelServer as ModelServer,
     assert_one_row as assert_one_row,

@@ -33,11 +33,11 @@ from typing import Any
 
 from rich.console import Console
 
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.audit.verification.verify import verify
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
+from agl_audit.verification.verify import verify
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

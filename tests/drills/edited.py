@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drills.edits import EDITS, KEY, NotHere, says
 
-from agentlightning.audit.run import open_run
-from agentlightning.audit.verification.verify import Verification, verify
+from agentlightning.runs.run import open_run
+from agl_audit.verification.verify import Verification, verify
 
 ROOT = Path(__file__).parents[2]
 AGL = str(Path(sys.executable).with_name("agl"))

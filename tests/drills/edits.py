@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.audit.verification.differences import Difference
 from agentlightning.credit.fingerprints.chain import compute_head, sign
 from agentlightning.store.codec import CallBody, call_body, pack, pack_span, unpack, unpack_span
 from agentlightning.store.sql.trace.calls import CALL_COLUMNS, calls_from_rows
 from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
+from agl_audit.verification.differences import Difference
 
 KEY = "the key of the tamper drill"
 

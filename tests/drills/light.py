@@ -32,6 +32,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from agl_testing.scripted import ScriptedModelServer
 from contract.access import SECRET, TOKEN
 from drills.core import AGL, Witness, console, free_port
 from drills.intruder import Intruder
@@ -42,7 +43,6 @@ from agentlightning.roles import REVOKED_VARIABLE, Revoked, RoleTokens
 from agentlightning.run_program.options import POLICY
 from agentlightning.store import Store, StoreClient
 from agentlightning.store.pages import pages
-from agentlightning.testing.scripted import ScriptedModelServer
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig
 
 RUN = "light"

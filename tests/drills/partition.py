@@ -32,13 +32,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from agl_testing.scripted import ScriptedModelServer
 from contract.access import TOKEN
 from drills.core import AGL, console
 from drills.light import CONFIG, END, Load, Stage, environment, journalled, rollout_is_wrong
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import Store, StoreClient
-from agentlightning.testing.scripted import ScriptedModelServer
 
 STORE, GATEWAY, FAR = "10.231.0.1", "10.231.0.3", "10.231.0.2"
 HERE_END, FAR_END = "agl-here", "agl-far"

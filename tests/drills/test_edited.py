@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from core.audit.runs import make_run, plugins
 from drills.edited import attempt, newest
 from drills.edits import EDITS, Expected, says
 from marks import sampled
+from plugins.audit.runs import make_run, plugins
 
-from agentlightning.audit.run import open_run
-from agentlightning.audit.verification.differences import make_difference
-from agentlightning.audit.verification.verify import verify
+from agentlightning.runs.run import open_run
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import Evaluation
+from agl_audit.verification.differences import make_difference
+from agl_audit.verification.verify import verify
 
 
 def test_the_newest_finished_run_is_taken(tmp_path: Path):

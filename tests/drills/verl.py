@@ -37,10 +37,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from drills import verl_store
 from ray_nodes import Joined, cluster
 
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.audit.verification.verify import verify
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
+from agl_audit.verification.verify import verify
 from agl_verl.process import session
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,11 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drills.core import HERE, ROOT, RUN, SECRET, Scene, Witness, console, free_port, last_step
 from drills.unruly import WAYS, way_of
 
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.audit.verification.verify import verify
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutFingerprint, StepReport
+from agl_audit.verification.verify import verify
 
 PATIENCE = 900.0
 """Seconds that the whole run may take."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 import openai
+from agl_testing import ScriptedModelServer
 
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
@@ -22,7 +23,6 @@ from agentlightning.credit.fingerprints.digest import canonical_order, rows_dige
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.algorithm import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 

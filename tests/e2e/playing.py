@@ -14,17 +14,17 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner.across import Event
 from e2e.bad import Line
 from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.audit.verification.verify import verify
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
+from agl_audit.verification.verify import verify
 
 TASKS = list(range(20))
 SIZE = 4

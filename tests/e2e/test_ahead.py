@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner.across import Event
 from e2e.bad import Line
 from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, recipe, step_of
@@ -17,7 +18,6 @@ from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import failure_kind

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.audit.runs import edit_reward
 from e2e.test_line import THREAD, Watch, trainer
+from plugins.audit.runs import edit_reward
 
-from agentlightning.audit.attempt_tree import attempt_trees
-from agentlightning.audit.explanation.explain import explain
-from agentlightning.audit.run import open_run
-from agentlightning.audit.targets import open_target
-from agentlightning.audit.verification.verify import verify
 from agentlightning.plugins.stores import open_store
+from agentlightning.runs.attempt_tree import attempt_trees
+from agentlightning.runs.run import open_run
+from agentlightning.runs.targets import open_target
+from agl_audit.explanation.explain import explain
+from agl_audit.verification.verify import verify
 from calc_x.agent import solve
 from calc_x.datasets import load
 

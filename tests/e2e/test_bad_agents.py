@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from e2e import bad_agents
 from e2e.bad import Line, soon
 from e2e.bad_agents import RESULTS, VICES, agent
 
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.capture import COUNTS
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import RolloutStatus
 
 

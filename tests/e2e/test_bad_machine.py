@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 from e2e.bad import Line, ask, soon
 from e2e.test_line import THREAD, Watch, trainer
 
@@ -23,7 +24,6 @@ import agl_local.policy.files
 from agentlightning import LLM
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
-from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.work import MAX_ATTEMPTS
 

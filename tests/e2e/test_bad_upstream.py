@@ -8,12 +8,12 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 from aiohttp import web
 from e2e.bad import Line, ask, soon
 
 from agentlightning import LLM
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.testing import Reply, ScriptedModelServer
 
 SPOILT: dict[str, Any] = {
     "ids are words": lambda choice: choice.update(token_ids=["a", "b"]),

@@ -11,10 +11,10 @@ from callbacks.callbacks import BestSoFar, Budget
 from e2e.test_line import THREAD, Watch, trainer
 
 from agentlightning import LitAgent
-from agentlightning.cli.export import register
 from agentlightning.hookspecs import hookimpl
 from agentlightning.train.artifacts.trained_policy import NoPolicy, find_policy
 from agentlightning.types.base import ConfigError
+from agl_audit.commands.export import register
 from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve
 from calc_x.datasets import load

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from agl_testing import ScriptedModelServer
 from e2e.playing import TASKS, Broke, Play, break_off, equal, line, plan, step_of
 from e2e.test_line import Watch, trainer
 from openai import AsyncOpenAI
@@ -18,7 +19,6 @@ import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, hookimpl
 from agentlightning.plugins.manager import PluginError, build
 from agentlightning.specs import CurriculumSpec
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
 

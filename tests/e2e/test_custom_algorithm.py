@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from agentlightning.testing import ScriptedModelServer
+from agl_testing import ScriptedModelServer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "apo" / "apo_custom_algorithm.py"
 ANSWERS = {"France": "Paris", "hot": "Cold", "meow": "cat"}

@@ -23,13 +23,13 @@ import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.algorithms import context, rl
 from agentlightning.algorithms.rollouts import prefetch
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.audit.verification.verify import verify
 from agentlightning.plugins.manager import build
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
+from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 
 OPTIONS = {

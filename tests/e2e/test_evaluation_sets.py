@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from agl_testing import ScriptedModelServer
 from e2e.playing import TASKS, Play, equal, line
 from e2e.test_best import HELD_OUT, TRAIN, Scripted, made
 from e2e.test_line import POLICY, Watch
@@ -17,13 +18,12 @@ from typer.testing import CliRunner
 
 from agentlightning import Rollout, Trainer
 from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
-from agentlightning.audit.verification.evaluations import headline
 from agentlightning.cli.evaluate import register
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import configure
 from agentlightning.train.description.run_file import load_config
 from agentlightning.types import Evaluation, UsageError
 from agentlightning.types.base import ConfigError
+from agl_audit.verification.evaluations import headline
 
 
 def one(name: str, reward: float, failed: int = 0) -> Evaluation:

@@ -18,6 +18,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 
 from agentlightning.credit import assign, failure_of
 from agentlightning.gateway import Gateway, Upstream
@@ -25,7 +26,6 @@ from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import LLM, AttemptStatus, Batch, Recipe, Rollout, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import failure_kind, read_failure_table
 

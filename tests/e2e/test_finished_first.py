@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner.across import Event
 from e2e.bad import Line
 from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, recipe, step_of
@@ -17,7 +18,6 @@ from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, recipe
 from agentlightning import LLM, Rollout
 from agentlightning.algorithms.rollouts.finished_first import TOO_OLD
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Attempt, RolloutStatus, UsageError
 from agentlightning.types.base import ConfigError

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
+from agl_testing.replies import Reply, answer_of
 from e2e.test_ahead import SIZE, TASKS, Play, ages, line
-
-from agentlightning.testing import ScriptedModelServer
-from agentlightning.testing.replies import Reply, answer_of
 
 
 @pytest.mark.parametrize("how", [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from e2e.bad import Line, soon
 from e2e.hostile import Deed, ask, play, program
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -18,7 +19,6 @@ import agentlightning as agl
 from agentlightning import LLM, semconv
 from agentlightning.capture.context import current_attempt
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Span, Triplet
 
 Program = tuple[list[Deed], Deed, bool]

@@ -15,23 +15,23 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from e2e.bad import Line, ask
 
 import agentlightning as agl
 from agentlightning import GRPO, LLM, Rollout
-from agentlightning.audit.comparison import compare
-from agentlightning.audit.explanation.explain import explain
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.rollout_list import list_rollouts
-from agentlightning.audit.run import OpenRun, run_in
-from agentlightning.audit.targets import find_target
-from agentlightning.audit.verification.verify import verify
-from agentlightning.audit.watching import Watcher
-from agentlightning.history.rescoring.function import RescoreFunction
-from agentlightning.history.rescoring.rescore import rescore
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import OpenRun, run_in
+from agentlightning.runs.targets import find_target
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Evaluation
+from agl_audit.comparison import compare
+from agl_audit.explanation.explain import explain
+from agl_audit.history.rescoring.function import RescoreFunction
+from agl_audit.history.rescoring.rescore import rescore
+from agl_audit.rollout_list import list_rollouts
+from agl_audit.verification.verify import verify
+from agl_audit.watching import Watcher
 from agl_dashboard.data.lines import FileLines, LineSource, StoreLines
 
 TASKS = ["by-call", "raises", "no-call", "plain"]

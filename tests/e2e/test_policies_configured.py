@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from agl_testing import ScriptedModelServer
+from agl_testing.doctor import Check, ConfiguredRun, ProbeSize, examine
 from e2e.test_line import Watch
 from e2e.two_policies import KEY, OPTIONS, game, judge, said, trainer
 from openai import AsyncOpenAI
@@ -18,10 +20,6 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.audit.run_list import RunSummary
-from agentlightning.cli.inspect.runs import table
-from agentlightning.doctor import Check, ConfiguredRun, ProbeSize, examine
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.train.configured import policy_sources
 from agentlightning.train.description.run_file import load_config
@@ -29,6 +27,8 @@ from agentlightning.train.policies import read_policies
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder
+from agl_audit.commands.runs import table
+from agl_audit.run_list import RunSummary
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 

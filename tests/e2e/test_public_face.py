@@ -23,6 +23,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
 from e2e.agents_for_face import ask, elsewhere
 from marks import sampled
 from openai import AsyncOpenAI, OpenAI
@@ -34,7 +35,6 @@ import agentlightning as agl
 from agentlightning.compat.v0 import tracer
 from agentlightning.plugins.manager import build
 from agentlightning.store.base import Store
-from agentlightning.testing import ScriptedModelServer, tool_call
 
 REPOSITORY = Path(__file__).parents[2]
 MESSAGES: list[Any] = [{"role": "user", "content": "two and two?"}]

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from agl_testing import ScriptedModelServer
 from e2e.playing import SIZE, TASKS, Broke, Play, equal, line, plan, step_of
 
 from agentlightning import GRPO, Rollout
-from agentlightning.testing import ScriptedModelServer
 
 
 @pytest.fixture(autouse=True)

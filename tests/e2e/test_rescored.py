@@ -8,17 +8,17 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from core.audit.runs import calls_of
+from agl_testing import ScriptedModelServer
 from e2e.bad import Line
+from plugins.audit.runs import calls_of
 
 import agentlightning as agl
 from agentlightning import LLM
-from agentlightning.audit.locations import RunLocation
-from agentlightning.audit.run import run_in
-from agentlightning.history.rescoring.function import RescoreFunction
-from agentlightning.history.rescoring.rescore import read_trace, rescore
+from agentlightning.runs.locations import RunLocation
+from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
+from agl_audit.history.rescoring.function import RescoreFunction
+from agl_audit.history.rescoring.rescore import read_trace, rescore
 
 CALCULATE = {"id": "t", "type": "function", "function": {"name": "calculate", "arguments": '{"e": "2+3"}'}}
 TASKS = ["chat", "stream", "completions", "responses", "tool"]

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from agl_testing import ScriptedModelServer
 from e2e.test_line import Watch
 from openai import AsyncOpenAI
 from plugins.local.driver_fixtures import saved_policy
@@ -15,7 +16,6 @@ import agentlightning as agl
 import agl_local.plugin
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
 from agentlightning.plugins.manager import build
-from agentlightning.testing import ScriptedModelServer
 
 OPTIONS = {
     "threads": 1,

@@ -102,7 +102,7 @@ def test_the_umbrellas_extras_pull_the_suite(wheels: dict[str, Path]) -> None:
     needs = described.get_all("Requires-Dist")
     assert "agl-core==0.1.0" in needs
     demo = {n.partition(";")[0].strip().partition("=")[0] for n in needs if "extra == 'demo'" in n}
-    assert demo == {"agl-autogen[instruments,mcp]", "agl-core[plot]", "agl-local"}
+    assert demo == {"agl-autogen[instruments,mcp]", "agl-trackers[plot]", "agl-local"}
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def documented(text: str) -> dict[str, dict[str, bool]]:
 
 async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     """Train the attacker once; return reach → the way in, or ``None``."""
+    from agl_testing import ScriptedModelServer
     from trust.agents import attacker, grade
     from trust.attacks import AGENT, JUDGE
 
@@ -62,7 +63,6 @@ async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     from agentlightning.child_environment import engine_key
     from agentlightning.store import SQLiteStore
     from agentlightning.store.http import server
-    from agentlightning.testing import ScriptedModelServer
     from agl_local.policy.bundled import tiny_policy
 
     meeting = folder / "meeting"

@@ -17,11 +17,11 @@ from agentscope.formatter import OpenAIMultiAgentFormatter
 from agentscope.message import Msg
 from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, fanout_pipeline, sequential_pipeline
+from agl_testing import template
 from pydantic import BaseModel, Field, create_model
 
 import agentlightning
 from agentlightning import LitAgent, NamedResources, Trainer
-from agentlightning.testing import template
 from agentlightning.tracer.base import BaseTracer
 from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.types import Triplet

@@ -1,14 +1,15 @@
 """Agent Lightning: train agents that are already written.
 
 ``import agentlightning as agl`` loads nothing: each public name is imported from its home the first time it
-is used (PEP 562). ``_PUBLIC`` is the one list of public names; the imports under ``TYPE_CHECKING`` repeat it
-for type checkers, and a test keeps the two equal.
+is used (PEP 562). ``_PUBLIC`` is the one list of core's public names; the imports under ``TYPE_CHECKING``
+repeat it for type checkers, and a test keeps the two equal. Plugins have further names (``agl_names``).
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from agentlightning._lazy import FormerModules as _FormerModules, former_name as _former_name
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     )
     from agentlightning.algorithms.prompt_search import APO as APO, GEPA as GEPA, Alternate as Alternate
     from agentlightning.algorithms.verl_config import VERL as VERL
-    from agentlightning.bundled.agent import Agent as Agent
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -81,13 +81,6 @@ if TYPE_CHECKING:
     from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
-    from agentlightning.train.faces import (
-        APOTrainer as APOTrainer,
-        GRPOTrainer as GRPOTrainer,
-        RLConfig as RLConfig,
-        RLOOTrainer as RLOOTrainer,
-        SFTTrainer as SFTTrainer,
-    )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
     from agentlightning.types.policy import PolicyFolder as PolicyFolder
@@ -119,8 +112,6 @@ _PUBLIC = {
     "compat.v0.lightning_store": "LightningStore",
     "compat.v0.tracer": "tracer= AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
-    "bundled.agent": "Agent",
-    "train.faces": "APOTrainer GRPOTrainer RLConfig RLOOTrainer SFTTrainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
@@ -147,14 +138,22 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if (home := _HOMES.get(name) or _home_in_plugins(name)) is None:
         return _former_name(__name__, name)
-    module, attribute = _HOMES[name]
+    module, attribute = home
     value: Any = import_module(module)
     if attribute:
         value = getattr(value, attribute)
     globals()[name] = value  # the next access finds it without this function
     return value
+
+
+def _home_in_plugins(name: str) -> tuple[str, str] | None:
+    """Where a plugin that is installed has the public name (``agl_names``); ``None`` for modules of core."""
+    if name.startswith("_") or PathFinder.find_spec(f"{__name__}.{name}", globals()["__path__"]) is not None:
+        return None
+    place = import_module(f"{__name__}.plugins.manager").load().names.get(name)
+    return None if place is None else (place.partition(":")[0], place.partition(":")[2])
 
 
 def __dir__() -> list[str]:

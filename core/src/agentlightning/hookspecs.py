@@ -97,6 +97,19 @@ def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
     """Subcommands of ``agl``."""
 
 
+@hookspec
+def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
+    """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
+
+
+# ------------------------------------------------------------------------------------------------- services
+@hookspec
+def agl_serve_script(script: Any, model: str) -> Any:
+    """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
+    ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+    """
+
+
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
 def agl_end_training(step: int, evaluation: Evaluation) -> str | None:

@@ -24,6 +24,7 @@ from agent_framework import (
 )
 from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import assert_one_row, leased_attempt
@@ -35,7 +36,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agent_framework import AgentFrameworkInstrumentor, entry_methods
 from agl_agent_framework.plugin import agl_adapters
 

@@ -17,6 +17,7 @@ from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, fanout_pipeline
 from agentscope.tool import Toolkit, ToolResponse
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from opentelemetry import trace
@@ -25,7 +26,6 @@ from pydantic import BaseModel, Field
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agentscope import AgentScopeInstrumentor, entry_methods
 from agl_agentscope.plugin import agl_adapters
 

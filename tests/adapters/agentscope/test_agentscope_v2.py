@@ -22,6 +22,7 @@ from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionContext, PermissionMode
 from agentscope.state import AgentState
 from agentscope.tool import FunctionTool, Toolkit
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from opentelemetry import trace
@@ -31,7 +32,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.semconv import PARTIAL
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_agentscope import AgentScopeInstrumentor, entry_methods, v2
 from agl_agentscope.plugin import agl_adapters
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Handoff
 from autogen_agentchat.conditions import MaxMessageTermination
@@ -24,7 +25,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_autogen import PLUMBING, AutoGenInstrumentor, entry_methods
 from agl_autogen.plugin import agl_adapters
 

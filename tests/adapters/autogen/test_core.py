@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
@@ -34,7 +35,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_autogen import PLUMBING, AutoGenCoreInstrumentor, AutoGenInstrumentor
 from agl_autogen.entries import core_entry_methods
 from agl_autogen.plugin import agl_adapters

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("crewai")
 
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from crewai import LLM, Agent, Crew, Process, Task
@@ -26,7 +27,6 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_crewai import CrewAIInstrumentor, entry_methods
 from agl_crewai.execution import SUMMARISED
 from agl_crewai.plugin import agl_adapters

@@ -15,11 +15,11 @@ pytest.importorskip("dspy")
 
 import dspy
 import litellm
+from agl_testing.template import text_of
 from contract.adapter import AdapterContract
 from contract.script import ARGUMENTS, SOLVER, TEAM, TOOL, TYPED
 from dspy.clients.cache import Cache
 
-from agentlightning.testing.template import text_of
 from agl_dspy import DSPyInstrumentor
 from agl_dspy.models import selecting
 

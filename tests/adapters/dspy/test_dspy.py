@@ -13,6 +13,8 @@ pytest.importorskip("dspy")
 import dspy
 import litellm
 import openai._base_client as sdk
+from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.template import text_of
 from contract.frameworks import feature
 from contract.recording import Recording, assert_each_exact, assert_exact
 from contract.script import Failing
@@ -22,8 +24,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.sdk.call import RETRIES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
-from agentlightning.testing.template import text_of
 from agl_dspy import DSPyInstrumentor, entry_methods
 from agl_dspy.models import selecting
 from agl_dspy.plugin import agl_adapters

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("google.adk")
 
+from agl_testing import ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from contract.script import say
@@ -32,7 +33,6 @@ from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_google_adk import SCOPE, GoogleADKInstrumentor, entry_methods
 from agl_google_adk.plugin import agl_adapters
 from agl_google_adk.turns import node_class

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("langchain")
 
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.chat_openai import given, opened
 from contract.frameworks import feature
 from contract.recording import Recording, assert_each_exact, assert_exact
@@ -39,7 +40,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.semconv import PARTIAL
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor, entry_methods
 from agl_langchain.handler import _HOOK, HANDLER
 from agl_langchain.plugin import agl_adapters

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("langgraph")
 
+from agl_testing import ScriptedModelServer, tool_call
 from contract.chat_openai import given, opened
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
@@ -27,7 +28,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.capture.instrument import sessions
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_langchain import LangChainInstrumentor
 from agl_langchain.handler import HANDLER
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS, RUNS

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
+from agl_testing import ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from contract.script import say
@@ -24,7 +25,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_llama_index import LlamaIndexInstrumentor, entry_methods
 from agl_llama_index.plugin import agl_adapters
 

@@ -30,6 +30,7 @@ from agents.models._openai_shared import get_use_responses_by_default
 from agents.tracing import TracingProcessor, get_trace_provider
 from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.spans import NoOpSpan
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import assert_one_row, leased_attempt
@@ -42,7 +43,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods
 from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO
 from agl_openai_agents.plugin import agl_adapters

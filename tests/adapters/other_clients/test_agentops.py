@@ -29,7 +29,7 @@ from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
+from agl_testing import ScriptedModelServer
 from agentlightning.types import Recipe
 
 CALL = "openai.chat.completion"

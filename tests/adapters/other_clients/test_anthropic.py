@@ -14,6 +14,7 @@ pytest.importorskip("anthropic")
 
 import anthropic
 import anthropic._base_client as sdk
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import leased_attempt
 from hypothesis import given, settings, strategies as st
@@ -26,7 +27,6 @@ from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.capture.instrument.anthropic import AnthropicInstrumentor
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 
 USER = {"role": "user", "content": "what is 1 + 1?"}
 ASK: dict[str, Any] = {"model": "policy", "max_tokens": 20, "messages": [USER]}

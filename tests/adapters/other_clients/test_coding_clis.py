@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
 from contract.through_gateway import leased_attempt
 from core.run_program.commands.running import bench
-
-from agentlightning.testing import ScriptedModelServer, tool_call
 
 GIVEN = os.environ.get("AGL_CLI_DIR")
 CODEX = """\

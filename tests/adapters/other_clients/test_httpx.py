@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("httpx")
 
 import httpx
+from agl_testing import ScriptedModelServer
 from contract.through_gateway import leased_attempt
-
-from agentlightning.testing import ScriptedModelServer
 
 BODIES: dict[str, dict[str, Any]] = {
     "/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
+from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
 from agentlightning.capture.instrument.sessions import capturing
@@ -16,7 +17,6 @@ from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 
 litellm = pytest.importorskip("litellm")
 pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM's own

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.scripted import Exchange
 from contract.through_gateway import assert_one_row, leased_attempt
 
-from agentlightning.testing import ScriptedModelServer, tool_call
-from agentlightning.testing.scripted import Exchange
 from agentlightning.types import Record
 
 GIVEN = os.environ.get("AGL_NODE_DIR")

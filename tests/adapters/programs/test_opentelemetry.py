@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from adapters.programs.test_programs import APPS, PROGRAMS, App, reply, run_app
+from agl_testing import ScriptedModelServer
 from marks import sampled
-
-from agentlightning.testing import ScriptedModelServer
 
 INSTRUMENT = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
 OTEL = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+from agl_testing import ScriptedModelServer, tool_call
 from contract.recording import Recording, assert_exact
 from contract.script import ARGUMENTS, say
 from openai import AsyncOpenAI
@@ -35,7 +36,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods
 from agl_pydantic_ai.plugin import agl_adapters
 

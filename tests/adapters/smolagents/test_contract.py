@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("smolagents")
 
+from agl_testing import tool_call
+from agl_testing.template import text_of
 from contract.adapter import AdapterContract
 from contract.script import ARGUMENTS, SOLVER, TEAM, TOOL
 from smolagents import LogLevel, MultiStepAgent, OpenAIServerModel, Tool, ToolCallingAgent
 
-from agentlightning.testing import tool_call
-from agentlightning.testing.template import text_of
 from agl_smolagents import SmolagentsInstrumentor
 
 

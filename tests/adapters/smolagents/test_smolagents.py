@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("smolagents")
 
+from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.template import text_of
 from contract.frameworks import feature
 from contract.recording import Recording, assert_exact
 from smolagents import CodeAgent, LogLevel, MultiStepAgent, OpenAIServerModel, Tool, ToolCallingAgent
@@ -19,8 +21,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
-from agentlightning.testing.template import text_of
 from agl_smolagents import SmolagentsInstrumentor, entry_methods
 from agl_smolagents.plugin import agl_adapters
 

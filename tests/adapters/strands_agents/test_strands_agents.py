@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("strands")
 
+from agl_testing import ScriptedModelServer, tool_call
 from contract.frameworks import feature
 from contract.recording import Recording, assert_each_exact, assert_exact
 from contract.script import say
@@ -22,7 +23,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.spans.processors import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_strands_agents import SCOPE, StrandsInstrumentor, entry_methods
 from agl_strands_agents.plugin import agl_adapters
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from core.audit.rich import RECIPE, RUN, TABLE, make_rich
+from plugins.audit.rich import RECIPE, RUN, TABLE, make_rich
 
 from agentlightning.algorithms import crediting
 from agentlightning.algorithms.crediting import StepCrediting, group_pages

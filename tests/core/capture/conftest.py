@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from agl_testing import ScriptedModelServer
 from contract.recording import Recording
 
 from agentlightning import capture
-from agentlightning.testing import ScriptedModelServer
 
 
 @pytest.fixture

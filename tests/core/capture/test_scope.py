@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import ScriptedModelServer
 from contract.recording import Recording
 
 from agentlightning import semconv
@@ -18,7 +19,6 @@ from agentlightning.capture.context import capture_tags, tagged
 from agentlightning.capture.identity import agent_tags
 from agentlightning.capture.scope import inside_scope, open_scope
 from agentlightning.decorator import agent
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types.select import BadSelect
 
 pytestmark = pytest.mark.usefixtures("capturing")

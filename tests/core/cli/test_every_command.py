@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import agl_testing.plugin
 import click
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import agl_audit.plugin
 import agl_local.plugin
 from agentlightning.cli import app
 from agentlightning.plugins import manager
@@ -19,10 +21,13 @@ SERVERS = {"store", "runner", "gateway", "serve"}
 """They print an address and go on until they are ended."""
 
 
+PLUGINS = [agl_local.plugin, agl_audit.plugin, agl_testing.plugin]
+
+
 def commands() -> dict[str, click.Command]:
     """Every command by its words, those of agl-local too."""
     with pytest.MonkeyPatch.context() as patch:
-        loaded = manager.build([agl_local.plugin], discover=False)
+        loaded = manager.build(PLUGINS, discover=False)
         patch.setattr("agentlightning.cli.load_plugins", lambda: loaded)
         root = typer.main.get_command(app())
     return dict(_leaves(root, ()))
@@ -39,7 +44,7 @@ def _leaves(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[st
 
 COMMANDS = commands()
 EXPECTED = {
-    "init", "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "top", "rollouts", "logs",
+    "train", "run", "eval", "store", "gateway", "runner", "doctor", "runs", "top", "rollouts", "logs",
     "compare", "trace", "explain", "verify", "export", "rescore", "serve", "plugins", "sft", "policy fetch",
     "policy list", "policy clear",
     "policy new", "policy info", "policy check", "token",
@@ -62,7 +67,7 @@ def test_it_describes_itself_and_prints_json_where_it_prints(words: str) -> None
 
 @pytest.mark.parametrize("words", sorted(COMMANDS))
 def test_short_help_is_help(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = manager.build([agl_local.plugin], discover=False)
+    loaded = manager.build(PLUGINS, discover=False)
     monkeypatch.setattr("agentlightning.cli.load_plugins", lambda: loaded)
     line = [*words.split(), "-h"]
     said = CliRunner().invoke(app(line), line)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from marks import sampled
 from rich.console import Console
 from typer.testing import CliRunner
@@ -22,7 +23,6 @@ from typer.testing import CliRunner
 from agentlightning import cli
 from agentlightning.cli.terminal.run_view import show
 from agentlightning.run_program.summary import Summary
-from agentlightning.testing import ScriptedModelServer
 
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 ASK = "OpenAI().chat.completions.create(model='m', messages=[dict(role='user', content='hi')])"

@@ -14,7 +14,6 @@ from agentlightning import semconv
 from agentlightning.credit import assign
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.verdicts import unrecorded
-from agentlightning.credit.explain import REASONS
 from agentlightning.credit.scoring.rules import RULES
 from agentlightning.types import (
     AttemptStatus,
@@ -27,6 +26,7 @@ from agentlightning.types import (
     Span,
 )
 from agentlightning.types.failure import read_failure_table
+from agl_audit.explanation.advantage import REASONS
 
 ENDS = ("timeout", "agent-raised", "model-5xx", "straggler", "over-length", "something else")
 TABLE = read_failure_table({"timeout": -1.0, "no-call": 0.25, "no-reward": -0.5, "over-length": 0.0})

@@ -10,8 +10,8 @@ from core.credit.builders import PATIENT
 from core.credit.reference import clip_term
 from hypothesis import given, strategies as st
 
-from agentlightning.credit.loss_terms import LossTerm, TrainedToken, loss_terms, net_effect
 from agentlightning.recipes import GRPO, PPO
+from agl_audit.explanation.loss_terms import LossTerm, TrainedToken, loss_terms, net_effect
 
 
 def token(**fields: Any) -> TrainedToken:

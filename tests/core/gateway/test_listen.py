@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
@@ -15,7 +16,6 @@ from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_key
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, UsageError
 
 SECRET = "0123456789abcdef0123456789abcdef"

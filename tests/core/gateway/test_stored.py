@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("openai")
 import openai
+from agl_testing import ScriptedModelServer
 from core.gateway.conftest import SECRET
 from openai import AsyncOpenAI
 
@@ -16,7 +17,6 @@ from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.gateway.admission import history
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import AttemptStatus, Span
 
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agl_testing import ScriptedModelServer
+
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.plugins import Plugins
 from agentlightning.run_program.attempts import ProgramAttempt, run_all
 from agentlightning.run_program.options import ProgramOptions
 from agentlightning.run_program.session import open_session
 from agentlightning.run_program.summary import Summary, summarise
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, Record, Span
 
 CALL = """

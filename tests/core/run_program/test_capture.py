@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 from core.run_program.running import CALL, run, run_command, written
 from rich.console import Console
 
@@ -17,7 +18,6 @@ from agentlightning.cli.terminal.run_view import show
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import load
 from agentlightning.run_program.summary import UNNAMED, Summary
-from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus, Reward
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 from core.run_program.running import CALL, run, run_command
 from marks import sampled
 
@@ -18,7 +19,6 @@ from agentlightning.run_program.attempts import run_all, run_one
 from agentlightning.run_program.options import CannotStart, ProgramOptions
 from agentlightning.run_program.session import open_session
 from agentlightning.run_program.summary import summarise
-from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.run_program.running import CALL, Outcome, run
-
-from agentlightning.testing import ScriptedModelServer
 
 AGENTS = (
     CALL

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.run_program.running import run
 from hypothesis import given as for_any, strategies as st
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from agentlightning.keys import CONTEXT_KEY
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import ProgramOptions, read_input, read_tags, read_tasks
 from agentlightning.run_program.process import SWITCHES, environment
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 
 ENGINE = {"upstream": "http://127.0.0.1:1/v1", "model": "m"}

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
 from marks import sampled
@@ -30,7 +31,6 @@ from agentlightning.runner.processes.worker_handle import WorkerHandle
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus
 
 LIMIT = RolloutConfig(timeout_seconds=0.8)

@@ -44,7 +44,7 @@ def opened(given: Any) -> list[Any]:
 
 def test_default_stands_for_the_trackers_without_a_choice() -> None:
     default = tracker_choices(KNOWN, None)
-    assert list(default) == ["files", "console", "plot"]
+    assert list(default) == ["files", "console"]
     assert tracker_choices(KNOWN, ["default", {"watching": {"seconds": 2}}]) == {
         **default,
         "watching": {"seconds": 2},
@@ -69,7 +69,7 @@ def test_a_tracker_gets_its_options_checked() -> None:
         ([{"watching": {"seconds": 0}}], "trackers.watching.seconds: Input should be greater than 0, not 0"),
         ([{"files": {"x": 1}}], "trackers.files: it has no options, and x is given"),
         (["files", {"files": None}], "'files' stands there twice"),
-        ([{"default": {"x": 1}}], "trackers.default: it stands for files, console, plot"),
+        ([{"default": {"x": 1}}], "trackers.default: it stands for files, console"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_key(given: Any, said: str) -> None:

@@ -16,8 +16,8 @@ from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.activity import Activity
 from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.trackers.files import FilesTracker
-from agentlightning.trackers.plot import PlotTracker
 from agentlightning.types import Call, Evaluation, Progress, Rollout, RolloutStatus, StepReport
+from agl_trackers.plot import PlotTracker
 
 RUN = {"run_id": "run-1", "steps": 3, "about": {"agent": "calc"}, "note": "A tiny policy, made from nothing."}
 SUMMARY = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
+from agl_testing import ScriptedModelServer
 
 from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.configured import check_placeholders, configure, load_agent
 from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
+from agl_testing import Reply, ScriptedModelServer
 from openai import BadRequestError
 
-from agentlightning.testing import Reply, ScriptedModelServer
 from router.agent import ANSWER_TOKENS, agent, ask
 from router.datasets import load
 from router.headroom import oracle

@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
+from agl_testing import Reply, ScriptedModelServer
 from openai import BadRequestError
 
-from agentlightning.testing import Reply, ScriptedModelServer
 from spider.agent import SqlAgent, agent, brief
 from spider.budget import BRIEF, Budget
 from spider.databases import find

@@ -14,8 +14,8 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
-from agentlightning.audit.run import open_run
 from agentlightning.cli.config_options import read
+from agentlightning.runs.run import open_run
 from agentlightning.train.configured import configure
 from agentlightning.types import UsageError
 from spider import journey

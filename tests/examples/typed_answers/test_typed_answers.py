@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer, tool_call
 
 import agentlightning as agl
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agl_local.policy.folder import Policy, load_policy
 from agl_local.text.constraints import CallForm, calls_grammar
 from agl_local.text.grammar import GrammarCompiler

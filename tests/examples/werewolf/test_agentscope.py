@@ -16,12 +16,12 @@ pytest.importorskip("agentscope", reason="agentscope is not installed")
 pytest.importorskip("agl_agentscope", reason="the adapter is not installed")
 
 import agentscope.agent
+from agl_testing import Reply
+from agl_testing.scripted import ScriptedModelServer
 from openai import DefaultAsyncHttpxClient
 
 from agentlightning import open_store, semconv
 from agentlightning.hookspecs import hookimpl
-from agentlightning.testing import Reply
-from agentlightning.testing.scripted import ScriptedModelServer
 from agentlightning.types import LLM, Batch, Record, StepReport
 from werewolf.chatter import chatter
 from werewolf.engine import Game, Kind, Role

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from agl_testing import Reply
+from agl_testing.scripted import ScriptedModelServer
 
-from agentlightning.testing import Reply
-from agentlightning.testing.scripted import ScriptedModelServer
 from agentlightning.types import LLM
 from werewolf.engine import Outcome, Role, Side
 from werewolf.judge import BadJudge, Judge, endpoint_of, judge_of, judged

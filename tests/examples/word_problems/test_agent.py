@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 
 import word_problems
 from agentlightning import LLM
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.description.run_file import load_config
 from word_problems.agent import MAX_TOKENS, Solver, solve, solve_few_shot
 from word_problems.baselines import BASELINES, larger_first, oracle, rewards

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 
 import agentlightning as agl
 from agentlightning.plugins.manager import build
-from agentlightning.testing import Reply, ScriptedModelServer
 from agl_apo import plugin
 
 WORDS = ("please", "carefully", "briefly", "truly")

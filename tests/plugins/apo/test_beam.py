@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from agl_testing import Reply
 
 import agentlightning as agl
-from agentlightning.testing import Reply
 from agl_apo.beam import APO
 from agl_apo.candidates import stored_candidates
 

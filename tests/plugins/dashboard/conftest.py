@@ -7,8 +7,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from core.audit.rich import make_rich
-from core.audit.runs import make_run, plugins
+from plugins.audit.rich import make_rich
+from plugins.audit.runs import make_run, plugins
 from plugins.dashboard.browsing import TOKEN, Browser
 
 from agl_dashboard.data.places import Places

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from core.audit.runs import plugins
+from plugins.audit.runs import plugins
 from plugins.dashboard.conftest import Serve
 
 from agentlightning.webserver.loopback import ExposedServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from core.audit.runs import RUN, add_rollout, make_run
+from plugins.audit.runs import RUN, add_rollout, make_run
 
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http import server

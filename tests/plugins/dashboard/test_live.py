@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from core.audit.runs import RUN, make_run
+from plugins.audit.runs import RUN, make_run
 from plugins.dashboard.conftest import Serve
 
 from agentlightning.gateway import Gateway, Upstream

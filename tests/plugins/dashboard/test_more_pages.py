@@ -8,13 +8,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from core.audit.rich import RUN as RICH
-from core.audit.runs import RUN, make_run, plugins
+from plugins.audit.rich import RUN as RICH
+from plugins.audit.runs import RUN, make_run, plugins
 from plugins.dashboard.browsing import TOKEN, Browser
 from plugins.dashboard.conftest import Serve
 
-from agentlightning.audit.run import OpenRun
 from agentlightning.hookspecs import hookimpl
+from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.app import create_app

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from core.audit.rich import RUN as RICH
-from core.audit.runs import RAISED, RUN
 from marks import sampled
+from plugins.audit.rich import RUN as RICH
+from plugins.audit.runs import RAISED, RUN
 from plugins.dashboard.conftest import Serve
 
 from agentlightning.store import SQLiteStore

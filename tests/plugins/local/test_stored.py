@@ -8,9 +8,9 @@ import pytest
 import torch
 from plugins.local.driver_fixtures import gradients, relative, tiny_model
 
-from agentlightning.algorithms.stored.examples import Example
-from agentlightning.algorithms.stored.learning import sigmoid, stored_recipe
 from agentlightning.types import Row, Segment
+from agl_audit.stored.examples import Example
+from agl_audit.stored.learning import sigmoid, stored_recipe
 from agl_local.training.score import row_logprobs
 from agl_local.training.update import Updater
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner.test_runner import finish, reason, serving
 
 from agentlightning.capture.instrument.sessions import capturing
@@ -16,7 +17,6 @@ from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, Record, Rollout, RolloutConfig
 from agl_openenv import play, tasks
 from plugins.openenv import protocol

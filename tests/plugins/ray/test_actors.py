@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import Gateway, Upstream
@@ -22,7 +23,6 @@ from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http import server
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.train.description.fields import from_fields
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
 from agl_ray import plugin

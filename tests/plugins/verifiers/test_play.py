@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("verifiers")
 
+from agl_testing import ScriptedModelServer, tool_call
 from core.runner.test_runner import finish, reason, serving
 
 from agentlightning.capture.instrument.sessions import capturing
@@ -18,7 +19,6 @@ from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer, tool_call
 from agentlightning.types import LLM, Record, Rollout, RolloutConfig
 from agl_verifiers import UnusableEnvironment, play, tasks
 from agl_verifiers.agent import named_rewards

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.audit.locations import STORE, NoSuchRun
 from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.runs.locations import STORE, NoSuchRun
 from agentlightning.train.artifacts.trained_policy import find_policy
 from agentlightning.train.configured import configure
 from agentlightning.train.description.fields import from_fields

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_origin, get_type_hints
 
 import typer
 
 T = TypeVar("T")
+JsonObject: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def add_command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from agentlightning.cli.inspect import JsonObject
+from agentlightning.cli.options import JsonObject
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.terminal import Console, TextTable, print_json
 

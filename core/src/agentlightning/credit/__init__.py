@@ -15,7 +15,6 @@ from agentlightning.credit.advantage.baselines import (
 from agentlightning.credit.assign import assign as assign
 from agentlightning.credit.eligibility.failure import failure_of as failure_of
 from agentlightning.credit.eligibility.verdicts import Verdict as Verdict, verdict as verdict
-from agentlightning.credit.explain import trace_token as trace_token
 from agentlightning.credit.fingerprints.digest import (
     canonical_order as canonical_order,
     rows_digest as rows_digest,

@@ -62,13 +62,17 @@ class Plugins:
         self.rollout_views: dict[str, specs.RolloutViewSpec] = self._collect("agl_rollout_views", "name")
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
+        self.names: dict[str, str] = self._collect("agl_names")
+        """Public name → ``module:object``."""
 
-    def _collect(self, hook: str, key: str) -> dict[str, Any]:
+    def _collect(self, hook: str, key: str = "") -> dict[str, Any]:
+        """Return what plugins register, by the attribute ``key`` of each spec, or by the keys of mappings."""
         found: dict[str, Any] = {}
         owner: dict[str, str] = {}
         for impl in getattr(self.manager.hook, hook).get_hookimpls():
-            for spec in impl.function():
-                name = getattr(spec, key)
+            given = impl.function()
+            for spec in given if key else given.items():
+                name, spec = (getattr(spec, key), spec) if key else spec
                 if name in found:
                     raise PluginError(
                         f"{hook}: {name!r} is registered by both {owner[name]!r} and {impl.plugin_name!r}; "

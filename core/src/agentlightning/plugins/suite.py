@@ -10,6 +10,10 @@ _ADAPTERS = (
     *("agent-framework", "agentscope", "autogen", "crewai", "dspy", "google-adk", "langchain"),
     *("langgraph", "llama-index", "openai-agents", "pydantic-ai", "smolagents", "strands-agents"),
 )
+_AUDIT = (
+    *("chats", "compare", "explain", "export", "import", "lineage", "logs"),
+    *("rescore", "rollouts", "runs", "serve", "top", "trace", "verify"),
+)
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
@@ -19,13 +23,22 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "tracker": {
         name: ("./core", f"./plugins/trackers[{name}]")
-        for name in ("tensorboard", "wandb", "mlflow", "trackio")
+        for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
     },
     "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
-    "recipe or algorithm": {name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+    "recipe or algorithm": {
+        **{name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+        **{name: ("./core", "./plugins/audit") for name in ("dpo", "rejection", "sft")},
+    },
+    "task set": {
+        name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
+    },
     "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
     "command": {
+        **{name: ("./core", "./plugins/audit") for name in _AUDIT},
+        "doctor": ("./core", "./plugins/testing"),
+        "init": ("./core", "./plugins/examples"),
         "dashboard": ("./core", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/apo"),

@@ -32,7 +32,7 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class TaskSetSpec:
-    """Tasks by name: ``factory()`` returns an :class:`agentlightning.bundled.task_set.TaskSet`."""
+    """Tasks by name: ``factory()`` returns a task set, which has ``train`` and ``val``."""
 
     name: str
     factory: Callable[[], Any]

@@ -19,10 +19,10 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
-from agentlightning.audit.provenance import code_of, origins
-from agentlightning.audit.run import installed
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
+from agentlightning.runs.provenance import code_of, origins
+from agentlightning.runs.run import installed
 from agentlightning.store.base import Store
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.run_folder import RunError

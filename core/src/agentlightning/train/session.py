@@ -102,7 +102,7 @@ class TrainingSession:
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(capturing_for(self.tracer, active))
             driver = await self._driver(gateway, stack) if serve_policy else None
-            await serve_scripted(config.environment.headroom, val, gateway, stack, policies.names)
+            await serve_scripted(config.environment.headroom, val, gateway, stack, plugins, policies.names)
             context = Context(
                 run_id=run.run_id,
                 folder=run.folder,

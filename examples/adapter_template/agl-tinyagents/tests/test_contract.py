@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai._base_client as sdk
+from agl_testing.contract import SOLVER, TEAM, AdapterContract
 from openai import AsyncOpenAI
 from tinyagents import Agent, Team
 
-from agentlightning.testing.contract import SOLVER, TEAM, AdapterContract
 from agl_tinyagents import TinyAgentsInstrumentor
 
 

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.audit.run import open_run
 from agentlightning.redaction import say
+from agentlightning.runs.run import open_run
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.terminal import Console, print_json

@@ -1,13 +1,36 @@
-"""The plugin ``examples``: registers the command ``agl example``."""
+"""The examples as files, a small agent with task sets, and faces that need no settings."""
 
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import CommandSpec, lazily
+from agentlightning.specs import CommandSpec, TaskSetSpec, lazily
+
+_SETS = {
+    "math": ("math:math", "word problems, with a calculator"),
+    "reasoning": ("reasoning:reasoning", "orders of people from comparisons"),
+    "sql-generation": ("sql_generation:sql_generation", "questions about a small database"),
+    "coding": ("coding:coding", "small Python functions, run in a process with limits"),
+}
+_FACES = ("APOTrainer", "GRPOTrainer", "RLConfig", "RLOOTrainer", "SFTTrainer")
 
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
     return [
-        CommandSpec("example", lazily("agl_examples.command:register"), "list, copy and run the examples")
+        CommandSpec("example", lazily("agl_examples.command:register"), "list, copy and run the examples"),
+        CommandSpec("init", lazily("agl_examples.init:register"), "write a project that trains as it is"),
     ]
+
+
+@hookimpl
+def agl_task_sets() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(name, lazily(f"agl_examples.bundled.{place}"), about)
+        for name, (place, about) in _SETS.items()
+    ]
+
+
+@hookimpl
+def agl_names() -> dict[str, str]:
+    faces = {name: f"agl_examples.faces:{name}" for name in _FACES}
+    return {"Agent": "agl_examples.bundled.agent:Agent", **faces}

@@ -20,11 +20,15 @@ _TRACKERS = {
 @hookimpl
 def agl_trackers() -> list[TrackerSpec]:
     return [
-        TrackerSpec(
-            name,
-            lazily(f"agl_trackers.{place}"),
-            options=lazy_type(f"agl_trackers.options:{options}"),
-            about=about,
-        )
-        for name, (place, options, about) in _TRACKERS.items()
+        TrackerSpec("events", lazily("agl_trackers.events:EventsTracker"), about="a line for each hook"),
+        TrackerSpec("plot", lazily("agl_trackers.plot:PlotTracker"), default=True, about="a picture"),
+        *(
+            TrackerSpec(
+                name,
+                lazily(f"agl_trackers.{place}"),
+                options=lazy_type(f"agl_trackers.options:{options}"),
+                about=about,
+            )
+            for name, (place, options, about) in _TRACKERS.items()
+        ),
     ]

@@ -8,9 +8,9 @@ import pytest
 from core.credit.builders import make_call, make_record, one_call
 from hypothesis import given, strategies as st
 
-from agentlightning.algorithms.stored.examples import Example, at_least, best_of, examples, pairs
-from agentlightning.algorithms.stored.learning import stored_recipe
 from agentlightning.types import Record, RolloutStatus
+from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
+from agl_audit.stored.learning import stored_recipe
 
 
 def read(records: list[Record], policy: str = one_call().policy) -> tuple[list[Example], Counter[str]]:
@@ -112,9 +112,9 @@ def test_every_rollout_is_used_or_counted(drawn: list[tuple[str, float]]) -> Non
     ],
 )
 def test_settings_that_cannot_be_used_are_named(settings: dict[str, object], words: str) -> None:
-    from agentlightning.algorithms.stored.learning import StoredLearning
     from agentlightning.types import UsageError
     from agentlightning.types.sections import TrainingSection
+    from agl_audit.stored.learning import StoredLearning
 
     with pytest.raises(UsageError, match=f"training.settings of 'dpo'.*{words}"):
         StoredLearning(stored_recipe("dpo"), TrainingSection(settings=settings), method="dpo")

@@ -10,11 +10,11 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import ScriptedModelServer
 from contract.recording import Recording, assert_exact
 
 from agentlightning.capture import COUNTS
 from agentlightning.capture.sdk import clients
-from agentlightning.testing import ScriptedModelServer
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.recording import Recording, assert_exact, assert_same_tokens
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
@@ -18,7 +19,6 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.sdk.call import LOGPROB_COUNT, RETRIES
 from agentlightning.semconv import PARTIAL
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "say ünïcode"}]}

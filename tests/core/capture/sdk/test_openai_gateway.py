@@ -9,6 +9,8 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import Exchange, Reply, ScriptedModelServer
+from agl_testing.scripted import ReplyBody
 from aiohttp import web
 from contract.through_gateway import leased_attempt
 
@@ -18,8 +20,6 @@ from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.eligibility.trainable import untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import matches_call, verdicts
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import Exchange, Reply, ScriptedModelServer
-from agentlightning.testing.scripted import ReplyBody
 from agentlightning.types import Recipe
 from agentlightning.types.tokens import tokens_digest
 

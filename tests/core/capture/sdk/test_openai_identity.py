@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import openai
 import pytest
+from agl_testing import ScriptedModelServer
 from contract.recording import Recording
 
 from agentlightning import semconv
 from agentlightning.capture.context import tagged
 from agentlightning.capture.identity import agent_tags
 from agentlightning.capture.sdk.call import is_gateway
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM
 
 pytestmark = pytest.mark.usefixtures("capturing")

@@ -13,13 +13,13 @@ import openai
 import openai._base_client as sdk
 import pytest
 import wrapt
+from agl_testing import ScriptedModelServer
 from contract.recording import Recording
 from wrapt.importer import notify_module_loaded
 
 from agentlightning import capture
 from agentlightning.capture import COUNTS
 from agentlightning.capture.sdk.openai import OPENAI
-from agentlightning.testing import ScriptedModelServer
 
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 

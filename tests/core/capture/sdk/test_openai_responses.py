@@ -8,6 +8,7 @@ from typing import Any
 
 import openai
 import pytest
+from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import leased_attempt
 from pydantic import BaseModel
@@ -18,7 +19,6 @@ from agentlightning.capture.context import tagged
 from agentlightning.capture.emit.emitters import emit_reward
 from agentlightning.capture.sdk.call import RETRIES
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.testing import Reply, ScriptedModelServer, tool_call
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "input": "hi"}

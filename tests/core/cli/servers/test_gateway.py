@@ -11,11 +11,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from agl_testing import ScriptedModelServer
 from typer.testing import CliRunner
 
-from agentlightning.audit.run import open_run
 from agentlightning.cli import app
-from agentlightning.testing import ScriptedModelServer
+from agentlightning.runs.run import open_run
 from agentlightning.types import UsageError
 
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from agl_testing import ScriptedModelServer
 from core.runner.test_process import alive
 from marks import sampled
 from typer.testing import CliRunner
@@ -24,7 +25,6 @@ from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.plugins.manager import load
 from agentlightning.store import Store, StoreClient
 from agentlightning.store.http import server
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, UsageError
 
 HERE = Path(__file__).parent

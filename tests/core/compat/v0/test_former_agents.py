@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.compat.v0 import agents_of_then as agents
 from opentelemetry import trace as otel
 
@@ -16,7 +17,6 @@ from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Record, Rollout
 
 

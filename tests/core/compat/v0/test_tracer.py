@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from agentlightning import UsageError
-from agentlightning.audit.attempt_tree import SpanNode
-from agentlightning.audit.drawing import svg
 from agentlightning.compat.v0 import tracer
+from agentlightning.runs.attempt_tree import SpanNode
+from agentlightning.runs.drawing import svg
 
 
 def text_of(root: ElementTree.Element) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from openai import AsyncOpenAI
 from opentelemetry.trace import Tracer
 
 import agentlightning as agl
 from agentlightning.plugins.manager import build
-from agentlightning.testing import ScriptedModelServer
 
 TASKS = ["a", "b"]
 

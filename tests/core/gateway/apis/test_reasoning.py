@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from agl_testing import ScriptedModelServer
 from aiohttp import web
 from core.gateway.conftest import chunks, events, tokens_of
 from hypothesis import given, strategies as st
@@ -11,7 +12,6 @@ from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.apis.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.testing import ScriptedModelServer
 
 CASES = {
     "one block": ("<think>\nI am a wolf.\n</think>\n\n我是村民。", "我是村民。", "I am a wolf."),

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from agl_testing import ScriptedModelServer
+from agl_testing.template import encode, render
 from aiohttp import web
 from core.gateway.rewrite.test_window import HISTORIES, no_orphans, said
 
@@ -11,8 +13,6 @@ from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.rewrite.window import Window
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.testing import ScriptedModelServer
-from agentlightning.testing.template import encode, render
 from agentlightning.train.description.fields import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError

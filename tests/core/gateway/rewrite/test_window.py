@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from agl_testing.template import encode, render
 from hypothesis import given, strategies as st
 
 from agentlightning.gateway.rewrite.window import Window, blocks, upper_bound
-from agentlightning.testing.template import encode, render
 
 HISTORIES = {
     path.stem: json.loads(path.read_text())

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from agl_testing import ScriptedModelServer
+
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
@@ -16,7 +18,6 @@ from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Attempt, ProxyLLM, Record, Reward, Rollout, Span
 
 ASK = """

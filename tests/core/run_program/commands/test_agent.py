@@ -13,13 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
+from agl_testing import Reply, ScriptedModelServer
 from core.run_program.commands.running import ASK, Bench, bench, python, until
 
 from agentlightning.credit.eligibility.verdicts import refusal_of, refused, unrecorded
 from agentlightning.decorator.errors import AgentError
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.result import CommandResult
-from agentlightning.testing import Reply, ScriptedModelServer
 from agentlightning.types import AttemptStatus, UsageError
 
 TASK = {"question": "how many?", "n": 2, "list of": ["x"]}

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.run_program.commands.running import ASK, bench, until
 
 from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.run_program.commands.container import container_engine
 from agentlightning.run_program.commands.settings import ContainerSection
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import UsageError
 
 ENGINE = """#!PYTHON

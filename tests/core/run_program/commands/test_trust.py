@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from agl_testing import ScriptedModelServer
 from core.run_program.commands.running import ASK, Bench, Ran, bench, python
 
 import agentlightning as agl
-from agentlightning.audit.explanation.explain import rewards
 from agentlightning.credit import assign, resolve
 from agentlightning.credit.eligibility.verdicts import SAYS_OTHERWISE, verdicts
 from agentlightning.recipes import GRPO
 from agentlightning.run_program.commands.result import CommandResult
 from agentlightning.semconv import JUDGED
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import Batch
+from agl_audit.explanation.explain import rewards
 
 FORGE = (
     ASK

@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 import torch
+from agl_testing import ScriptedModelServer
 from core.runner.test_runner import finish, reason, serving
 
 from agentlightning import emit_reward, semconv
@@ -21,7 +22,6 @@ from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.outcomes.returned import BadRecord, read_supplied
 from agentlightning.store import SQLiteStore, Store, codec
-from agentlightning.testing import ScriptedModelServer
 from agentlightning.types import (
     LLM,
     Batch,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentlightning.audit.locations import NoSuchRun
 from agentlightning.cli import app
+from agentlightning.runs.locations import NoSuchRun
 from agentlightning.train.artifacts.exported_prompts import export_prompts, find_prompts
 from agentlightning.types import UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.audit.locations import NoSuchRun
+from agentlightning.runs.locations import NoSuchRun
 from agentlightning.train.artifacts.trained_policy import NoPolicy, export, find_policy
 from agentlightning.types import UsageError
 

@@ -25,8 +25,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from rich.text import Text
 
 from agentlightning import capture
-from agentlightning.audit.attempt_tree import SpanNode, build_tree
-from agentlightning.audit.drawing import draw, print_whole, svg
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
 from agentlightning.capture.instrument.sessions import capturing, capturing_for
 from agentlightning.capture.spans.convert import convert
@@ -34,6 +32,8 @@ from agentlightning.capture.spans.operation import operation
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runs.attempt_tree import SpanNode, build_tree
+from agentlightning.runs.drawing import draw, print_whole, svg
 from agentlightning.terminal import Console
 from agentlightning.types import Span, UsageError, new_id
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.audit.locations import find_run
-from agentlightning.audit.provenance import ORIGIN, read_object
+from agentlightning.runs.locations import find_run
+from agentlightning.runs.provenance import ORIGIN, read_object
 from agentlightning.types import UsageError
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from agentlightning.algorithms.evaluation.best_policy import read_best
 from agentlightning.algorithms.journal import checkpoints_in
-from agentlightning.audit.locations import find_run
-from agentlightning.audit.provenance import ORIGIN, origin_of
+from agentlightning.runs.locations import find_run
+from agentlightning.runs.provenance import ORIGIN, origin_of
 from agentlightning.types import UsageError
 
 _CONFIG = "config.json"

@@ -12,8 +12,8 @@ from typing import Any
 
 from agentlightning.types.base import ConfigError
 
-AGENT = "agentlightning.bundled.agent:solve"
-SETS = "agentlightning.bundled.task_set"
+AGENT = "agl_examples.bundled.agent:solve"
+SETS = "agl_examples.bundled.task_set"
 POLICY = "tiny"
 """The policy that comes with agl-local. It knows the task set ``math`` and nothing else."""
 GROUP_SIZE = 8

@@ -15,6 +15,7 @@ from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.plugins.suite import install_line
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
@@ -99,6 +100,7 @@ async def serve_scripted(
     tasks: Sequence[Any],
     gateway: RunGateway,
     stack: AsyncExitStack,
+    plugins: Plugins,
     taken: Sequence[str] = (),
 ) -> None:
     """Serve scripted policies (oracle, random) through the same gateway as the real ones."""
@@ -106,10 +108,12 @@ async def serve_scripted(
         raise ConfigError(f"headroom: {clash[0]!r} is the name of a policy; choose another")
     if not headroom or not tasks:
         return
-    from agentlightning.testing.scripted import ScriptedModelServer
-
     for name, script_for in headroom.items():
-        server = ScriptedModelServer(script_for(tasks), model=name, ids="always")
+        servers = plugins.ask("agl_serve_script", script=script_for(tasks), model=name)
+        if not servers:
+            line = install_line("command", "doctor")
+            raise ConfigError(f"headroom: agl-testing serves scripted policies; in a checkout: {line}")
+        server = servers[0]
         await server.start()
         stack.push_async_callback(server.stop)
         gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentlightning.audit.locations import NoSuchRun, RunLocation, find_run, stores
-from agentlightning.audit.run import OpenRun, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
+from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, stores
+from agentlightning.runs.run import OpenRun, run_in
 from agentlightning.store import Store
 
 _OPEN = 16

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from agentlightning.audit.rollout_list import reward_condition
 from agentlightning.types import UsageError
+from agl_audit.rollout_list import reward_condition
 
 ORDERS: Final = {
     "arrival": "seq",

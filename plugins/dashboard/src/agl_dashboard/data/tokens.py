@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from agentlightning.audit.run import OpenRun
+from agentlightning.runs.run import OpenRun
 
 _FILE = "tokenizer.json"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from agentlightning.audit.attempt_tree import SpanNode
+from agentlightning.runs.attempt_tree import SpanNode
 from agentlightning.types import Call, Span
 from agl_dashboard.drawing.chart import Tick, label
 

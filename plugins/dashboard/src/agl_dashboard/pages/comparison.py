@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.audit.run import OpenRun
+from agentlightning.runs.run import OpenRun
 from agentlightning.types import StepReport
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.drawing.chart import Chart, Point, chart

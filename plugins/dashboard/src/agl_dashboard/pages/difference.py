@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.audit.explanation.explain import rewards
 from agentlightning.credit.merging.messages import answer
 from agentlightning.types import Call, Record
+from agl_audit.explanation.explain import rewards
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.server.context import context_of, crumbs

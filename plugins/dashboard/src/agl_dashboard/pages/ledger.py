@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from agentlightning.credit.explain import REASONS
 from agentlightning.types import StepReport
+from agl_audit.explanation.advantage import REASONS
 from agl_dashboard.pages.run import tabs
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from agentlightning.audit.run_list import summarise
 from agentlightning.redaction import redacted
 from agentlightning.types.resources import LLM
+from agl_audit.run_list import summarise
 from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render

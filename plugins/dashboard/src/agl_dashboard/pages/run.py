@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from agentlightning.algorithms.evaluation.intervals import t_quantile
-from agentlightning.audit.run import OpenRun
-from agentlightning.audit.run_list import summarise
+from agentlightning.runs.run import OpenRun
 from agentlightning.types import StepReport
+from agl_audit.run_list import summarise
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.chart import Chart, Point, chart
 from agl_dashboard.pages.budget import budget_of

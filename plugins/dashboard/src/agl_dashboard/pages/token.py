@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from agentlightning.audit.explanation.explain import explain
-from agentlightning.audit.targets import Target
+from agentlightning.runs.targets import Target
+from agl_audit.explanation.explain import explain
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.data.tokens import vocabulary
 from agl_dashboard.pages.call import find_call

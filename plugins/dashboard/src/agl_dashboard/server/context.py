@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from agentlightning.audit.run import OpenRun
+from agentlightning.runs.run import OpenRun
 from agentlightning.store import Store
 from agentlightning.types import Rollout
 from agl_dashboard.data.index import RolloutIndex

@@ -1,0 +1,34 @@
+"""The inputs of stored rollouts as tasks: ``environment: {train: {target:
+"agl_audit.history.tasks:stored", …}}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+from agentlightning.runs.run import open_run
+from agentlightning.store.pages import pages
+
+
+def stored(run: str, store: str | None = None, limit: int | None = None) -> list[Any]:
+    """Return the inputs of a run's training rollouts, each once, in the order of their first rollout.
+
+    ``run``: its id, folder, or the store that holds it. ``limit``: at most so many.
+    """
+    return asyncio.run(_stored(run, store))[:limit]
+
+
+async def _stored(run: str, store: str | None) -> list[Any]:
+    seen: Counter[str] = Counter()
+    found = []
+    async with open_run(run, store) as opened:
+        async for page in pages(opened.store.query_rollouts, run_id=opened.run_id):
+            for rollout in page:
+                key = json.dumps(rollout.input, sort_keys=True)
+                if rollout.mode in (None, "train") and not seen[key]:
+                    found.append(rollout.input)
+                seen[key] += 1
+    return found

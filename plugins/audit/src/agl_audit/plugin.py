@@ -1,0 +1,66 @@
+"""Registers the commands that look at runs, formats of imported traces, and learning from stored rollouts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from agentlightning import specs
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import lazily
+
+_COMMANDS = {
+    "runs": ("commands.runs", "list runs"),
+    "top": ("commands.top", "watch runs while they train"),
+    "rollouts": ("commands.rollouts", "list the rollouts of a run"),
+    "logs": ("commands.logs", "print or follow the log of runs"),
+    "compare": ("commands.compare", "compare two runs"),
+    "trace": ("commands.trace", "show what an attempt did"),
+    "explain": ("commands.explain", "explain a rollout, a call or a token"),
+    "verify": ("commands.verify", "compare a store with what was trained from it"),
+    "export": ("commands.export", "export a trained policy as a model folder"),
+    "serve": ("commands.serve", "serve a policy over the OpenAI API"),
+    "rescore": ("history.commands.rescore", "score stored rollouts with another reward function"),
+    "lineage": ("history.commands.lineage", "trace a policy, a run or a prompt back to what it was made of"),
+    "import": ("history.commands.importing", "bring in traces that other tools recorded"),
+    "chats": ("history.commands.chats", "write stored rollouts as chats for fine-tuning"),
+}
+_FORMATS = {
+    "otlp": "OpenTelemetry's OTLP JSON: GenAI conventions, OpenLLMetry, OpenInference",
+    "v03": "spans of Agent Lightning v0.3",
+    "agentops": "traces of AgentOps' API",
+    "langsmith": "runs of LangSmith",
+    "langfuse": "traces of Langfuse with observations and scores",
+    "phoenix": "spans of Arize Phoenix",
+}
+_STORED = {
+    "sft": "fine-tunes on stored rollouts whose reward is at least `minimum`",
+    "rejection": "fine-tunes on the `best` stored rollouts of each group (best of n, arXiv 2304.06767)",
+    "dpo": "learns preferences from pairs of one group of stored rollouts (DPO, arXiv 2305.18290)",
+}
+
+
+@hookimpl
+def agl_commands() -> list[specs.CommandSpec]:
+    return [
+        specs.CommandSpec(name, lazily(f"agl_audit.{module}:register"), about)
+        for name, (module, about) in _COMMANDS.items()
+    ]
+
+
+@hookimpl
+def agl_import_formats() -> list[specs.ImportFormatSpec]:
+    room = "agl_audit.history.importing.formats"
+    return [
+        specs.ImportFormatSpec(name, about, lazily(f"{room}.{name}:is_mine"), lazily(f"{room}.{name}:read"))
+        for name, about in _FORMATS.items()
+    ]
+
+
+@hookimpl
+def agl_algorithms() -> list[specs.AlgorithmSpec]:
+    learning = lazily("agl_audit.stored.learning:StoredLearning")
+    recipe = lazily("agl_audit.stored.learning:stored_recipe")
+    return [
+        specs.AlgorithmSpec(name, partial(learning, method=name), about, partial(recipe, name))
+        for name, about in _STORED.items()
+    ]
