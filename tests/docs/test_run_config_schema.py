@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentlightning.train.description.fields import SECTIONS
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.description.fields import fields
 from agentlightning.train.description.run_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +33,14 @@ def test_the_published_schema_is_current() -> None:
 
 def test_every_field_is_described() -> None:
     schema = run_config_schema()
-    for kind in (*SECTIONS.values(), RunConfig):
+    model, sections, *_ = fields()
+    for kind in (*sections.values(), model):
         properties = (
-            schema["$defs"][kind.__name__]["properties"] if kind is not RunConfig else schema["properties"]
+            schema["$defs"][kind.__name__]["properties"] if kind is not model else schema["properties"]
         )
         assert {*properties} == {*kind.model_fields}
         silent = [name for name, field in properties.items() if not field.get("description")]
-        assert [name for name in silent if name not in SECTIONS] == []
+        assert [name for name in silent if name not in sections] == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))

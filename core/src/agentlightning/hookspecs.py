@@ -98,6 +98,11 @@ def agl_commands() -> list[specs.CommandSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
+    """Fields of a run's description, and the agents that they name."""
+
+
+@hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 

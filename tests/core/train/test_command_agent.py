@@ -16,7 +16,7 @@ import pytest
 from agl_testing import ScriptedModelServer
 
 from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.train.configured import check_placeholders, configure, load_agent
+from agentlightning.train.configured import check_agent_takes, configure, load_agent
 from agentlightning.train.description.run_file import load_config
 from agentlightning.types.base import ConfigError
 
@@ -72,12 +72,12 @@ def test_a_wrong_description_is_refused(tmp_path: Path, agent: dict[str, Any], m
 
 def test_a_task_without_a_named_field_is_refused_before_the_run(tmp_path: Path) -> None:
     agent = loaded(tmp_path, {"command": "echo {task.a}", "program": {"stdin": "{task.b}"}})
-    check_placeholders(agent, [{"a": 1, "b": 2}], "environment.train")
+    check_agent_takes(agent, [{"a": 1, "b": 2}], "environment.train")
     message = (
         r"agent.command: \{task.b\}: there is no 'b' in the task; it has a \(task 1 of environment.val\)"
     )
     with pytest.raises(ConfigError, match=message):
-        check_placeholders(agent, [{"a": 1, "b": 2}, {"a": 1}], "environment.val")
+        check_agent_takes(agent, [{"a": 1, "b": 2}, {"a": 1}], "environment.val")
 
 
 def test_a_private_field_is_guarded_at_load(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from agl_testing import Reply, ScriptedModelServer, tool_call
 from core.run_program.commands.running import bench
 
 from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.train.configured import check_placeholders, load_agent
+from agentlightning.train.configured import check_agent_takes, load_agent
 from agentlightning.train.description.run_file import load_config
 
 HERE = Path(__file__).parents[3] / "examples" / "commands"
@@ -26,7 +26,7 @@ def agent_of(name: str, monkeypatch: pytest.MonkeyPatch) -> CommandAgent:
     monkeypatch.setenv("PATH", folders)
     found = load_agent(load_config(HERE / f"{name}.yaml"))
     assert isinstance(found, CommandAgent)
-    check_placeholders(found, [TASK], "here")
+    check_agent_takes(found, [TASK], "here")
     return found
 
 

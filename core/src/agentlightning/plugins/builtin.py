@@ -90,6 +90,13 @@ def agl_trackers() -> list[specs.TrackerSpec]:
 
 
 @hookimpl
+def agl_sections() -> list[specs.SectionSpec]:
+    fields = specs.lazy_type("agentlightning.run_program.commands.settings:CommandFields")
+    agent = lazily("agentlightning.run_program.commands.agent:configured_agent")
+    return [specs.SectionSpec("command", "agent", fields, agent)]
+
+
+@hookimpl
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),

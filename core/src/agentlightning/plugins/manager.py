@@ -62,6 +62,7 @@ class Plugins:
         self.rollout_views: dict[str, specs.RolloutViewSpec] = self._collect("agl_rollout_views", "name")
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
+        self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
 

@@ -32,6 +32,9 @@ from agentlightning.specs.runner import (
     RunnerJob as RunnerJob,
     RunnerSpec as RunnerSpec,
 )
+from agentlightning.specs.section import (
+    SectionSpec as SectionSpec,
+)
 from agentlightning.specs.source import (
     ImportFormatSpec as ImportFormatSpec,
     PolicySpec as PolicySpec,

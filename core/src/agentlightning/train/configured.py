@@ -18,9 +18,6 @@ from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
-from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.run_program.commands.command import UnknownField
-from agentlightning.run_program.commands.settings import EXIT_STATUS, JSON_LINE, RewardSection
 from agentlightning.train.description.fields import from_fields
 from agentlightning.train.description.run_config import PolicySection, RunConfig
 from agentlightning.train.policies import PolicySource, fetch_pretrained
@@ -56,9 +53,8 @@ def configure(config: RunConfig) -> ConfiguredRun:
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
     check_private(config.environment.private, [*train, *val])
-    if isinstance(agent, CommandAgent):
-        check_placeholders(agent, train, "environment.train")
-        check_placeholders(agent, val, "environment.val")
+    check_agent_takes(agent, train, "environment.train")
+    check_agent_takes(agent, val, "environment.val")
     return ConfiguredRun(trainer, agent, train, val)
 
 
@@ -125,39 +121,18 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
 
 # ------------------------------------------------------------------------------------- agents and tasks
 def load_agent(config: RunConfig) -> LitAgent[Any]:
-    """Import and return the agent ``agent.target``, or the agent that runs ``agent.command``."""
+    """Import and return the agent ``agent.target``, or make the one that a plugin's fields name."""
     go_direct(config.gateway.advertise)  # before the import: a module may make its client at once
-    if config.agent.command is not None:
-        return command_agent(config)
+    for spec in load_plugins().sections.values():
+        if spec.agent is not None and (found := spec.agent(config)) is not None:
+            agent: LitAgent[Any] = found
+            return agent
     if config.agent.target is None:
         raise ConfigError("agent.target: give module:object, the agent to run, or agent.command, a program")
     try:
         return as_agent(import_target(config.agent.target, "agent.target"))
     except AgentError as error:
         raise ConfigError(f"agent.target: {error}") from None
-
-
-def command_agent(config: RunConfig) -> CommandAgent:
-    """Return the agent that runs ``agent.command`` from the folder of the configuration's file."""
-    given, reward = config.agent, config.agent.reward
-    assert given.command is not None
-    function = reward.function if isinstance(reward, RewardSection) else None
-    if isinstance(reward, str) and reward not in (EXIT_STATUS, JSON_LINE):
-        function = reward
-    try:
-        return CommandAgent(
-            given.command,
-            reward=reward if function is None else import_target(function, "agent.reward"),
-            name=None if given.name == "agent" else given.name,
-            folder=config.path("."),
-            adapters=given.adapters,
-            private=config.environment.private,
-            **dict(given.program),
-        )
-    except ConfigError:
-        raise
-    except UsageError as error:
-        raise ConfigError(f"agent.command: {error}") from None
 
 
 def check_private(names: Sequence[str], tasks: Sequence[Any]) -> None:
@@ -169,13 +144,14 @@ def check_private(names: Sequence[str], tasks: Sequence[Any]) -> None:
             raise ConfigError(f"environment.private: no task has a field {name!r}; they have {fields}")
 
 
-def check_placeholders(agent: CommandAgent, tasks: Sequence[Any], key: str) -> None:
-    """Raise :class:`ConfigError` for a task without a field that the command names."""
-    for index, task in enumerate(tasks):
+def check_agent_takes(agent: Any, tasks: Sequence[Any], key: str) -> None:
+    """Raise :class:`ConfigError` for a task that the agent cannot take, if it has a method ``check_task``."""
+    check = getattr(agent, "check_task", None)
+    for index, task in enumerate(tasks if check is not None else ()):
         try:
-            agent.check_task(task)
-        except UnknownField as error:
-            raise ConfigError(f"agent.command: {error} (task {index} of {key})") from None
+            check(task)
+        except UsageError as error:
+            raise ConfigError(f"{error} (task {index} of {key})") from None
 
 
 def import_target(target: str, key: str) -> Any:

@@ -10,12 +10,10 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.train.description import fields
 from agentlightning.train.description.fields import (
     FILE_ONLY,
-    SECTION_OF,
-    SECTIONS,
     RunFields,
+    fields,
     fields_of,
     from_fields,
 )
@@ -27,13 +25,15 @@ MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
 
 
 def test_no_name_stands_twice() -> None:
-    names = [*SECTIONS, *(name for section in SECTIONS.values() for name in section.model_fields)]
-    names += [name for name in RunConfig.model_fields if name not in SECTIONS]
+    model, sections, *_ = fields()
+    names = [*sections, *(name for section in sections.values() for name in section.model_fields)]
+    names += [name for name in model.model_fields if name not in sections]
     assert [name for name, n in Counter(names).items() if n > 1] == []
 
 
 def test_the_trainer_takes_every_field_by_its_name() -> None:
-    assert {*RunFields.__annotations__} == {*SECTION_OF} - {*FILE_ONLY, "algorithm"}
+    known = fields()
+    assert {*RunFields.__annotations__} == {*known.section_of} - {*FILE_ONLY, *known.of_agent, "algorithm"}
     assert get_type_hints(agl.Trainer.__init__)["fields"] == Unpack[RunFields]
 
 
@@ -107,4 +107,3 @@ def test_a_file_holds_names_and_no_objects(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(MINIMAL + "training: {algorithm: 3}\nstore: [1]")
     with pytest.raises(ConfigError, match=r"(?s)training\.algorithm: give a text, not 3.*store: give a text"):
         load_config(tmp_path / "run.yaml")
-    assert fields.SECTIONS["agent"] is RunConfig.model_fields["agent"].annotation

@@ -182,20 +182,16 @@ def _open(options: RunnerOptions, plugins: Any) -> tuple[Store, Runner]:
     from agentlightning.runner.attempt_keys import attempt_keys_for
     from agentlightning.runner.runner import Runner
     from agentlightning.store import StoreClient
-    from agentlightning.train.configured import command_agent, import_target
+    from agentlightning.train.configured import import_target, load_agent
     from agentlightning.types import new_id
 
     config = options.run_config()
     if options.agent is not None:
         agent: Any = import_target(options.agent, "--agent")
-    elif config.agent.command is not None:
-        agent = command_agent(config)
-    elif config.agent.target is not None:
-        agent = import_target(config.agent.target, "agent.target")
+    elif options.config is not None:
+        agent = load_agent(config)
     else:
-        raise UsageError(
-            "which agent? Give --agent module:object, or --config with agent.target or agent.command"
-        )
+        raise UsageError("which agent? Give --agent module:object, or --config with agent.target")
     Keys.from_env()  # a secret that cannot be used is told before the store is opened
     store = open_store(options.store or config.store_location(), plugins=plugins)
     if isinstance(store, StoreClient):

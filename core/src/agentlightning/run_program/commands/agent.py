@@ -44,14 +44,17 @@ from agentlightning.run_program.commands.folder import WorkFolder, located
 from agentlightning.run_program.commands.relay import Relay
 from agentlightning.run_program.commands.result import CommandResult
 from agentlightning.run_program.commands.reward import RewardReader
-from agentlightning.run_program.commands.settings import ProgramSection
+from agentlightning.run_program.commands.settings import EXIT_STATUS, JSON_LINE, ProgramSection, RewardSection
 from agentlightning.run_program.commands.spans import AttemptKeyRing, AttemptSpans
 from agentlightning.run_program.inside.settings import ChildSettings
 from agentlightning.run_program.options import executable, program_name
 from agentlightning.run_program.process import ProgramFailed, RewardFile, environment, watched_packages
 from agentlightning.runner.event_loops.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
-from agentlightning.types import LLM, Resource, Rollout, Span
+from agentlightning.train.configured import import_target
+from agentlightning.train.description.run_config import RunConfig
+from agentlightning.types import LLM, Resource, Rollout, Span, UsageError
+from agentlightning.types.base import ConfigError
 
 _LOG = logging.getLogger(__name__)
 SHOWN = 4_000
@@ -280,3 +283,27 @@ def _model(context: AttemptContext) -> str:
 
 def _words(command: str | Sequence[str]) -> list[str]:
     return command.split() if isinstance(command, str) else list(command)
+
+
+def configured_agent(config: RunConfig) -> CommandAgent | None:
+    """Return the agent that runs ``agent.command`` from the folder of the run's file, or ``None``."""
+    given, reward = config.agent, config.agent.reward  # type: ignore[attr-defined]
+    if given.command is None:  # type: ignore[attr-defined]
+        return None
+    function = reward.function if isinstance(reward, RewardSection) else None
+    if isinstance(reward, str) and reward not in (EXIT_STATUS, JSON_LINE):
+        function = reward
+    try:
+        return CommandAgent(
+            given.command,  # type: ignore[attr-defined]
+            reward=reward if function is None else import_target(function, "agent.reward"),
+            name=None if given.name == "agent" else given.name,
+            folder=config.path("."),
+            adapters=given.adapters,
+            private=config.environment.private,
+            **dict(given.program),  # type: ignore[attr-defined]
+        )
+    except ConfigError:
+        raise
+    except UsageError as error:
+        raise ConfigError(f"agent.command: {error}") from None

@@ -92,3 +92,23 @@ CommandField: TypeAlias = Annotated[
 
 def _form(value: Any) -> str:
     return "<none>" if value is None else "<words>" if isinstance(value, list | tuple) else "<line>"
+
+
+class CommandFields(Section):
+    """Fields of the section ``agent`` for a program as the agent."""
+
+    command: CommandField = None
+    """A program as the agent, instead of ``target``: its words, or a line for the shell
+    (``docs/commands.md``)."""
+    reward: RewardField = None
+    """The reward of ``command``: ``exit-status``, ``json``, ``module:function``, or its key or file."""
+    program: ProgramSection = ProgramSection()
+    """How the program of ``command`` runs."""
+
+    @model_validator(mode="after")
+    def _one_agent(self) -> CommandFields:
+        if self.command is not None and getattr(self, "target", None) is not None:
+            raise ValueError("agent: give either target (a Python object), or command (a program)")
+        if self.command is None and (self.reward is not None or self.program != ProgramSection()):
+            raise ValueError("agent: reward and program belong to a command, and there is none")
+        return self

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.description.fields import fields
 
 
 def run_config_schema() -> dict[str, Any]:
     """Return the schema, in plain text: docstrings without the markup of Sphinx."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunConfig.model_json_schema()}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **fields().model.model_json_schema()}
     schema["required"] = ["agent", "backend"]
     found: dict[str, Any] = _plain(schema)
     return found

@@ -6,22 +6,21 @@ what is wrong and what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from agentlightning.budget.sections import BudgetSection, LimitsSection
-from agentlightning.run_program.commands.settings import ContainerSection, ProgramSection, RewardSection
-from agentlightning.train.description.run_config import PolicySection, RunConfig
+from agentlightning.plugins.manager import Plugins, load as load_plugins
+from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import PolicySource
-from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
 from agentlightning.types.near import elsewhere, nearest
-from agentlightning.types.sections import FILE, DataSection, EarlyStopping, Quorum, Section
+from agentlightning.types.sections import FILE, Section
 
 
 class RunFields(TypedDict, total=False):
@@ -84,40 +83,78 @@ class RunFields(TypedDict, total=False):
 
 WORKERS = ("n_runners", "n_workers")
 """What Agent Lightning 0.x calls ``concurrency``."""
-FILE_ONLY = ("target", "command", "reward", "program", "train", "val", "pythonpath")
+FILE_ONLY = ("target", "train", "val", "pythonpath")
 """Fields that are no keywords of ``Trainer``: the agent and the tasks are arguments of ``fit``."""
 
 
-SECTIONS: dict[str, type[Section]] = {
-    name: field.annotation
-    for name, field in RunConfig.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-}
-NESTED: dict[str, type[Section]] = {
-    "train": DataSection,
-    "val": DataSection,
-    "early_stopping": EarlyStopping,
-    "quorum": Quorum,
-    "<section>": PolicySection,
-    "<reward>": RewardSection,
-    "program": ProgramSection,
-    "budget": BudgetSection,
-    "metrics": MetricsSection,
-    "per_rollout": LimitsSection,
-    "container": ContainerSection,
-}
-"""Key in an error's place → the section at this key, below one of :data:`SECTIONS`."""
-SECTION_OF: dict[str, str | None] = {
-    **{name: None for name in RunConfig.model_fields if name not in SECTIONS},
-    **{field: name for name, section in SECTIONS.items() for field in section.model_fields},
-}
-"""Field → its section; ``None`` for fields outside the sections."""
+class Fields(NamedTuple):
+    """The fields of a run, those of plugins included."""
+
+    model: type[RunConfig]
+    sections: dict[str, type[Section]]
+    """Name → section at the top."""
+    section_of: dict[str, str | None]
+    """Field → its section; ``None`` for fields outside the sections."""
+    nested: dict[str, type[Section]]
+    """Key in an error's place → the section at this key, below one of ``sections``."""
+    of_agent: frozenset[str]
+    """Fields that name an agent beside ``target``."""
+
+
+def fields() -> Fields:
+    """Return the fields of a run with the plugins of this process."""
+    return _fields(load_plugins())
+
+
+@lru_cache(maxsize=1)
+def _fields(plugins: Plugins) -> Fields:
+    at: dict[str, list[type[BaseModel]]] = {}
+    of_agent: set[str] = set()
+    for spec in plugins.sections.values():
+        added = spec.fields()
+        at.setdefault(spec.place, []).append(added)
+        of_agent |= {*added.model_fields} if spec.agent else set()
+    model = _joined(RunConfig, at.pop("", []))
+    for place, added in at.items():
+        section = _joined(model.model_fields[place].annotation, added)
+        model = create_model(model.__name__, __base__=model, **{place: (section, section())})
+        model.__doc__ = RunConfig.__doc__
+    sections = {
+        name: field.annotation
+        for name, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+    section_of: dict[str, str | None] = {name: None for name in model.model_fields if name not in sections}
+    section_of |= {field: name for name, section in sections.items() for field in section.model_fields}
+    nested = dict(pair for section in (model, *sections.values()) for pair in _nested(section))
+    return Fields(model, sections, section_of, nested, frozenset(of_agent))
+
+
+def _joined(section: Any, added: Sequence[type[BaseModel]]) -> Any:
+    """Return ``section`` with the fields and validators of other models."""
+    return type(section.__name__, (*added, section), {"__doc__": section.__doc__}) if added else section
+
+
+def _nested(section: type[BaseModel]) -> Iterator[tuple[str, type[Section]]]:
+    """Yield the sections below one, by their key, or by their tag where a key takes several forms."""
+    for name, field in section.model_fields.items():
+        yield from _in_annotation(name, Annotated[field.annotation, None, *field.metadata])
+
+
+def _in_annotation(key: str, annotation: Any) -> Iterator[tuple[str, type[Section]]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield key, annotation
+        yield from _nested(annotation)
+        return
+    tags = [one.tag for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Tag)]
+    for inner in get_args(annotation):
+        yield from _in_annotation(tags[0] if tags else key, inner)
 
 
 def build(data: Mapping[str, Any], place: str, *, context: str | None = None) -> RunConfig:
     """Parse ``data`` (sections of fields) into a :class:`RunConfig`. Errors begin with ``place``."""
     try:
-        return RunConfig.model_validate(data, context=context)
+        return fields().model.model_validate(data, context=context)
     except ValidationError as error:
         short = context != FILE
         raise ConfigError("\n".join(f"{place}: {_line(e, short)}" for e in error.errors())) from None
@@ -130,40 +167,49 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
     ``TypeError`` for an unknown name.
     """
     data: dict[str, Any] = {} if base is None else dict(base)
+    model, sections, section_of, *_ = fields()
     for keyword, value in given.items():
         name = "concurrency" if keyword in WORKERS else keyword
-        if name in SECTIONS:
-            data[name] = {**dict(data.get(name, {})), **_given(SECTIONS[name], value or {})}
-        elif name not in SECTION_OF:
-            raise TypeError(f"Trainer has no field {name!r}{_near(name, [*SECTION_OF, *SECTIONS])}")
-        elif (section := SECTION_OF[name]) is None:
-            data |= _given(RunConfig, {name: value})
+        if name in sections:
+            data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
+        elif name not in section_of:
+            raise TypeError(f"Trainer has no field {name!r}{_near(name, [*section_of, *sections])}")
+        elif (section := section_of[name]) is None:
+            data |= _given(model, {name: value})
         else:
-            data[section] = {**dict(data.get(section, {})), **_given(SECTIONS[section], {name: value})}
+            data[section] = {**dict(data.get(section, {})), **_given(sections[section], {name: value})}
     made = build(data, place)
     made._folder = base._folder if base else made._folder
     return made
 
 
+def agent_fields() -> frozenset[str]:
+    """Return the fields that name an agent beside ``target``; only a run's file has them."""
+    return fields().of_agent
+
+
 def is_field(name: str) -> bool:
     """Whether ``name`` is a field, or a name of one in Agent Lightning 0.x."""
-    return name in SECTION_OF or name in WORKERS
+    return name in fields().section_of or name in WORKERS
 
 
 def field_of(config: RunConfig, name: str) -> Any:
     """Return the value of a field, or a section. Raise ``AttributeError`` for an unknown name."""
     name = "concurrency" if name in WORKERS else name
-    if name in SECTIONS:
+    _, sections, section_of, *_ = fields()
+    if name in sections:
         return getattr(config, name)
-    if name not in SECTION_OF:
-        raise AttributeError(f"a run has no field {name!r}{_near(name, list(SECTION_OF))}")
-    section = SECTION_OF[name]
+    if name not in section_of:
+        raise AttributeError(f"a run has no field {name!r}{_near(name, list(section_of))}")
+    section = section_of[name]
     return getattr(getattr(config, section) if section else config, name)
 
 
 def fields_of(config: RunConfig) -> dict[str, Any]:
     """Return field → value for all fields that ``Trainer`` takes."""
-    return {name: field_of(config, name) for name in SECTION_OF if name not in FILE_ONLY}
+    known = fields()
+    keywords = known.section_of.keys() - {*FILE_ONLY} - known.of_agent
+    return {name: field_of(config, name) for name in known.section_of if name in keywords}
 
 
 def _given(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +232,7 @@ def _line(error: Mapping[str, Any], short: bool) -> str:
         text += f", not {error['input']!r}"
     if not keys:  # an error about several fields
         return text if short else _placed(text)
-    shown = keys[1:] if short and len(keys) > 1 and keys[0] in SECTIONS else keys
+    shown = keys[1:] if short and len(keys) > 1 and keys[0] in fields().sections else keys
     place = ".".join(shown)
     if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # the text names its key already
         return ".".join([*shown[:-1], text])
@@ -204,8 +250,9 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
-    inner = {**SECTIONS, **NESTED}
-    section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), RunConfig)
+    known = fields()
+    inner = {**known.sections, **known.nested}
+    section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)
     return _near(keys[-1], list(section.model_fields))
 
 

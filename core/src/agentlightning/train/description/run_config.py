@@ -18,7 +18,6 @@ from pydantic.json_schema import SkipJsonSchema
 
 from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.run_program.commands.settings import CommandField, ProgramSection, RewardField
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
 from agentlightning.train.services.metrics_port import MetricsSection
@@ -41,23 +40,8 @@ class AgentSection(RunnerSection):
 
     target: str | None = None
     """``module:object``: a function, a class or an object."""
-    command: CommandField = None
-    """A program as the agent, instead of ``target``: its words, or a line for the shell
-    (``docs/commands.md``)."""
-    reward: RewardField = None
-    """The reward of ``command``: ``exit-status``, ``json``, ``module:function``, or its key or file."""
-    program: ProgramSection = ProgramSection()
-    """How the program of ``command`` runs."""
     name: str = "agent"
     """The agent's name; a run's id holds it."""
-
-    @model_validator(mode="after")
-    def _one_agent(self) -> AgentSection:
-        if self.command is not None and self.target is not None:
-            raise ValueError("agent: give either target (a Python object), or command (a program)")
-        if self.command is None and (self.reward is not None or self.program != ProgramSection()):
-            raise ValueError("agent: reward and program belong to a command, and there is none")
-        return self
 
 
 class PolicySection(Section):

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from agentlightning.train.description.early_keys import expand
-from agentlightning.train.description.fields import build
+from agentlightning.train.description.fields import agent_fields, build
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE
@@ -59,7 +59,7 @@ def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> N
     """Raise :class:`ConfigError` for a file that lacks its agent or its policy."""
     needed = {
         "agent": data.get("agent"),
-        "agent.target": config.agent.target or config.agent.command,
+        "agent.target": config.agent.target or {*(data.get("agent") or {})} & agent_fields() or None,
         "backend": data.get("backend"),
         "backend.policy": config.backend.policy,
     }
