@@ -28,8 +28,8 @@ from sources import ROOT
 sys.path.insert(0, str(ROOT / "tests"))
 
 from agl_testing import ScriptedModelServer
-from core.run_program.commands.running import bench
-from core.run_program.running import run_command
+from plugins.programs.commands.running import bench
+from plugins.programs.running import run_command
 
 from agentlightning.types import Record
 

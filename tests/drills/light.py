@@ -32,6 +32,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from agl_programs.options import POLICY
 from agl_testing.scripted import ScriptedModelServer
 from contract.access import SECRET, TOKEN
 from drills.core import AGL, Witness, console, free_port
@@ -40,7 +41,6 @@ from drills.talker import CALLS, JOURNAL
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.roles import REVOKED_VARIABLE, Revoked, RoleTokens
-from agentlightning.run_program.options import POLICY
 from agentlightning.store import Store, StoreClient
 from agentlightning.store.pages import pages
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig

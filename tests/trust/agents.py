@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agl_programs.commands.result import CommandResult
 from trust.attacks import AGENT, Own, attack
 
 import agentlightning as agl
-from agentlightning.run_program.commands.result import CommandResult
 
 
 def nothing(task: Any, result: Any) -> float:

@@ -77,8 +77,6 @@ if TYPE_CHECKING:
         GiGPO as GiGPO,
         REINFORCEPlusPlus as REINFORCEPlusPlus,
     )
-    from agentlightning.run_program.commands.agent import CommandAgent as CommandAgent
-    from agentlightning.run_program.commands.result import CommandResult as CommandResult
     from agentlightning.runner.agent.hooks import Hook as Hook
     from agentlightning.store import StoreClient
     from agentlightning.train.trainer import Trainer as Trainer
@@ -102,8 +100,6 @@ _PUBLIC = {
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
     "recipes": "CISPO DAPO GRPO GSPO PPO RLOO DrGRPO FlowGRPO GiGPO REINFORCEPlusPlus",
-    "run_program.commands.agent": "CommandAgent",
-    "run_program.commands.result": "CommandResult",
     "runner.agent.hooks": "Hook",
     "compat.v0.lit_agent_runner": "LitAgentRunner",
     "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",

@@ -17,7 +17,7 @@ pytest.importorskip("claude_agent_sdk")
 from agl_testing import ScriptedModelServer, tool_call
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
 from contract.through_gateway import leased_attempt
-from core.run_program.commands.running import bench
+from plugins.programs.commands.running import bench
 
 from agentlightning.types import Call
 

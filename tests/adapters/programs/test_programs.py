@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_programs.summary import UNNAMED
 from agl_testing import ScriptedModelServer, tool_call
-from core.run_program.running import Outcome, run_command
 from marks import sampled
-
-from agentlightning.run_program.summary import UNNAMED
+from plugins.programs.running import Outcome, run_command
 
 APPS = Path(__file__).parent / "apps"
 pytestmark = pytest.mark.plugins

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import agl_programs.plugin
 import agl_testing.plugin
 import click
 import pytest
@@ -21,7 +22,7 @@ SERVERS = {"store", "runner", "gateway", "serve"}
 """They print an address and go on until they are ended."""
 
 
-PLUGINS = [agl_local.plugin, agl_audit.plugin, agl_testing.plugin]
+PLUGINS = [agl_local.plugin, agl_audit.plugin, agl_programs.plugin, agl_testing.plugin]
 
 
 def commands() -> dict[str, click.Command]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_programs.commands.agent import CommandAgent
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from core.run_program.commands.running import bench
+from plugins.programs.commands.running import bench
 
-from agentlightning.run_program.commands.agent import CommandAgent
 from agentlightning.train.configured import check_agent_takes, load_agent
 from agentlightning.train.description.run_file import load_config
 

@@ -90,21 +90,12 @@ def agl_trackers() -> list[specs.TrackerSpec]:
 
 
 @hookimpl
-def agl_sections() -> list[specs.SectionSpec]:
-    fields = specs.lazy_type("agentlightning.run_program.commands.settings:CommandFields")
-    agent = lazily("agentlightning.run_program.commands.agent:configured_agent")
-    return [specs.SectionSpec("command", "agent", fields, agent)]
-
-
-@hookimpl
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),
-        "run": ("run_program", "run a program as it is, and record its model calls"),
         "eval": ("evaluate", "score an agent on tasks"),
         "store": ("servers.store", "serve a store"),
         "token": ("servers.token", "make a token of a role for a store's server, or revoke one"),
-        "gateway": ("servers.gateway", "record the calls of programs that somebody else starts"),
         "runner": ("servers.runner", "run an agent on a store's rollouts"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }

@@ -39,6 +39,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
         "doctor": ("./core", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
+        **{name: ("./core", "./plugins/programs") for name in ("gateway", "run")},
         "dashboard": ("./core", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/apo"),

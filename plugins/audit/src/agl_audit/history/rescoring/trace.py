@@ -1,7 +1,7 @@
 """A stored rollout as a reward function gets it.
 
 The function has the signature of any reward function of ours, ``(task, result)``: ``result`` has the fields
-of :class:`~agentlightning.run_program.commands.result.CommandResult`, as far as a store keeps them, and what
+of agl-programs' ``CommandResult``, as far as a store keeps them, and what
 only a store knows. Of a program's output it keeps the end.
 """
 
@@ -13,16 +13,23 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.credit.eligibility.trainable import NOT_LIVE, call_order, superseded_calls
-from agentlightning.run_program.commands.result import ModelCall
 from agentlightning.types import Call, Record, Reward, Span
 
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
 @dataclass(frozen=True, slots=True)
-class TracedCall(ModelCall):
-    """One model call of a stored rollout. ``answer`` is a chat completion with the one choice that it is."""
+class TracedCall:
+    """One model call of a stored rollout, as one of agl-programs' ``ModelCall``."""
 
+    path: str
+    """The route, e.g. ``/v1/chat/completions``."""
+    request: Any
+    """The request's JSON."""
+    status: int
+    """HTTP status of the answer."""
+    answer: Any
+    """A chat completion with the one choice that the call is."""
     call_id: str
     agent: str
     """Who made it; empty: not known."""

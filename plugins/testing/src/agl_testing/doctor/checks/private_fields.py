@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.run_program.commands.agent import CommandAgent
-from agentlightning.run_program.commands.command import placeholders
+from agl_programs.commands.agent import CommandAgent
+from agl_programs.commands.command import placeholders
+
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.types import PromptTemplate
 from agl_testing.doctor.report import Notes
