@@ -202,7 +202,7 @@ def test_a_model_whose_files_lead_out_of_its_folder_is_refused(server, quantised
 
 def test_a_file_without_a_digest_is_refused(server, place, monkeypatch):
     monkeypatch.setattr(hub_server, "git_id", lambda content: "")
-    with pytest.raises(FetchError, match=r"the hub names no digest for (config|tokenizer)\S*json to compare"):
+    with pytest.raises(FetchError, match=r"the hub names no digest for \S+json to compare"):
         fetch(MODEL)
     assert left(place) == []
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agentlightning.types import UsageError
+from agl_verl.config.settings import Attention
 
 if TYPE_CHECKING:
-    from agl_verl.config.options import Options
+    from agl_verl.config.settings import Options
 
 log = logging.getLogger(__name__)
-Attention = Literal["auto", "sdpa", "flash_attention_2"]
 ASK = "import importlib.util as u; print(u.find_spec('flash_attn') is not None)"
 SEQUENCES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
 """The reference policy's is verl's to take from here."""

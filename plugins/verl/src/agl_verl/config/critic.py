@@ -16,7 +16,7 @@ from agl_verl.config import attention
 from agl_verl.config.quote import quote
 
 if TYPE_CHECKING:
-    from agl_verl.config.options import Options
+    from agl_verl.config.settings import Options
 
 SAYS = {"critic": "verl's critic", "gamma": "in verl's GAE, per token", "lam": "in verl's GAE"}
 """What becomes of recipe fields with a critic, where it is not what becomes of them without."""

@@ -10,18 +10,17 @@ over HTTP).
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agentlightning.types import UsageError
 from agentlightning.types.base import LogprobsMode
 from agl_verl.config.modes import ROLLOUT
 from agl_verl.config.quote import quote
+from agl_verl.config.settings import MEMORY, Engine
 
 if TYPE_CHECKING:
-    from agl_verl.config.options import Options
+    from agl_verl.config.settings import Options
 
-Engine = Literal["embedded", "vllm", "sglang"]
-InFlight = Literal["abort", "keep"]
 PARSERS = {"vllm": "hermes", "sglang": "qwen"}
 """What each calls the parser of the ``<tool_call>`` that Qwen's models write."""
 LOGPROBS_MODES: dict[Engine, LogprobsMode | None] = {
@@ -30,8 +29,6 @@ LOGPROBS_MODES: dict[Engine, LogprobsMode | None] = {
     "sglang": None,
 }
 """What each one's logprobs are of. SGLang's are not known to show every constraint."""
-MEMORY = 0.5
-"""Share of a GPU that a server takes where nothing is said."""
 
 
 class EngineError(UsageError, ValueError):

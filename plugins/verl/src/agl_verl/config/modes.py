@@ -9,14 +9,13 @@ checkpoint engines. How far agents may be ahead of the trainer is the algorithm'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
-    from agl_verl.config.options import Options
+    from agl_verl.config.settings import Options
 
-Mode = Literal["sync", "colocate_async", "separate_async"]
 BUFFERS = {"sync": "SyncSteps", "colocate_async": "AsyncSteps", "separate_async": "AsyncSteps"}
 """Mode → class of :mod:`agl_verl.inside.steps.sampler`."""
 ROLLOUT = "actor_rollout_ref.rollout"
