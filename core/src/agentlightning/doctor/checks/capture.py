@@ -39,8 +39,8 @@ REFUSED = (
 
 TEMPLATE = (
     "The policy's chat template has rules, for roles and their order or for calls, and this conversation "
-    "breaks one: `agl policy check` lists them. Change what the agent sends, or the template; `agl trace` has "
-    "the template's own words."
+    "breaks one: `agl policy check` lists them. Change what the agent sends, or the template; `agl trace` "
+    "has the template's own words."
 )
 """Advice for calls that the engine refused by its code ``chat_template``."""
 
