@@ -100,7 +100,7 @@ def _tools_variable(template: p.Renders, form: Form) -> str:
     for name in dict.fromkeys(["tools", *names]):
         try:
             if p.FIRST in template.render([p.USER], p.TOOLS, True, {}, replace(form, tools=name)):
-                return name
+                return str(name)
         except TemplateStopped:
             raise
         except TemplateError:
