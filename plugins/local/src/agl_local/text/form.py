@@ -48,10 +48,6 @@ class Form:
         made = {key: value for key, value in message.items() if value is not None}
         content, calls = made.get("content") or "", made.pop("tool_calls", None)
         if calls:
-            if self.syntax is not None and not self.syntax.many and len(calls) > 1:
-                raise TemplateError(
-                    f"the chat template writes one call in a turn, and a message has {len(calls)}"
-                )
             calls = [self._call(call, known) for call in calls]
             if self.written is not None:
                 content = "\n".join(filter(None, (content, _written(self.written, calls))))

@@ -28,6 +28,10 @@ class ChatTemplate:
         self.source = source
         self.special = dict(special or {})
 
+    def check(self) -> None:
+        """Raise TemplateError for a text that is no template; a line is named."""
+        RENDERER.render(self.source, None, False)
+
     @cached_property
     def form(self) -> Form:
         """The form that the template wants, and the syntax of its calls."""
