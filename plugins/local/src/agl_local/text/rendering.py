@@ -45,7 +45,7 @@ class Renderer:
         self._sent: set[str] = set()
 
     def render(self, source: str, variables: Mapping[str, Any] | None, mapping: bool) -> str:
-        """Render ``source``, or only read it where there are no ``variables``. ``mapping``: arguments of calls,
+        """Render ``source``, or only read it if there are no ``variables``. ``mapping``: arguments of calls,
         which are texts, are given as JSON objects.
 
         Raise TemplateError with the template's own reason, or with the limit that it broke.
