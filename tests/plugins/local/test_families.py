@@ -27,9 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "families.toml").r
 READ = sorted(name for name, family in FAMILIES.items() if "problem" not in family)
 LOST = sorted(set(FAMILIES) - set(READ))
 BROKEN = {"gptoss": ["text and a call"], "nemotron_3_nano": ["text and a call"]}
-"""Cases that the check refuses, with the reason: what these templates make of a text beside a call is not
-what was said.
-"""
+"""Cases that the check refuses: what these templates make of a text beside a call is not what was said."""
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CALL = {
     "role": "assistant",
@@ -199,7 +197,7 @@ def test_sft_refuses_a_call_that_the_template_leaves_out() -> None:
 )
 def test_a_rule_of_the_template_is_named(name: str, messages: list[dict[str, Any]], rule: str) -> None:
     with pytest.raises(TemplateError, match=rf"refuses this conversation \({rule}"):
-        template(name).render(messages, None, True, {})
+        template(name).render(messages, TOOLS, True, {})
 
 
 def test_arguments_that_are_no_json_are_named() -> None:

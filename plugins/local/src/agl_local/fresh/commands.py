@@ -52,7 +52,8 @@ def _new(
     The policy speaks the task's form and nothing else: a start for `agl train` on a CPU. The last line of
     stdout is the folder.
     """
-    from agl_local.fresh.make import TEMPLATE, Shape, make
+    from agl_local.fresh.make import Shape, make
+    from agl_local.fresh.tokenizer import TEMPLATE
     from agl_local.sft.finetune import SftSettings
     from agl_local.sft.job import load_chats
 

@@ -174,12 +174,23 @@ def turn_text(tokenizer: ChatTokenizer, history: Sequence[Message], said: Messag
     """The answer that the template puts after ``history``, as the engine would have it from the policy: to
     the end token, special tokens without a text.
     """
-    prompt = tokenizer.render(history, TOOLS)
-    whole = tokenizer.render([*history, said], TOOLS, add_generation_prompt=False)
-    ids = tokenizer.encode(rest_of(whole, prompt))
+    ids = tokenizer.encode(_rest(tokenizer, history, said))
     end = next((i for i, token in enumerate(ids) if token in tokenizer.eos_ids), len(ids))
     stream = TextStream(tokenizer)
     return stream.push_all(ids[:end]) + stream.finish()
+
+
+def _rest(tokenizer: ChatTokenizer, history: Sequence[Message], said: Message) -> str:
+    """What the template puts after the prompt of ``history``, or after that prompt's last line if it writes
+    the history otherwise once it is answered.
+    """
+    prompt = tokenizer.render(history, TOOLS)
+    whole = tokenizer.render([*history, said], TOOLS, add_generation_prompt=False)
+    bare = tokenizer.render(history, TOOLS, add_generation_prompt=False)
+    begun = prompt[len(common_start(bare, prompt)) :]
+    if begun.strip() and not whole.startswith(prompt) and begun in whole:
+        return whole[whole.rindex(begun) + len(begun) :]
+    return rest_of(whole, prompt)
 
 
 def read(tokenizer: ChatTokenizer, text: str) -> Parsed:
@@ -219,9 +230,9 @@ def conversation() -> Iterator[tuple[list[Message], Message]]:
     yield list(said), message("85.", [])
 
 
-def stability(tokenizer: ChatTokenizer, thought: str = "") -> str | None:
+def stability(tokenizer: ChatTokenizer) -> str | None:
     """Where and why a later prompt does not extend an earlier one and its answer, and what it costs; None if
-    all do. ``thought``: what every answer thinks first.
+    all do.
     """
     turns = list(conversation())
     ids: list[int] = []
@@ -232,11 +243,9 @@ def stability(tokenizer: ChatTokenizer, thought: str = "") -> str | None:
         prompt_text = tokenizer.render(history, TOOLS)
         prompt = tokenizer.encode(prompt_text)
         if ids and prompt[: len(ids)] != ids:
-            breaks.append(
-                f"turn {number} does not extend turn {number - 1}: {_cause(text, prompt_text, thought)}"
-            )
+            breaks.append(f"turn {number} does not extend turn {number - 1}: {_cause(text, prompt_text)}")
             together += len(ids)
-        answer = answer_text(tokenizer, history, prompt_text, said, thought)
+        answer = answer_text(tokenizer, history, said)
         ids, text = prompt + tokenizer.encode(answer), prompt_text + answer
         apart += len(ids)
     together += len(ids)
@@ -248,21 +257,18 @@ def stability(tokenizer: ChatTokenizer, thought: str = "") -> str | None:
     )
 
 
-def answer_text(
-    tokenizer: ChatTokenizer, history: Sequence[Message], prompt: str, said: Message, thought: str
-) -> str:
+def answer_text(tokenizer: ChatTokenizer, history: Sequence[Message], said: Message) -> str:
     """The answer of a policy that writes as its template does, end token included."""
-    whole = tokenizer.render([*history, said], TOOLS, add_generation_prompt=False)
-    ids = tokenizer.encode(rest_of(whole, prompt))
+    ids = tokenizer.encode(_rest(tokenizer, history, said))
     ends = [i for i, token in enumerate(ids) if token in tokenizer.eos_ids]
-    return thought + tokenizer.decode(ids[: ends[0] + 1] if ends else ids)
+    return tokenizer.decode(ids[: ends[0] + 1] if ends else ids)
 
 
-def _cause(before: str, now: str, thought: str) -> str:
+def _cause(before: str, now: str) -> str:
     if now.startswith(before):
         return "the same text has other tokens"
     at = len(common_start(before, now))
     what = f"{before[at : at + 40]!r} became {now[at : at + 40]!r}"
-    if thought and thought.strip() not in now:
+    if "think" in before[max(0, at - 12) : at + 24]:
         return f"the template leaves out earlier thinking: {what}"
     return f"the template writes earlier turns otherwise: {what}"

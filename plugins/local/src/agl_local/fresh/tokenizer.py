@@ -67,7 +67,7 @@ def tokenizer_for(chats: Iterable[Chat], length: int, template: Path = TEMPLATE)
     )
     backend.train_from_iterator((text for chat in chats for text in _texts(chat)), trainer)
     config["model_max_length"] = length
-    ids = [backend.token_to_id(end) for end in ends]
+    ids = [i for end in ends if (i := backend.token_to_id(end)) is not None]
     plain = ChatTokenizer(backend, chat_template=source, eos_ids=ids, config=config)
     rendered = [plain.render(one.messages, one.tools, add_generation_prompt=False) for one in chats]
     fixed = fixed_lines(rendered, marks)

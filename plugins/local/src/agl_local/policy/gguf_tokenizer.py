@@ -79,7 +79,10 @@ def tokenizer_of(file: GGUFFile, vocab_size: int) -> ChatTokenizer:
     config: dict[str, Any] = {**special, "clean_up_tokenization_spaces": False}
     template = file.get("tokenizer.chat_template", str, "")
     try:
-        return ChatTokenizer(backend, chat_template=template or None, eos_ids=end_ids(file), config=config)
+        made = ChatTokenizer(backend, chat_template=template or None, eos_ids=end_ids(file), config=config)
+        if made.template is not None:
+            made.template.check()
+        return made
     except ValueError as error:  # a broken template, or a special token that is unused
         raise BadModelFile(f"{file.path}: {error}") from error
 

@@ -51,8 +51,8 @@ def derive(template: p.Renders, form: Form) -> CallSyntax | None:
         return None
     lead, _, end = p.turn(template, form, p.SAYS).partition(p.SAID)
     two, deep = _turn_or_none(template, form, [p.A, p.B]), _turn_or_none(template, form, [p.DEEP])
-    marked = [_mark_ids(text, form) for text in (one, two if "zqother" in two else "", deep)]
-    turns = _Turns(*marked, lead, end)
+    one, two, deep = (_mark_ids(text, form) for text in (one, two if "zqother" in two else "", deep))
+    turns = _Turns(one, two, deep, lead, end)
     checked = [*p.PLAIN, [p.A, p.B]] if turns.two else p.PLAIN
     for find in (_json, _named, _python, _gemma, _tags):
         found = find(turns)

@@ -63,7 +63,7 @@ def _study(template: p.Renders) -> Form:
     base = replace(base, tools=_tools_variable(template, base))
     shown = template.render([p.USER], p.TOOLS, True, {}, base)
     problems: list[tuple[int, str]] = []
-    for ids, mapping, empty in product(("own", "short", "named"), (True, False), (None, "")):
+    for ids, mapping, empty in product(("own", "short", "named"), (True, False), ("", None)):
         form = replace(base, ids=ids, mapping=mapping, empty=empty)
         try:
             found = derive(template, form)
@@ -100,7 +100,7 @@ def _tools_variable(template: p.Renders, form: Form) -> str:
     for name in dict.fromkeys(["tools", *names]):
         try:
             if p.FIRST in template.render([p.USER], p.TOOLS, True, {}, replace(form, tools=name)):
-                return name
+                return str(name)
         except TemplateStopped:
             raise
         except TemplateError:

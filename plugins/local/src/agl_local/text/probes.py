@@ -18,6 +18,9 @@ class Renders(Protocol):
 
     source: str
 
+    @property
+    def form(self) -> Form: ...
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -44,8 +44,9 @@ class Renderer:
         self._child: tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]] | None = None
         self._sent: set[str] = set()
 
-    def render(self, source: str, variables: Mapping[str, Any], mapping: bool) -> str:
-        """Render ``source``. ``mapping``: arguments of calls, which are texts, are given as JSON objects.
+    def render(self, source: str, variables: Mapping[str, Any] | None, mapping: bool) -> str:
+        """Render ``source``, or only read it if there are no ``variables``. ``mapping``: arguments of calls,
+        which are texts, are given as JSON objects.
 
         Raise TemplateError with the template's own reason, or with the limit that it broke.
         """

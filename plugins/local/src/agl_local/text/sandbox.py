@@ -51,6 +51,8 @@ def _answer(line: bytes, templates: dict[str, Any], environment: Any) -> dict[st
         if isinstance(template, str):
             template = templates[order["key"]] = environment.from_string(template)
         variables = order["variables"]
+        if variables is None:
+            return {"text": ""}
         if order["mapping"]:
             _map_arguments(variables.get("messages", ()))
         return {"text": _cut(template.generate(variables))}

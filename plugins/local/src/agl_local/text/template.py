@@ -28,6 +28,10 @@ class ChatTemplate:
         self.source = source
         self.special = dict(special or {})
 
+    def check(self) -> None:
+        """Raise TemplateError for a text that is no template; a line is named."""
+        RENDERER.render(self.source, None, False)
+
     @cached_property
     def form(self) -> Form:
         """The form that the template wants, and the syntax of its calls."""
@@ -53,7 +57,11 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        return RENDERER.render(self.source, given, form.mapping)
+        text = RENDERER.render(self.source, given, form.mapping)
+        most = max((len(message.get("tool_calls") or ()) for message in plain), default=0)
+        if most > 1 and form.syntax is not None and not form.syntax.many:
+            raise TemplateError(f"the chat template writes one call in a turn, and a message has {most}")
+        return text
 
 
 def _plain(message: Message) -> dict[str, Any]:
