@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from typing import Annotated, Any
 
@@ -13,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.audit.run import open_run
-from agentlightning.cli.terminal.view import print_json
 from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
             lines = ancestry(lines, candidate)
         if as_json:
             for line in lines:
-                print_json(line)
+                print(json.dumps(msgspec.to_builtins(line)))
         elif candidate is not None:
             _show_in_full(lines)
         else:
