@@ -66,7 +66,7 @@ async def test_an_engine_that_was_never_there_ends_the_run(tmp_path: Path) -> No
 
 
 async def test_an_engine_that_dies_and_comes_back(tmp_path: Path) -> None:
-    """Away for a step the run goes on; away for ten times `no_signal_steps` it ends, and goes on when told so."""
+    """Away for a step it goes on; away for ten times `no_signal_steps` it ends, and goes on if told so."""
     down = False
 
     def reply(body: dict[str, Any]) -> Any:
