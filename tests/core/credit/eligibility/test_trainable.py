@@ -71,6 +71,17 @@ def test_an_agent_without_trust_takes_no_answered_call_out():
     assert reasons(*tries, trusted=False) == {"r0-c0": "superseded"}
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_only_a_trusted_agents_own_record_replaces_what_the_gateway_recorded(trusted):
+    """A runner beside an agent that is not trusted hands in none; the agent may have that runner's token."""
+    record = make_record(calls=[one_call()])
+    record.rollout.config.trusted = trusted
+    assert record.attempt is not None
+    record.attempt.metadata = {semconv.SUPPLIED: []}
+    found = untrainable_reasons(record, verdicts(record), GRPO(), version=None)
+    assert found == ({"r0-c0": "replaced-by-agent"} if trusted else {})
+
+
 def test_what_contradicts_itself_is_out_whoever_the_agent_is():
     call = one_call()
     call.prompt_tokens = 9
