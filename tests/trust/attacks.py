@@ -168,7 +168,7 @@ def reach_judge(own: Own, other: Mapping[str, Any]) -> str | None:
 
 
 def reach_engine(own: Own, other: Mapping[str, Any]) -> str | None:
-    """The engine without the gateway. Its address is told: whoever looks at the ports of a machine finds it."""
+    """The engine without the gateway. Its address is told: who looks at the ports of a machine finds it."""
     told = _wait(own.folder / "engines.json")["urls"]
     keys = [one.api_key for one in upstreams() if one.api_key] if own.kind == "inline" else []
     for url in told:
@@ -319,13 +319,14 @@ def _store(own: Own) -> tuple[str | None, str | None]:
     """The store's address and the token for it, as far as the agent has them."""
     if not own.apart:
         return None, None
-    runner = [os.fsdecode(word) for word in Path(f"/proc/{own.visible[-1]}/cmdline").read_bytes().split(b"\0")]
+    words = Path(f"/proc/{own.visible[-1]}/cmdline").read_bytes().split(b"\0")
+    url = os.fsdecode(words[words.index(b"--store") + 1])
     token = os.environ.get("AGL_TOKEN")
     if token is None and own.kind == "job-command":
         places = [text for _, text in _environments(own)]
         found = (_TOKEN.search(text) for text in (*places, *_memory(os.getppid(), own)))
         token = next((match[0].decode() for match in found if match), None)
-    return runner[runner.index("--store") + 1], token
+    return url, token
 
 
 def hide(response_id: str) -> None:

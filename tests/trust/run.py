@@ -1,5 +1,5 @@
-"""What each kind of agent reaches: an attacker is trained in this process, in its own, as a command, in a Job,
-and as a command in a Job, and tries each reach.
+"""What each kind of agent reaches: an attacker is trained in this process, in its own, as a command, in a
+Job, and as a command in a Job, and tries each reach.
 
     PYTHONPATH=tests python tests/trust/run.py [KIND …]        (or: make trust)
 
@@ -132,7 +132,6 @@ async def _cluster(stack: contextlib.AsyncExitStack, folder: Path) -> dict[str, 
 def _in_image(folder: Path, words: Sequence[str]) -> dict[str, str]:
     """Write the run's file that the image of a command holds; return where it is."""
     import yaml
-
     from trust.attacks import AGENT
 
     agent = {"command": [*words], "reward": "trust.agents:grade", "name": AGENT}

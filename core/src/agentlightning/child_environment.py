@@ -67,7 +67,8 @@ def child_environment(
 ) -> dict[str, str]:
     """Return the variables of ``base`` for a process of other people's code: without secrets of the run, keys
     of engines, the store's password, and URLs that hold one. ``only``: names that it gets, ``NAME_*`` for all
-    that begin so; ``None``: all others. ``named``: names that the user passes on, whatever they hold but secrets of the run.
+    that begin so; ``None``: all others. ``named``: names that the user passes on, whatever they hold but
+    secrets of the run.
     """
     hide_secrets()
     found = {}

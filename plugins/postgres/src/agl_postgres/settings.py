@@ -68,7 +68,7 @@ def _is_read(conninfo: str) -> bool:
 
 
 def _with_password(conninfo: str) -> str:
-    """Return it with the password in ``PGPASSWORD``, where libpq would take it from: agents do not inherit the
+    """Return it with the password in ``PGPASSWORD``, where libpq would look for it: agents do not inherit the
     variable, and libpq does not find it any more.
     """
     known = conninfo_to_dict(conninfo)
