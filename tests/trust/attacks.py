@@ -170,6 +170,8 @@ def reach_judge(own: Own, other: Mapping[str, Any]) -> str | None:
 def reach_engine(own: Own, other: Mapping[str, Any]) -> str | None:
     """The engine without the gateway. Its address is told: who looks at the ports of a machine finds it."""
     told = _wait(own.folder / "engines.json")["urls"]
+    if not told:
+        raise ValueError("no engine was told")
     keys = [one.api_key for one in upstreams() if one.api_key] if own.kind == "inline" else []
     for url in told:
         for bearer in dict.fromkeys([None, own.key, *keys]):

@@ -56,14 +56,12 @@ def documented(text: str) -> dict[str, dict[str, bool]]:
 async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     """Train the attacker once; return reach → the way in, or ``None``."""
     from trust.agents import attacker, grade
-    from trust.attacks import AGENT, JUDGE
+    from trust.attacks import AGENT
 
     import agentlightning as agl
     from agentlightning.child_environment import engine_key
     from agentlightning.store import SQLiteStore
     from agentlightning.store.http import server
-    from agentlightning.testing import ScriptedModelServer
-    from agl_local.policy.bundled import tiny_policy
 
     meeting = folder / "meeting"
     meeting.mkdir(parents=True)
@@ -74,47 +72,56 @@ async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     if kind in ("command", "job-command"):
         agent = agl.CommandAgent(words, reward=grade, name=AGENT, private=["answer"])
     more: dict[str, Any] = {"isolation": "process" if kind == "process" else "inline"}
-    served = None
-    with ScriptedModelServer(lambda body: JUDGE) as judge:
-        endpoint = agl.LLM(endpoint=judge.url, model="scripted", api_key=engine_key("JUDGE_KEY"))
-        async with contextlib.AsyncExitStack() as stack:
-            if kind in ("job", "job-command"):
-                served = await server.start(folder / "s.sqlite", "127.0.0.1", 0)
-                stack.push_async_callback(served.close)
-                what = {"agent": "trust.agents:attacker"} if kind == "job" else _in_image(folder, words)
-                more |= {"store": served.url, "runner": {**await _cluster(stack, folder), **what}}
-            telling = asyncio.create_task(_tell_engines(meeting))
-            stack.callback(telling.cancel)
-            trainer = agl.Trainer(
-                agl.GRPO(group_size=2, credit="per_agent"),
-                policy={"policy": tiny_policy(), "judge": endpoint},
-                policies={AGENT: "policy"},
-                options=OPTIONS,
-                steps=1,
-                batch_size=1,
-                concurrency=2,
-                timeout_seconds=600.0,
-                unresponsive_seconds=600.0,
-                evaluate_sampled=False,
-                output=folder / "runs",
-                run=task["run"],
-                trackers=[],
-                log="",
-                **more,
-            )
-            await trainer.afit(agent, [task], [])
-            store = (
-                served.store
-                if served is not None
-                else SQLiteStore(folder / "runs" / task["run"] / "store.sqlite")
-            )
-            try:
-                trained = await _trained(store, task["run"], json.loads((meeting / "first.json").read_text()))
-            finally:
-                if served is None:
-                    await store.close()
+    served, key = None, engine_key("JUDGE_KEY")
+    async with contextlib.AsyncExitStack() as stack:
+        if kind in ("job", "job-command"):
+            served = await server.start(folder / "s.sqlite", "127.0.0.1", 0)
+            stack.push_async_callback(served.close)
+            what = {"agent": "trust.agents:attacker"} if kind == "job" else _in_image(folder, words)
+            more |= {"store": served.url, "runner": {**await _cluster(stack, folder), **what}}
+        await _train(agent, task, folder, key, more)
+        store = served.store if served else SQLiteStore(folder / "runs" / task["run"] / "store.sqlite")
+        if served is None:
+            stack.push_async_callback(store.close)
+        trained = await _trained(store, task["run"], json.loads((meeting / "first.json").read_text()))
     reached: dict[str, str | None] = json.loads((meeting / "reached.json").read_text())
     return reached | trained
+
+
+async def _train(
+    agent: Any, task: dict[str, str], folder: Path, key: str | None, more: dict[str, Any]
+) -> None:
+    """Train an attacker for a step, beside an operator's judge with this key. ``more``: where it runs."""
+    from trust.attacks import AGENT, JUDGE
+
+    import agentlightning as agl
+    from agentlightning.testing import ScriptedModelServer
+    from agl_local.policy.bundled import tiny_policy
+
+    with ScriptedModelServer(lambda body: JUDGE) as judge:
+        endpoint = agl.LLM(endpoint=judge.url, model="scripted", api_key=key)
+        trainer = agl.Trainer(
+            agl.GRPO(group_size=2, credit="per_agent"),
+            policy={"policy": tiny_policy(), "judge": endpoint},
+            policies={AGENT: "policy"},
+            options=OPTIONS,
+            steps=1,
+            batch_size=1,
+            concurrency=2,
+            timeout_seconds=600.0,
+            unresponsive_seconds=600.0,
+            evaluate_sampled=False,
+            output=folder / "runs",
+            run=task["run"],
+            trackers=[],
+            log="",
+            **more,
+        )
+        telling = asyncio.create_task(_tell_engines(Path(task["folder"]), _engines()))
+        try:
+            await trainer.afit(agent, [task], [])
+        finally:
+            telling.cancel()
 
 
 async def _cluster(stack: contextlib.AsyncExitStack, folder: Path) -> dict[str, Any]:
@@ -141,20 +148,20 @@ def _in_image(folder: Path, words: Sequence[str]) -> dict[str, str]:
     return {"config": str(file)}
 
 
-async def _tell_engines(meeting: Path) -> None:
-    """Write the addresses of the run's engines into the attacker's folder. Other programs of this machine may
-    listen too, and are not attacked.
+async def _tell_engines(meeting: Path, before: set[str]) -> None:
+    """Write the addresses of the run's engines, but those of ``before``, into the attacker's folder, once it
+    runs. Other programs of this machine may listen too, and are not attacked.
     """
+    while not (meeting / "first.json").exists():  # to look at all objects disturbs modules that are imported
+        await asyncio.sleep(0.1)
+    (meeting / "engines.tmp").write_text(json.dumps({"urls": sorted(_engines() - before)}))
+    (meeting / "engines.tmp").rename(meeting / "engines.json")
+
+
+def _engines() -> set[str]:
     from trust.attacks import upstreams
 
-    def engines() -> set[str]:
-        return {one.url.rstrip("/") for one in upstreams() if one.trainable}
-
-    before = engines()
-    while not (urls := sorted(engines() - before)):
-        await asyncio.sleep(0.1)
-    (meeting / "engines.tmp").write_text(json.dumps({"urls": urls}))
-    (meeting / "engines.tmp").rename(meeting / "engines.json")
+    return {one.url.rstrip("/") for one in upstreams() if one.trainable}
 
 
 async def _trained(store: Any, run_id: str, first: dict[str, Any]) -> dict[str, str | None]:

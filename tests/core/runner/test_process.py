@@ -458,11 +458,13 @@ async def test_no_process_shows_a_secret_of_the_run(tmp_path: Path, all_rights: 
     """The agent reads its own environment and that of every process which it may read; without root's rights
     it can read neither its parent's memory nor its environment."""
     script = tmp_path / "script.py"
-    script.write_text(ENVIRONMENTS)
+    own = f"word-{os.getpid()}-of-the"  # root reads the processes of another worker's test too
+    script.write_text(ENVIRONMENTS.replace("word-of-the", own))
+    given = {name: value.replace("word-of-the", own) for name, value in SECRETS.items()}
     drops = os.geteuid() == 0 and not all_rights
     command = [sys.executable, *(["-c", WITHOUT_RIGHTS] if drops else []), str(script)]
     process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **SECRETS}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *command, env={**os.environ, **given}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     said, errors = await process.communicate()
     found, ended = said.decode().splitlines() or ["", ""]
