@@ -116,9 +116,10 @@ def _fields(plugins: Plugins) -> Fields:
         at.setdefault(spec.place, []).append(added)
         of_agent |= {*added.model_fields} if spec.agent else set()
     model = _joined(RunConfig, at.pop("", []))
-    for place, added in at.items():
-        section = _joined(model.model_fields[place].annotation, added)
-        model = create_model(model.__name__, __base__=model, **{place: (section, section())})
+    for place, more in at.items():
+        section = _joined(model.model_fields[place].annotation, more)
+        field: dict[str, Any] = {place: (section, section())}
+        model = create_model(model.__name__, __base__=model, **field)
         model.__doc__ = RunConfig.__doc__
     sections = {
         name: field.annotation
