@@ -38,7 +38,7 @@ gc.disable()  # until all is imported
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:  # thousands of small databases
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-BATTERIES = "audit,examples,programs,testing,trackers"
+BATTERIES = "audit,examples,programs,testing,trackers,v03"
 """The plugins that hold commands, faces and trackers of every installation of the suite."""
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -32,9 +32,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
 
 import agentlightning as agl
-from agentlightning.compat.v0 import tracer
 from agentlightning.plugins.manager import build
 from agentlightning.store.base import Store
+from agl_v03 import tracer
 
 REPOSITORY = Path(__file__).parents[2]
 MESSAGES: list[Any] = [{"role": "user", "content": "two and two?"}]
@@ -523,7 +523,7 @@ async def test_a_name_chooses_the_agents_that_are_trained(
 
 
 def test_a_recipe_takes_of_a_converter_which_agents_are_trained() -> None:
-    from agentlightning.compat.v0.converters.triplets import selection
+    from agl_v03.converters.triplets import selection
 
     chosen = selection(agl.TracerTraceToTriplet(agent_match="^write"), None)
     assert chosen({"agent": "writer"}) and not chosen({"agent": "critic"}) and not chosen({})
