@@ -81,7 +81,8 @@ def committed() -> Iterator[tuple[str, str]]:
 
 def check(text: str, scratch: Path) -> Examination | str:
     """What the check finds; a text says why it refuses the template as a whole."""
-    scratch.write_text(text, encoding="utf-8")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
     try:
         chats = [Chat([USER, {"role": "assistant", "content": "42.5 in all."}], TOOLS)]
         return examine(tokenizer_for(chats, 2048, scratch))
@@ -108,7 +109,9 @@ def learn(name: str, template: str | None) -> list[float]:
         f"environment.val={{target: calc_x.datasets:load, args: {held_out}}}",
     ):
         command += ["--set", setting]
-    done = subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
     summary = json.loads(done.stdout.splitlines()[-1])
     say(f"{name}: {json.dumps(summary)[:300]}")
     return rewards_of(summary)
@@ -136,15 +139,15 @@ def main() -> int:
         names = arguments.only_learning or list(LEARNING)
         found["learning"] = {name: learn(name, LEARNING[name]) for name in names}
     if arguments.write:
-        keep(found)
+        (RESULTS / "templates.json").write_text(kept_beside(found), encoding="utf-8")
     found.pop("by_template", None)
     print(json.dumps(found), flush=True)
     learned = all(after > before for before, after in found.get("learning", {}).values())
     return 0 if learned and not found.get("failed") else 1
 
 
-def keep(found: dict[str, Any]) -> None:
-    """Put what was run into the results, beside what was not."""
+def kept_beside(found: dict[str, Any]) -> str:
+    """Return the results with what was run, beside what was not."""
     file = RESULTS / "templates.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     learning = {**kept.get("learning", {}), **found.get("learning", {})}
@@ -156,7 +159,7 @@ def keep(found: dict[str, Any]) -> None:
         "held_out": HELD_OUT,
         "machine": machine(),
     }
-    file.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def examine_all(templates: list[tuple[str, str]]) -> dict[str, Any]:

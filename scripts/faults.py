@@ -39,6 +39,7 @@ def run(tests: list[str], environment: str) -> dict[str, Counter[str]]:
             [sys.executable, ROOT / "scripts" / "environment", environment],
             capture_output=True,
             text=True,
+            encoding="utf-8",
             check=True,
         )
         python = made.stdout.split()[-1]

@@ -58,7 +58,9 @@ def measure() -> dict[str, float]:
         by_room.setdefault("top level" if first.endswith(".py") else first, []).append(lines)
     for room, found in sorted(by_room.items(), key=lambda one: -sum(one[1])):
         print(f"{room:14} {sum(found):7,} lines of code in {len(found):3} files")
-    asked = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, encoding="utf-8", check=True
+    )
     return {
         "core_code": sum(code.values()),
         "core_files": len(code),
@@ -71,8 +73,10 @@ def measure() -> dict[str, float]:
 
 def complaints(found: dict[str, float]) -> list[str]:
     """Say what is above its ceiling."""
-    ceiling = json.loads((ROOT / CEILING).read_text())
-    asked = subprocess.run(["git", "show", f"HEAD:{CEILING}"], cwd=ROOT, capture_output=True, text=True)
+    ceiling = json.loads((ROOT / CEILING).read_text(encoding="utf-8"))
+    asked = subprocess.run(
+        ["git", "show", f"HEAD:{CEILING}"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
     before = json.loads(asked.stdout) if asked.returncode == 0 else ceiling
     said = [
         f"{key} is {found[key]:,}, above its ceiling of {ceiling[key]:,}"
@@ -95,7 +99,9 @@ def main() -> int:
     given = parser.parse_args()
     found = measure()
     if given.lower:
-        (ROOT / CEILING).write_text(json.dumps({key: found[key] for key in KEPT}, indent=1) + "\n")
+        (ROOT / CEILING).write_text(
+            json.dumps({key: found[key] for key in KEPT}, indent=1) + "\n", encoding="utf-8"
+        )
     print(json.dumps(found))
     said = complaints(found) if given.check else []
     for line in said:

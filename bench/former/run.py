@@ -95,7 +95,11 @@ class Trial:
             process.kill()
             code = await process.wait()
         if code and not (stop and code == 128 + signal.SIGTERM):
-            tail = (self.folder / f"{file.stem}.log").read_text(errors="replace").splitlines()[-15:]
+            tail = (
+                (self.folder / f"{file.stem}.log")
+                .read_text(encoding="utf-8", errors="replace")
+                .splitlines()[-15:]
+            )
             self.problems.append(f"{file.name} ended with {code}: " + "\n".join(tail))
 
     async def judge(self, store: Any) -> None:
@@ -145,7 +149,7 @@ async def apo(trial: Trial, folder: Path) -> None:
     runner = await trial.start(client)
     await trial.end(server, search)
     await trial.end(runner, client, stop=True)
-    if "Best prompt found" not in (trial.folder / "apo.log").read_text():
+    if "Best prompt found" not in (trial.folder / "apo.log").read_text(encoding="utf-8"):
         trial.problems.append("apo.py found no prompt")
     await judge_folder(trial, place)
 
@@ -190,7 +194,7 @@ async def calc_trained(trial: Trial, folder: Path) -> None:
     try:
         code = await asyncio.wait_for(trainer.wait(), SECONDS)
         if code not in (0, LEARNED_NOTHING):  # the small policy knows another prompt, and may earn nothing
-            tail = (trial.folder / "train.log").read_text().splitlines()[-8:]
+            tail = (trial.folder / "train.log").read_text(encoding="utf-8").splitlines()[-8:]
             trial.problems.append(f"agl train ended with {code}: " + "\n".join(tail))
     finally:
         await trial.end(agent, file, stop=True)

@@ -32,7 +32,7 @@ TABLES = frozenset({"METRICS", "OURS", "STEP_COUNTS"})
 OTHER = frozenset(
     {
         *(("fit", "loss_last"), ("fit", "seconds"), ("update", "seconds")),
-        *(("train_sft", "positions"), ("backward", "positions")),
+        *(("train_sft", "positions"), ("backward", "positions"), ("measure_headroom", "policy")),
     }
 )
 """Function and key of what is no metric of a step: seconds that the report has elsewhere, ``agl sft``."""

@@ -40,7 +40,9 @@ TEMPLATE = """\
 {% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content if message.content is string else (message.content or '') | tojson }}
-{%- for call in message.tool_calls or [] %}{{ call | tojson }}{% endfor %}<|im_end|>
+{%- for call in message.tool_calls or [] %}<tool_call>
+{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
 {% endfor %}
 {{- '<|im_start|>assistant\\n' }}
 {{- '<act>' if tools and messages[-1].role != 'tool' else '<say>' }}

@@ -175,7 +175,7 @@ async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) ->
             "no-key": 1,
             "bad-body": 4,
             "body-too-large": 1,
-            "unknown-route": 1,
+            "unsupported-route": 1,
         }
     }
     # what was not refused was a good call, whatever it called itself; none is lost, none is doubled

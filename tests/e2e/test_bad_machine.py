@@ -54,42 +54,44 @@ def statuses(line: Line) -> list[RolloutStatus]:
 async def test_an_engine_that_was_never_there_ends_the_run(tmp_path: Path) -> None:
     with socket.socket() as nobody:  # bound and not listening: connections are refused
         nobody.bind(("127.0.0.1", 0))
-        line = Line(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", tmp_path, steps=50)
-        with pytest.raises(NothingRewarded, match=r"steps 1 to 3: .*1 × model-5xx: .*(502|connect|reach)"):
+        line = Line(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", tmp_path, steps=50, no_signal_steps=1)
+        with pytest.raises(
+            NothingRewarded, match=r"10 steps were outages, .*1 × model-5xx: .*(502|connect|reach)"
+        ):
             await soon(line.fit(asks(), [1]))
-    assert line.failures() == {"model-5xx": 3}
+    assert line.failures() == {"model-5xx": 10}
     assert [len(record.calls) + sum(a.calls for a in record.earlier) for record in line.records] == [
         MAX_ATTEMPTS
-    ] * 3
+    ] * 10
 
 
 async def test_an_engine_that_dies_and_comes_back(tmp_path: Path) -> None:
-    """Away for two steps the run goes on; away for longer it ends, and goes on when told so."""
+    """Away for a step it goes on; away for ten times `no_signal_steps` it ends, and goes on if told so."""
     down = False
 
     def reply(body: dict[str, Any]) -> Any:
         return Reply(fault="disconnect") if down else "ok"
 
     async with ScriptedModelServer(reply) as server:
-        options: dict[str, Any] = {"steps": 8, "max_attempts": 1}
+        options: dict[str, Any] = {"steps": 15, "max_attempts": 1, "no_signal_steps": 1}
         line = Line(server, tmp_path, **options)
 
         async def agent(task: Any, llm: LLM) -> float:
             nonlocal down
-            down = next(steps) in (1, 3, 4, 5)
+            down = next(steps) in (1, *range(3, 13))
             await ask(llm)
             return 1.0
 
         steps = iter(range(100))
-        with pytest.raises(NothingRewarded, match=r"steps 4 to 6: .*1 × model-5xx"):
+        with pytest.raises(NothingRewarded, match=r"10 steps were outages, .*1 × model-5xx"):
             await soon(line.fit(agent, [1]))
         ok, bad = RolloutStatus.SUCCEEDED, RolloutStatus.FAILED
-        assert statuses(line) == [ok, bad, ok, bad, bad, bad]
+        assert statuses(line) == [ok, bad, ok, *[bad] * 10]
         line = Line(server, tmp_path, resume=True, **options)
         result = await soon(line.fit(agent, [1]))
     assert len(line.driver.batches) == 3  # the step that it ended in, anew, and two more
-    assert sorted(map(str, statuses(line))) == sorted([str(ok)] * 5 + [str(bad)] * 3)
-    assert result["totals"]["rollouts"] == 8 and result["totals"]["rollouts_failed"] == 3
+    assert sorted(map(str, statuses(line))) == sorted([str(ok)] * 5 + [str(bad)] * 10)
+    assert result["totals"]["rollouts"] == 15 and result["totals"]["rollouts_failed"] == 10
 
 
 # ----------------------------------------------------------------------------------------- the store server

@@ -122,10 +122,10 @@ async def test_a_stream_of_garbage(tmp_path: Path) -> None:
 
 async def test_nothing_but_garbage_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     async with Garbage() as server:
-        line = Line(server, tmp_path, steps=20, max_attempts=1)
-        with pytest.raises(NothingRewarded, match=r"steps 1 to 3: not one rollout got a reward; .*model-5xx"):
+        line = Line(server, tmp_path, steps=20, max_attempts=1, no_signal_steps=1)
+        with pytest.raises(NothingRewarded, match=r"10 steps were outages, .*model-5xx"):
             await soon(line.fit(asks, ["html"]))
-    assert line.failures() == {"model-5xx": 3}
+    assert line.failures() == {"model-5xx": 10}
 
 
 async def test_an_agent_that_bears_garbage_is_judged_by_what_it_did(tmp_path: Path) -> None:

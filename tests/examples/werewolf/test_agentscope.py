@@ -175,7 +175,7 @@ async def test_a_training_step_through_gateway_store_and_driver(trainer_of: Any)
     from agentlightning import open_store
     from werewolf.replay import recorded_game
 
-    place = str(next(Path(trainer.folder).glob("*/store.sqlite")))
+    place = str(next(Path(trainer.output).glob("*/store.sqlite")))
     store = open_store(place)
     rollouts = await store.query_rollouts()
     records = await store.records([r.rollout_id for r in rollouts])
@@ -248,7 +248,7 @@ async def trained(trainer_of: Any, **overrides: Any) -> tuple[dict[str, Any], li
     reports = Reports()
     trainer.plugins = trainer.plugins.with_listeners([reports])
     summary = await trainer.afit(agent, train, ())
-    store = open_store(str(next(Path(trainer.folder).glob("*/store.sqlite"))))
+    store = open_store(str(next(Path(trainer.output).glob("*/store.sqlite"))))
     try:
         rollouts = await store.query_rollouts()
         for rollout in rollouts:
@@ -300,7 +300,7 @@ async def test_a_frozen_snapshot_plays_the_other_side(trainer_of: Any) -> None:
     summary, records, reports = await trained(
         trainer_of,
         **tasks_of(sides={"wolves": "policy", "town": "policy:old"}),
-        **{"agent.select": None, "backend.policy": absolute(SNAPSHOT)},
+        **{"agent.select": None, "agent.policies": {"town": "old"}, "backend.policy": absolute(SNAPSHOT)},
     )
     assert summary["totals"]["rollouts_failed"] == 0
     for record in records:

@@ -45,9 +45,8 @@ PROMPT = tiny_tokenizer().encode("say a or b: ")
 
 def post(llm: LLM, body: dict[str, Any]) -> dict[str, Any]:
     data = json.dumps({"model": llm.model, "return_token_ids": True, "logprobs": 1, **body}).encode()
-    request = urllib.request.Request(
-        f"{llm.endpoint}/completions", data, {"Content-Type": "application/json"}
-    )
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {llm.api_key}"}
+    request = urllib.request.Request(f"{llm.endpoint}/completions", data, headers)
     with urllib.request.urlopen(request, timeout=300) as answer:
         return dict(json.load(answer))
 

@@ -382,10 +382,10 @@ async def test_an_interface_wants_a_token(policy):
 
 def test_the_command_says_so_before_it_loads_a_policy(capsys, monkeypatch, tmp_path):
     missing = str(tmp_path / "missing")
-    assert main(["--policy", missing, "--host", "0.0.0.0"]) == 1
+    assert main(["--policy", missing, "--host", "0.0.0.0"]) == 2
     assert "the engine on 0.0.0.0 without a token" in capsys.readouterr().err
     monkeypatch.setenv("AGL_LOCAL_TOKEN", "")
-    assert main(["--policy", missing]) == 1
+    assert main(["--policy", missing]) == 2
     assert "AGL_LOCAL_TOKEN is empty" in capsys.readouterr().err
 
 

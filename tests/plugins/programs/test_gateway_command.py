@@ -59,7 +59,7 @@ async def test_calls_of_any_client_are_one_rollout_of_a_run(
     [
         ([], "name the model"),
         (["--upstream", "http://127.0.0.1:1/v1"], "give --model"),
-        (["--policy", "nowhere"], "no model in Hugging Face layout"),
+        (["--policy", "nowhere"], "a model folder in Hugging Face layout"),
     ],
 )
 def test_a_wrong_option_is_named(line: list[str], message: str) -> None:

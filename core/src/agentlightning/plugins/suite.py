@@ -61,10 +61,10 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": ("./core", "./plugins/testing"),
+        "doctor": ("./core", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
         **{name: ("./core", "./plugins/programs") for name in ("gateway", "run")},
-        "dashboard": ("./core", "./plugins/dashboard"),
+        "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/apo"),
     },

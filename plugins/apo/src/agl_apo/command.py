@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from agentlightning.redaction import say
 from agentlightning.runs.run import open_run
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.terminal import Console, print_json
+from agentlightning.terminal import Console
 from agentlightning.types import Record, UsageError
 from agentlightning.types.failure import FailureTable
 from agl_apo.assistants import text_of
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
             lines = ancestry(lines, candidate)
         if as_json:
             for line in lines:
-                print_json(line)
+                print(json.dumps(msgspec.to_builtins(line)))
         elif candidate is not None:
             _show_in_full(lines)
         else:

@@ -30,6 +30,7 @@ from agentlightning.capture.instrument.sessions import capturing
 from agentlightning.capture.spans.convert import convert
 from agentlightning.capture.spans.operation import operation
 from agentlightning.plugins.manager import load
+from agentlightning.plugins.suite import install_line
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.terminal import Console
@@ -260,7 +261,7 @@ class Tracer:
         of the process, and needs no ``callbacks``. ``None``, with a warning, where it is not installed.
         """
         if find_spec("langchain_core") is None or "langchain" not in load().adapters:
-            _LOG.warning("LangChain's agents are not named: pip install agl-langchain")
+            _LOG.warning("LangChain's agents are not named: %s", install_line("adapter", "langchain"))
             return None
         return import_module("langchain_core.callbacks").BaseCallbackHandler()
 

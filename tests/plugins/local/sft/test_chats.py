@@ -59,7 +59,7 @@ def test_reads_a_file_with_its_digest_and_blank_lines(tmp_path) -> None:
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line: str, problem: str) -> None:
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps(chat("2+3", "five")) + "\n" + line + "\n")
-    with pytest.raises(ChatDataError, match=r"train\.jsonl:2: ") as raised:
+    with pytest.raises(ChatDataError, match=r"train\.jsonl:2[:,] ") as raised:
         read_chats(file)
     assert str(file) in str(raised.value) and problem in str(raised.value)
 

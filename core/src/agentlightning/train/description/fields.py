@@ -55,6 +55,7 @@ class RunFields(TypedDict, total=False):
     curriculum: str | Mapping[str, Any] | None
     headroom: Mapping[str, Callable[..., Any]] | None
     sets: Mapping[str, Any] | None
+    private: Sequence[str]
     cluster: str | None
     headroom_tasks: int
     driver: str
