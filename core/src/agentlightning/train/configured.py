@@ -146,7 +146,7 @@ def check_private(names: Sequence[str], tasks: Sequence[Any]) -> None:
 
 def check_agent_takes(agent: Any, tasks: Sequence[Any], key: str) -> None:
     """Raise :class:`ConfigError` for a task that the agent cannot take, if it has a method ``check_task``."""
-    check = getattr(agent, "check_task", None)
+    check: Any = getattr(agent, "check_task", None)
     for index, task in enumerate(tasks if check is not None else ()):
         try:
             check(task)
