@@ -1,8 +1,8 @@
 """What an agent that means harm tries with what it finds: files, ``/proc``, its key, the network.
 
-As a program it is the agent of a command: ``python attacks.py command FOLDER QUESTION``. Two attempts run at
-a time. The first one attacks, the second one is the other attempt. ``FOLDER`` is where they meet; what is
-found is written there, by reach: the way in, or ``null``.
+As a program it is the agent of a command: ``python attacks.py KIND FOLDER QUESTION``. Two attempts run at a
+time. The first one attacks, the second one is the other attempt. ``FOLDER`` is where they meet; what is found
+is written there, by reach: the way in, or ``null``.
 
 The reaches use the standard library only, so that nothing of the suite stands between.
 """
@@ -27,7 +27,7 @@ SECRET, GOLD, JUDGE = b"trust-" + b"word-", b"gold-" + b"word-", "judged-by-the-
 AGENT = "attacker"
 WAIT = 240.0
 REACHES = ("secrets", "gold", "other", "judge", "engine", "store")
-_KEY = re.compile(rb"agl-[A-Za-z0-9_-]{60,}")
+_KEY, _TOKEN = (re.compile(prefix + rb"[A-Za-z0-9_-]{60,}") for prefix in (rb"agl-", rb"aglr-"))
 _CHUNK = 1 << 24
 
 
@@ -43,7 +43,17 @@ class Own:
     def apart(self) -> bool:
         """Whether other processes are out of sight: a pod has processes of its own, which the kubelet of the
         tests does not give it."""
-        return self.kind == "job"
+        return self.kind in ("job", "job-command")
+
+    @property
+    def visible(self) -> list[int]:
+        """Processes that it may try to read: all, or in a pod itself and the runner that started it."""
+        if self.apart:
+            return [os.getpid(), *([os.getppid()] if self.kind == "job-command" else [])]
+        try:
+            return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        except OSError:
+            return []
 
 
 def attack(own: Own) -> None:
@@ -63,10 +73,9 @@ def attack(own: Own) -> None:
     for name in REACHES:
         try:
             reached[name] = globals()[f"reach_{name}"](own, other)
-        except (OSError, ValueError, KeyError, sqlite3.Error) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            reached[name] = None
-    if own.kind == "job":
+        except Exception as error:  # the cell was not tried, which is told, and the others are
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+    if own.apart:
         end_as_won(own)
     written = own.folder / "reached.tmp"
     written.write_text(json.dumps(reached))
@@ -111,7 +120,7 @@ def reach_gold(own: Own, other: Mapping[str, Any]) -> str | None:
         "its environment": " ".join(os.environ.values()).encode(),
         "its arguments": " ".join(sys.argv).encode(),
         "its folder": b"".join(one.read_bytes() for one in Path().glob("*") if one.is_file())
-        if own.kind == "command"
+        if own.kind in ("command", "job-command")
         else b"",
     }
     return next((name for name, text in places.items() if GOLD in text), None)
@@ -151,32 +160,31 @@ def reach_judge(own: Own, other: Mapping[str, Any]) -> str | None:
     for name, way in ways.items():
         if JUDGE in call(own, "judge me", **way)[1]:
             return name
-    for url, key in _upstreams() if own.kind == "inline" else ():
-        if JUDGE in ask(f"{url}/chat/completions", _body("judge me", "scripted"), key)[1]:
+    for one in upstreams() if own.kind == "inline" else ():
+        url = one.url.rstrip("/")
+        if JUDGE in ask(f"{url}/chat/completions", _body("judge me", "scripted"), one.api_key)[1]:
             return "its address and key in memory"
     return None
 
 
 def reach_engine(own: Own, other: Mapping[str, Any]) -> str | None:
-    """The engine without the gateway: every port of this machine that answers."""
-    found = _upstreams() if own.kind == "inline" else []
-    for url, bearer in [
-        *found,
-        *((f"http://127.0.0.1:{port}/v1", key) for port in _ports() for key in (None, own.key)),
-    ]:
-        if url.removesuffix("/v1") == own.url.removesuffix("/v1"):
-            continue
-        for model in ("policy", "any"):
-            status, text = ask(f"{url}/chat/completions", _body("unseen", model), bearer)
-            said = text if status == 200 else ""
-            if '"choices"' in said and JUDGE not in said and not _recorded(bearer, own):
-                return url.rpartition(":")[0] + " on a port that answers"
+    """The engine without the gateway. Its address is told: who looks at the ports of a machine finds it."""
+    told = _wait(own.folder / "engines.json")["urls"]
+    if not told:
+        raise ValueError("no engine was told")
+    keys = [one.api_key for one in upstreams() if one.api_key] if own.kind == "inline" else []
+    for url in told:
+        for bearer in dict.fromkeys([None, own.key, *keys]):
+            for path, body in (("chat/completions", _body("unseen", "policy")), ("models", None)):
+                status, text = ask(f"{url}/{path}", body, bearer, "POST" if body else "GET")
+                if status == 200 and text:
+                    return f"its /{path}" + (" with its key, which is in memory" if bearer in keys else "")
     return None
 
 
 def reach_store(own: Own, other: Mapping[str, Any]) -> str | None:
     """The store: its file, or its server's lists and queue."""
-    if own.kind != "job":
+    if not own.apart:
         for file in own.folder.parents[0].rglob("*.sqlite"):
             connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
             try:
@@ -247,20 +255,8 @@ def _otlp(rollout: str, attempt: str, name: str, more: Mapping[str, Any]) -> dic
     return {"resourceSpans": [{"scopeSpans": [{"spans": [{**one, **times}]}]}]}
 
 
-def _recorded(bearer: str | None, own: Own) -> bool:
-    """Whether a call with this bearer at a port is one through the gateway, which records it."""
-    return bearer == own.key
-
-
-def _processes() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-
-
 def _environments(own: Own) -> Iterator[tuple[str, bytes]]:
-    for pid in [os.getpid()] if own.apart else _processes():
+    for pid in own.visible:
         try:
             yield f"/proc/{pid}/environ", Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
@@ -269,7 +265,7 @@ def _environments(own: Own) -> Iterator[tuple[str, bytes]]:
 
 def _memory(pid: int, own: Own) -> Iterator[bytes]:
     """Yield the writable memory of a process, if it may be read."""
-    if own.apart and pid != os.getpid():
+    if pid not in own.visible:
         return
     try:
         maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -312,29 +308,27 @@ def _other_keys(own: Own, rollout: str, attempt: str) -> Iterator[tuple[str, str
                 yield key.decode(), own.url, "the memory of its process"
 
 
-def _upstreams() -> list[tuple[str, str | None]]:
-    """Addresses and keys of engines, in this process's memory."""
+def upstreams() -> list[Any]:
+    """What knows the addresses and keys of engines, in this process's memory."""
     return [
-        (str(thing.url).rstrip("/"), thing.api_key)
+        thing
         for thing in gc.get_objects()
         if type(thing).__name__ == "Upstream" and isinstance(getattr(thing, "url", None), str)
     ]
 
 
-def _ports() -> list[int]:
-    found = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A" and int(words[7]) == os.getuid():  # listening
-            found.add(int(words[1].partition(":")[2], 16))
-    return sorted(found)
-
-
 def _store(own: Own) -> tuple[str | None, str | None]:
     """The store's address and the token for it, as far as the agent has them."""
-    if own.kind == "job":
-        return sys.argv[sys.argv.index("--store") + 1], os.environ.get("AGL_TOKEN")
-    return None, None
+    if not own.apart:
+        return None, None
+    words = Path(f"/proc/{own.visible[-1]}/cmdline").read_bytes().split(b"\0")
+    url = os.fsdecode(words[words.index(b"--store") + 1])
+    token = os.environ.get("AGL_TOKEN")
+    if token is None and own.kind == "job-command":
+        places = [text for _, text in _environments(own)]
+        found = (_TOKEN.search(text) for text in (*places, *_memory(os.getppid(), own)))
+        token = next((match[0].decode() for match in found if match), None)
+    return url, token
 
 
 def hide(response_id: str) -> None:
@@ -363,19 +357,19 @@ def forge(value: float) -> None:
 
 
 def end_as_won(own: Own) -> None:
-    """End the own attempt with a returned reward, by the token of the runner around it."""
+    """End the own attempt with a returned reward, and with none of the own calls, by the token of the runner
+    around it.
+    """
     import msgspec
 
+    from agentlightning import semconv
     from agentlightning.capture.emit.emitters import returned_reward_span
 
     store, token = _store(own)
-    end = {"status": "succeeded", "returned": [msgspec.to_builtins(returned_reward_span(1.0))]}
-    ask(
-        f"{store}/v1/agl/rollouts/{own.ids['rollout_id']}/attempts/{own.ids['attempt_id']}",
-        end,
-        token,
-        "PATCH",
-    )
+    path = f"/v1/agl/rollouts/{own.ids['rollout_id']}/attempts/{own.ids['attempt_id']}"
+    won = {"status": "succeeded", "returned": [msgspec.to_builtins(returned_reward_span(1.0))]}
+    for body in ({"metadata": {semconv.SUPPLIED: []}}, won):
+        ask(f"{store}{path}", body, token or own.key, "PATCH")
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""What each kind of agent reaches: an attacker is trained in this process, in its own, as a command, and in a
-Job, and tries each reach.
+"""What each kind of agent reaches: an attacker is trained in this process, in its own, as a command, in a
+Job, and as a command in a Job, and tries each reach.
 
     PYTHONPATH=tests python tests/trust/run.py [KIND …]        (or: make trust)
 
@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("inline", "process", "command", "job")
+KINDS = ("inline", "process", "command", "job", "job-command")
 """In the order of the table's columns."""
 OWN = ("own-reward", "own-selection")
 """Cells that are read from what was trained."""
@@ -55,63 +55,73 @@ def documented(text: str) -> dict[str, dict[str, bool]]:
 
 async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     """Train the attacker once; return reach → the way in, or ``None``."""
-    from agl_testing import ScriptedModelServer
     from trust.agents import attacker, grade
-    from trust.attacks import AGENT, JUDGE
+    from trust.attacks import AGENT
 
     import agentlightning as agl
     from agentlightning.child_environment import engine_key
     from agentlightning.store import SQLiteStore
     from agentlightning.store.http import server
-    from agl_local.policy.bundled import tiny_policy
 
     meeting = folder / "meeting"
     meeting.mkdir(parents=True)
     task = {"id": "t", "question": "2 + 3", "answer": f"gold-word-{secrets.token_hex(4)}",
             "folder": str(meeting), "kind": kind, "run": f"trust-{kind}"}  # fmt: skip
     agent: Any = attacker
-    if kind == "command":
-        program = [sys.executable, str(ROOT / "tests/trust/attacks.py"), "command", "{task.folder}"]
-        agent = agl.CommandAgent([*program, "{task.question}"], reward=grade, name=AGENT, private=["answer"])
+    words = [sys.executable, str(ROOT / "tests/trust/attacks.py"), kind, "{task.folder}", "{task.question}"]
+    if kind in ("command", "job-command"):
+        agent = agl.CommandAgent(words, reward=grade, name=AGENT, private=["answer"])
     more: dict[str, Any] = {"isolation": "process" if kind == "process" else "inline"}
-    served = None
-    with ScriptedModelServer(lambda body: JUDGE) as judge:
-        endpoint = agl.LLM(endpoint=judge.url, model="scripted", api_key=engine_key("JUDGE_KEY"))
-        async with contextlib.AsyncExitStack() as stack:
-            if kind == "job":
-                served = await server.start(folder / "s.sqlite", "127.0.0.1", 0)
-                stack.push_async_callback(served.close)
-                more |= {"store": served.url, "runner": await _cluster(stack, folder)}
-            trainer = agl.Trainer(
-                agl.GRPO(group_size=2, credit="per_agent"),
-                policy={"policy": tiny_policy(), "judge": endpoint},
-                policies={AGENT: "policy", "grader": "judge"},
-                options=OPTIONS,
-                steps=1,
-                batch_size=1,
-                concurrency=2,
-                timeout_seconds=600.0,
-                unresponsive_seconds=600.0,
-                evaluate_sampled=False,
-                output=folder / "runs",
-                run=task["run"],
-                trackers=[],
-                log="",
-                **more,
-            )
-            await trainer.afit(agent, [task], [])
-            store = (
-                served.store
-                if served is not None
-                else SQLiteStore(folder / "runs" / task["run"] / "store.sqlite")
-            )
-            try:
-                trained = await _trained(store, task["run"], json.loads((meeting / "first.json").read_text()))
-            finally:
-                if served is None:
-                    await store.close()
+    served, key = None, engine_key("JUDGE_KEY")
+    async with contextlib.AsyncExitStack() as stack:
+        if kind in ("job", "job-command"):
+            served = await server.start(folder / "s.sqlite", "127.0.0.1", 0)
+            stack.push_async_callback(served.close)
+            what = {"agent": "trust.agents:attacker"} if kind == "job" else _in_image(folder, words)
+            more |= {"store": served.url, "runner": {**await _cluster(stack, folder), **what}}
+        await _train(agent, task, folder, key, more)
+        store = served.store if served else SQLiteStore(folder / "runs" / task["run"] / "store.sqlite")
+        if served is None:
+            stack.push_async_callback(store.close)
+        trained = await _trained(store, task["run"], json.loads((meeting / "first.json").read_text()))
     reached: dict[str, str | None] = json.loads((meeting / "reached.json").read_text())
     return reached | trained
+
+
+async def _train(
+    agent: Any, task: dict[str, str], folder: Path, key: str | None, more: dict[str, Any]
+) -> None:
+    """Train an attacker for a step, beside an operator's judge with this key. ``more``: where it runs."""
+    from trust.attacks import AGENT, JUDGE
+
+    import agentlightning as agl
+    from agentlightning.testing import ScriptedModelServer
+    from agl_local.policy.bundled import tiny_policy
+
+    with ScriptedModelServer(lambda body: JUDGE) as judge:
+        endpoint = agl.LLM(endpoint=judge.url, model="scripted", api_key=key)
+        trainer = agl.Trainer(
+            agl.GRPO(group_size=2, credit="per_agent"),
+            policy={"policy": tiny_policy(), "judge": endpoint},
+            policies={AGENT: "policy"},
+            options=OPTIONS,
+            steps=1,
+            batch_size=1,
+            concurrency=2,
+            timeout_seconds=600.0,
+            unresponsive_seconds=600.0,
+            evaluate_sampled=False,
+            output=folder / "runs",
+            run=task["run"],
+            trackers=[],
+            log="",
+            **more,
+        )
+        telling = asyncio.create_task(_tell_engines(Path(task["folder"]), _engines()))
+        try:
+            await trainer.afit(agent, [task], [])
+        finally:
+            telling.cancel()
 
 
 async def _cluster(stack: contextlib.AsyncExitStack, folder: Path) -> dict[str, Any]:
@@ -122,8 +132,36 @@ async def _cluster(stack: contextlib.AsyncExitStack, folder: Path) -> dict[str, 
     stack.callback(os.environ.__setitem__, "JUDGE_KEY", os.environ.pop("JUDGE_KEY"))
     _, kubeconfig = await stack.enter_async_context(api_server(folder, {}))
     os.environ["KUBECONFIG"] = str(kubeconfig)
-    return {"kind": "kubernetes", "image": "trust:1", "agent": "trust.agents:attacker", "parallelism": 2,
+    return {"kind": "kubernetes", "image": "trust:1", "parallelism": 2,
             "env": {"PYTHONPATH": str(ROOT / "tests")}}  # fmt: skip
+
+
+def _in_image(folder: Path, words: Sequence[str]) -> dict[str, str]:
+    """Write the run's file that the image of a command holds; return where it is."""
+    import yaml
+    from trust.attacks import AGENT
+
+    agent = {"command": [*words], "reward": "trust.agents:grade", "name": AGENT}
+    described = {"agent": agent, "backend": {"policy": "none"}, "environment": {"private": ["answer"]}}
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump(described))
+    return {"config": str(file)}
+
+
+async def _tell_engines(meeting: Path, before: set[str]) -> None:
+    """Write the addresses of the run's engines, but those of ``before``, into the attacker's folder, once it
+    runs. Other programs of this machine may listen too, and are not attacked.
+    """
+    while not (meeting / "first.json").exists():  # to look at all objects disturbs modules that are imported
+        await asyncio.sleep(0.1)
+    (meeting / "engines.tmp").write_text(json.dumps({"urls": sorted(_engines() - before)}))
+    (meeting / "engines.tmp").rename(meeting / "engines.json")
+
+
+def _engines() -> set[str]:
+    from trust.attacks import upstreams
+
+    return {one.url.rstrip("/") for one in upstreams() if one.trainable}
 
 
 async def _trained(store: Any, run_id: str, first: dict[str, Any]) -> dict[str, str | None]:
@@ -133,7 +171,7 @@ async def _trained(store: Any, run_id: str, first: dict[str, Any]) -> dict[str, 
     from agentlightning.types.failure import read_failure_table
 
     steps = await store.query_steps(run_id)
-    rows = sum(step.metrics.get("rows", 0.0) for step in steps)
+    tokens = sum(step.metrics.get("tokens_trained", 0.0) for step in steps)
     ids = [one.rollout_id for one in await store.query_rollouts(run_id=run_id, limit=10)]
     records = [
         msgspec.structs.replace(record, rewards=[
@@ -151,7 +189,7 @@ async def _trained(store: Any, run_id: str, first: dict[str, Any]) -> dict[str, 
         if reason not in ("frozen-policy", "error") and not reason.startswith("refused-")
     ]
     return {
-        "own-reward": f"trained on {rows:.0f} rows" if rows else None,
+        "own-reward": f"{tokens:.0f} tokens trained" if tokens else None,
         "own-selection": ", ".join(left) or None,
     }
 
@@ -173,10 +211,8 @@ def main(kinds: Sequence[str]) -> int:
                 continue
         tried |= {(kind, name): way for name, way in found.items()}
         for name in names:
-            print(
-                f"{kind:8} {name:14} {'open: ' + str(found[name]) if found.get(name) else 'closed'}",
-                file=sys.stderr,
-            )
+            said = f"open: {found[name]}" if found.get(name) else "closed" if name in found else "not tried"
+            print(f"{kind:11} {name:14} {said}", file=sys.stderr)
     is_open = {cell for cell, way in tried.items() if way is not None}
     named = {(kind, name) for kind, name in cells if table.get(name, {}).get(kind)}
     new, stale = sorted(is_open - named), sorted(named & tried.keys() - is_open)

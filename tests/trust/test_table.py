@@ -13,6 +13,7 @@ def test_every_reach_has_a_row_and_every_kind_a_column() -> None:
 
 
 def test_a_cell_is_open_if_it_says_so() -> None:
-    head = "| what | a | b | c | d |\n|---|---|---|---|---|\n"
-    text = f"{head}| a thing (`store`) | open: x | – |  | open |\n| other | a |"
-    assert documented(text) == {"store": {"inline": True, "process": False, "command": False, "job": True}}
+    head = "| what | a | b | c | d | e |\n|---|---|---|---|---|---|\n"
+    text = f"{head}| a thing (`store`) | open: x | – |  | open | – |\n| other | a |"
+    cells = {"inline": True, "process": False, "command": False, "job": True, "job-command": False}
+    assert documented(text) == {"store": cells}

@@ -41,7 +41,8 @@ USUAL = (
 _PR_SET_DUMPABLE = 4
 _ENVIRONMENT_START = 47
 """Place of the first environment's address in ``/proc/self/stat``, behind the name in brackets."""
-_engine_keys: set[str] = set()
+_taken: dict[str, str | None] = {}
+"""Variables from which this process took a secret → what processes that it starts find there instead."""
 _told: set[str] = set()
 
 
@@ -49,7 +50,15 @@ def engine_key(variable: str) -> str | None:
     """Return the key of a model's server in an environment variable; ``None`` if it is not set, or empty. In
     its place, processes that are started from now on find the placeholder of an attempt's key.
     """
-    _engine_keys.add(variable)
+    _taken[variable] = CONTEXT_KEY
+    return os.environ.get(variable) or None
+
+
+def store_password(variable: str) -> str | None:
+    """Return the password of the run's store in an environment variable; ``None`` if it is not set, or empty.
+    Processes that are started from now on do not find it.
+    """
+    _taken[variable] = None
     return os.environ.get(variable) or None
 
 
@@ -57,8 +66,9 @@ def child_environment(
     base: Mapping[str, str], only: Iterable[str] | None = None, *, named: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return the variables of ``base`` for a process of other people's code: without secrets of the run, keys
-    of engines, and URLs that hold a password. ``only``: names that it gets, ``NAME_*`` for all that begin so;
-    ``None``: all others. ``named``: names that the user passes on, whatever they hold but secrets of the run.
+    of engines, the store's password, and URLs that hold one. ``only``: names that it gets, ``NAME_*`` for all
+    that begin so; ``None``: all others. ``named``: names that the user passes on, whatever they hold but
+    secrets of the run.
     """
     hide_secrets()
     found = {}
@@ -68,7 +78,9 @@ def child_environment(
         if not matches(name, named):
             if (only is not None and not matches(name, only)) or _is_secret_url(name, value):
                 continue
-            value = CONTEXT_KEY if name in _engine_keys else value
+            if (instead := _taken.get(name, value)) is None:
+                continue
+            value = instead
         found[name] = value
     return found
 
@@ -111,7 +123,8 @@ def hide_secrets() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for name in names:
         # What children inherit, and not os.environ.
-        os.putenv(name, CONTEXT_KEY) if name in _engine_keys else os.unsetenv(name)
+        instead = _taken.get(name)
+        os.unsetenv(name) if instead is None else os.putenv(name, instead)
 
 
 def hidden_variables() -> dict[str, str]:
@@ -122,7 +135,7 @@ def hidden_variables() -> dict[str, str]:
 def _hidden(name: str) -> bool:
     return (
         is_secret(name)
-        or name in _engine_keys
+        or name in _taken
         or (name in PLACES and redacted(os.environ[name]) != os.environ[name])
     )
 

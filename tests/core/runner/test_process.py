@@ -398,7 +398,7 @@ async def test_a_runner_that_nobody_closes_does_not_keep_its_process(tmp_path: P
 ENVIRONMENTS = """
 import asyncio, os, sys
 from pathlib import Path
-from agentlightning.child_environment import engine_key
+from agentlightning.child_environment import engine_key, store_password
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
@@ -413,7 +413,7 @@ async def agent(task):
     assert os.environ["MINE"] == "kept" and os.environ["JUDGE_KEY"] == "agl-context"
     seen = [readable(path) for path in Path("/proc").glob("[0-9]*/environ")]
     seen.append(str(dict(os.environ)).encode())
-    words = [b"word-of-the-" + of for of in (b"secret", b"token", b"store", b"proxy", b"judge")]
+    words = [b"word-of-the-" + of for of in (b"secret", b"token", b"store", b"proxy", b"judge", b"base")]
     found = [word.decode() for text in seen for word in words if word in text]
     places = [f"/proc/{os.getppid()}/{file}" for file in ("mem", "environ")]
     runner = [readable(place)[:20].decode(errors="replace") for place in places]
@@ -422,6 +422,7 @@ async def agent(task):
 
 async def main():
     assert engine_key("JUDGE_KEY") == "word-of-the-judge"
+    assert store_password("PGPASSWORD") == "word-of-the-base"
     runner = Runner(agent, SQLiteStore(":memory:"), RunnerSection(isolation="process", concurrency=1))
     print((await runner.step(0.5)).status.value, flush=True)
     await runner.close()
@@ -437,6 +438,7 @@ SECRETS = {
     "AGL_STORAGE": "postgresql://agl:word-of-the-store@127.0.0.1/agl",
     "HTTPS_PROXY": "http://me:word-of-the-proxy@127.0.0.1:9",
     "JUDGE_KEY": "word-of-the-judge",
+    "PGPASSWORD": "word-of-the-base",
     "MINE": "kept",
 }
 
@@ -457,11 +459,13 @@ async def test_no_process_shows_a_secret_of_the_run(tmp_path: Path, all_rights: 
     """The agent reads its own environment and that of every process which it may read; without root's rights
     it can read neither its parent's memory nor its environment."""
     script = tmp_path / "script.py"
-    script.write_text(ENVIRONMENTS)
+    own = f"word-{os.getpid()}-of-the"  # root reads the processes of another worker's test too
+    script.write_text(ENVIRONMENTS.replace("word-of-the", own))
+    given = {name: value.replace("word-of-the", own) for name, value in SECRETS.items()}
     drops = os.geteuid() == 0 and not all_rights
     command = [sys.executable, *(["-c", WITHOUT_RIGHTS] if drops else []), str(script)]
     process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **SECRETS}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *command, env={**os.environ, **given}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     said, errors = await process.communicate()
     found, ended = said.decode().splitlines() or ["", ""]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from contract.postgres_server import PASSWORD, PostgresServer
 
 import agentlightning as agl
+from agentlightning import child_environment
 from agentlightning.plugins.manager import load
 from agentlightning.plugins.stores import open_store
 from agentlightning.store.base import StoreError
 
 pytest.importorskip("agl_postgres.store")
+from agl_postgres.connection import connect
 from agl_postgres.settings import settings_of
 from agl_postgres.store import PostgresStore
 
@@ -51,6 +55,26 @@ async def test_a_store_says_no_password(url: str, server: PostgresServer) -> Non
         while error is not None:
             said, error = said + repr(error), error.__cause__ or error.__context__  # type: ignore[assignment]
         assert not any(word in said for word in (PASSWORD, "not-the-password", "sec/ret", "ZZcret"))
+
+
+async def test_processes_of_agents_do_not_inherit_the_password(
+    url: str, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_environment, "_taken", {})
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    bare = url.replace(f":{PASSWORD}@", "@")
+    settings_of(url)
+    assert child_environment.child_environment(os.environ)["PGPASSWORD"] == PASSWORD  # it is not the store's
+    store = PostgresStore(bare)
+    assert "PGPASSWORD" not in child_environment.child_environment(os.environ)
+    named = child_environment.child_environment(os.environ, named=["PGPASSWORD"])
+    assert named["PGPASSWORD"] == os.environ["PGPASSWORD"] == PASSWORD
+    inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    assert PASSWORD not in inherited
+    with connect(store.settings) as again:  # libpq does not find the variable any more
+        assert again.execute("SELECT 1").fetchone() == (1,)
+    assert PASSWORD not in f"{store!r} {store.settings!r}"
+    await store.close()
 
 
 def test_what_a_url_may_ask_for() -> None:

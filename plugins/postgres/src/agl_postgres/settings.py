@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from agentlightning.child_environment import store_password
 from agentlightning.redaction import redacted
 from agentlightning.store.base import StoreError
 from agentlightning.store.http.client import patience_from_env
@@ -53,7 +55,7 @@ def settings_of(url: str) -> Settings:
     if not _is_read(conninfo):
         raise _unreadable(shown)
     writers, readers = (int(ours.get(name, default)) for name, default in _OPTIONS.items())
-    return Settings(conninfo, shown, writers, readers, patience_from_env())
+    return Settings(_with_password(conninfo), shown, writers, readers, patience_from_env())
 
 
 def _is_read(conninfo: str) -> bool:
@@ -63,6 +65,17 @@ def _is_read(conninfo: str) -> bool:
     except psycopg.Error:
         return False
     return True
+
+
+def _with_password(conninfo: str) -> str:
+    """Return it with the password in ``PGPASSWORD``, where libpq would look for it: agents do not inherit the
+    variable, and libpq does not find it any more.
+    """
+    known = conninfo_to_dict(conninfo)
+    if "password" in known or "service" in known or "PGSERVICE" in os.environ:
+        return conninfo
+    password = store_password("PGPASSWORD")
+    return conninfo if password is None else make_conninfo(conninfo, password=password)
 
 
 def _unreadable(shown: str) -> StoreError:

@@ -13,7 +13,7 @@ from agentlightning.credit.eligibility.trainable import live_record, untrainable
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.metrics import agents_word
 from agentlightning.recipes import GRPO
-from agentlightning.types import Span
+from agentlightning.types import Reward, Span
 
 
 def reasons(*calls, max_staleness=0, version=None, wire: list[Span] | None = None, trusted=True):
@@ -69,6 +69,18 @@ def test_an_agent_without_trust_takes_no_answered_call_out():
     assert reasons(*tries, trusted=False) == {}
     tries[0].status = "error"
     assert reasons(*tries, trusted=False) == {"r0-c0": "superseded"}
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_only_a_trusted_agents_own_record_replaces_what_the_gateway_recorded(trusted):
+    """A runner beside an agent that is not trusted hands in none; the agent may have that runner's token."""
+    record = make_record(calls=[one_call()], rewards=[Reward(value=1.0)])
+    record.rollout.config.trusted = trusted
+    assert record.attempt is not None
+    record.attempt.metadata = {semconv.SUPPLIED: []}
+    [ledger] = assign([record], GRPO(), version=0).ledgers
+    assert ledger.left_out == ({"replaced-by-agent": 1} if trusted else {})
+    assert ledger.disputed == (0 if trusted else 1)
 
 
 def test_what_contradicts_itself_is_out_whoever_the_agent_is():

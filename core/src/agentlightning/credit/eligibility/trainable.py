@@ -76,8 +76,10 @@ def untrainable_reasons(
 
 
 def _supplied(record: Record) -> Collection[str] | None:
-    """Return the ids of the calls that the agent's own record names, or ``None`` if it handed in none."""
-    found = record.attempt.metadata.get(semconv.SUPPLIED) if record.attempt else None
+    """Return the ids of the calls that the record of a trusted agent names, or ``None`` if there is none."""
+    if record.attempt is None or not record.rollout.config.trusted:
+        return None
+    found = record.attempt.metadata.get(semconv.SUPPLIED)
     return found if isinstance(found, list) else None
 
 

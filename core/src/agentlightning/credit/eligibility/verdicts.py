@@ -98,13 +98,17 @@ def verdicts(record: Record) -> dict[str, Verdict]:
 
 def disputed(record: Record, verdicts: Mapping[str, Verdict]) -> int:
     """Return the number of calls that the agent's own evidence speaks against: spans with other tokens or
-    tags, or the header that asks not to train them, where the agent is not trusted with that.
+    tags; where the agent is not trusted with that, also the header that asks not to train them, and a record
+    of its own without them.
     """
     unheeded = not record.rollout.config.trusted
-    return sum(
-        verdicts[call.call_id].by_agent or (unheeded and call.asked.get(ASKED_SELECTED) is False)
-        for call in record.calls
-    )
+    named = record.attempt.metadata.get(semconv.SUPPLIED) if record.attempt else None
+
+    def is_denied(call: Call) -> bool:
+        left_out = isinstance(named, list) and call.call_id not in named
+        return call.asked.get(ASKED_SELECTED) is False or left_out
+
+    return sum(verdicts[c.call_id].by_agent or (unheeded and is_denied(c)) for c in record.calls)
 
 
 def unrecorded(record: Record) -> list[Span]:
