@@ -415,7 +415,7 @@ async def test_spans_of_agentops_flow_into_the_store(store: Any, monkeypatch: py
 
 
 def test_without_agentops_its_tracer_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="agentlightning"):
+    with caplog.at_level("INFO", logger="agl_v03"):
         agl.AgentOpsTracer()
     assert ("AgentOps is not installed" in caplog.text) == (importlib.util.find_spec("agentops") is None)
 
