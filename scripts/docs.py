@@ -52,7 +52,7 @@ def hooks() -> str:
             notifications.append(row)
         elif not str(signature.return_annotation).startswith("list"):
             decisions.append(
-                f"{row[:-2]} | `{signature.return_annotation}` |".replace("str | None", "str \\| None")
+                f"{row[:-2]} | `{str(signature.return_annotation).replace('|', chr(92) + '|')}` |"
             )
         else:
             registration.append(f"{row[:-2]} | `{signature.return_annotation}` | {users or 'plugins'} |")
@@ -73,7 +73,9 @@ def hooks() -> str:
             "|---|---|---|---|",
             *registration,
             "",
-            "## Decisions: a plugin's answer counts; an error is counted and logged, and is no answer",
+            "## Decisions: a plugin's answer counts",
+            "",
+            "An error is counted and logged, and is no answer, unless the contract says that it is raised.",
             "",
             "| hook | contract | returns |",
             "|---|---|---|",

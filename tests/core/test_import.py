@@ -78,12 +78,11 @@ def test_public_name_resolves(name: str) -> None:
 
 def test_all_types_are_public() -> None:
     homes = agentlightning._HOMES.items()
-    assert {a for _, (module, a) in homes if module == types.__name__} == _reexported(types)
+    assert {name for name, module in homes if module == types.__name__} == _reexported(types)
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
-    homes = {n: (m, a) if a else tuple(m.rsplit(".", 1)) for n, (m, a) in agentlightning._HOMES.items()}
-    assert _names_for_type_checkers() == homes
+    assert _names_for_type_checkers() == agentlightning._HOMES
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -98,24 +97,15 @@ def _reexported(module: ModuleType) -> set[str]:
     return {alias.name for alias in imports if alias.asname == alias.name}
 
 
-def _names_for_type_checkers() -> dict[str, tuple[str, str]]:
-    """Public name → (module, name there), read from the ``if TYPE_CHECKING`` block."""
+def _names_for_type_checkers() -> dict[str, str]:
+    """Public name → its module, read from the ``if TYPE_CHECKING`` block."""
     tree = ast.parse(Path(agentlightning.__file__).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    homes: dict[str, tuple[str, str]] = {}
-    public: dict[str, tuple[str, str]] = {}
+    public: dict[str, str] = {}
     for node in block.body:
-        if isinstance(node, ast.ImportFrom):
-            if node.names[0].name == "*":
-                names = _reexported(import_module(str(node.module)))
-                public |= {name: (str(node.module), name) for name in names}
-                homes |= public
-                continue
-            for alias in node.names:
-                homes[alias.name] = (str(node.module), alias.name)
-                if alias.asname:
-                    public[alias.name] = homes[alias.name]
-        elif isinstance(node, ast.Assign):
-            name, value = node.targets[0].id, node.value.id
-            public[name] = homes[value]
+        assert isinstance(node, ast.ImportFrom)
+        names = [alias.asname for alias in node.names if alias.asname]
+        if node.names[0].name == "*":
+            names = sorted(_reexported(import_module(str(node.module))))
+        public |= dict.fromkeys(names, str(node.module))
     return public

@@ -32,9 +32,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
 
 import agentlightning as agl
-from agentlightning.compat.v0 import tracer
+import agl_v03.plugin
 from agentlightning.plugins.manager import build
 from agentlightning.store.base import Store
+from agl_v03 import tracer
 
 REPOSITORY = Path(__file__).parents[2]
 MESSAGES: list[Any] = [{"role": "user", "content": "two and two?"}]
@@ -60,7 +61,7 @@ def llm_at(server: ScriptedModelServer) -> agl.LLM:
 
 
 def trainer(folder: Path, algorithm: Any = "grpo", **options: Any) -> agl.Trainer:
-    plugins = build([], discover=False)
+    plugins = build([agl_v03.plugin], discover=False)
     return agl.Trainer(algorithm, output=folder, trackers=[], plugins=plugins, **options)
 
 
@@ -414,7 +415,7 @@ async def test_spans_of_agentops_flow_into_the_store(store: Any, monkeypatch: py
 
 
 def test_without_agentops_its_tracer_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="agentlightning"):
+    with caplog.at_level("INFO", logger="agl_v03"):
         agl.AgentOpsTracer()
     assert ("AgentOps is not installed" in caplog.text) == (importlib.util.find_spec("agentops") is None)
 
@@ -523,7 +524,7 @@ async def test_a_name_chooses_the_agents_that_are_trained(
 
 
 def test_a_recipe_takes_of_a_converter_which_agents_are_trained() -> None:
-    from agentlightning.compat.v0.converters.triplets import selection
+    from agl_v03.converters.triplets import selection
 
     chosen = selection(agl.TracerTraceToTriplet(agent_match="^write"), None)
     assert chosen({"agent": "writer"}) and not chosen({"agent": "critic"}) and not chosen({})

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import agentlightning as agl
-from agentlightning.compat.v0.former_names import former_name, table
+from agl_v03.former_names import former_name, table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
-from agentlightning._lazy import FormerModules as _FormerModules, former_name as _former_name
+from agentlightning._lazy import PluginModules as _PluginModules, plugin_name as _plugin_name
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.custom import (
-        FAST as FAST,
         Algorithm as Algorithm,
         Baseline as Baseline,
         algo as algo,
@@ -43,23 +41,6 @@ if TYPE_CHECKING:
         get_reward_value as get_reward_value,
     )
     from agentlightning.capture.emit.tool_call import emit_tool_call as emit_tool_call
-    from agentlightning.compat.v0 import tracer as tracer
-    from agentlightning.compat.v0.converters import (
-        LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
-        TracerTraceToTriplet as TracerTraceToTriplet,
-        TraceToMessages as TraceToMessages,
-    )
-    from agentlightning.compat.v0.lightning_store import LightningStore as LightningStore
-    from agentlightning.compat.v0.lit_agent_runner import LitAgentRunner as LitAgentRunner
-    from agentlightning.compat.v0.strategy import (
-        ClientServerExecutionStrategy as ClientServerExecutionStrategy,
-        SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
-    )
-    from agentlightning.compat.v0.tracer import (
-        AgentOpsTracer as AgentOpsTracer,
-        DummyTracer as DummyTracer,
-        OtelTracer as OtelTracer,
-    )
     from agentlightning.decorator import agent as agent
     from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
@@ -77,17 +58,13 @@ if TYPE_CHECKING:
         GiGPO as GiGPO,
         REINFORCEPlusPlus as REINFORCEPlusPlus,
     )
-    from agentlightning.runner.agent.hooks import Hook as Hook
-    from agentlightning.store import StoreClient
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
     from agentlightning.types.policy import PolicyFolder as PolicyFolder
 
-    LightningStoreClient = StoreClient
-
-# module → its public names; "public=name" where the public name differs; "public=": the module itself
+# module → its public names
 _PUBLIC = {
-    "algorithms.custom": "Algorithm Baseline FAST algo",
+    "algorithms.custom": "Algorithm Baseline algo",
     "algorithms.prompt_search": "APO Alternate GEPA",
     "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
@@ -95,18 +72,11 @@ _PUBLIC = {
     "capture.emit.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
     "capture.emit.rewards": "find_final_reward find_reward_spans get_reward_value",
     "capture.emit.tool_call": "emit_tool_call",
-    "compat.v0.converters": "LlmProxyTraceToTriplet TraceToMessages TracerTraceToTriplet",
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
     "recipes": "CISPO DAPO GRPO GSPO PPO RLOO DrGRPO FlowGRPO GiGPO REINFORCEPlusPlus",
-    "runner.agent.hooks": "Hook",
-    "compat.v0.lit_agent_runner": "LitAgentRunner",
-    "compat.v0.strategy": "ClientServerExecutionStrategy SharedMemoryExecutionStrategy",
     "plugins.stores": "open_store",
-    "store": "LightningStoreClient=StoreClient",
-    "compat.v0.lightning_store": "LightningStore",
-    "compat.v0.tracer": "tracer= AgentOpsTracer DummyTracer OtelTracer",
     "train.trainer": "Trainer",
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
@@ -119,42 +89,21 @@ _PUBLIC = {
 }
 
 
-def _homes() -> dict[str, tuple[str, str]]:
-    """Public name → (module, name in it; ``""``: the module itself)."""
-    homes = {}
-    for module, names in _PUBLIC.items():
-        for entry in names.split():
-            public, named, name = entry.partition("=")
-            homes[public] = (f"{__name__}.{module}", name if named else public)
-    return homes
-
-
-_HOMES = _homes()
+_HOMES = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names.split()}
+"""Public name → its module."""
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
-    if (home := _HOMES.get(name) or _home_in_plugins(name)) is None:
-        return _former_name(__name__, name)
-    module, attribute = home
-    value: Any = import_module(module)
-    if attribute:
-        value = getattr(value, attribute)
+    home = _HOMES.get(name)
+    value = getattr(import_module(home), name) if home is not None else _plugin_name(__name__, name)
     globals()[name] = value  # the next access finds it without this function
     return value
-
-
-def _home_in_plugins(name: str) -> tuple[str, str] | None:
-    """Where a plugin that is installed has the public name (``agl_names``); ``None`` for modules of core."""
-    if name.startswith("_") or PathFinder.find_spec(f"{__name__}.{name}", globals()["__path__"]) is not None:
-        return None
-    place = import_module(f"{__name__}.plugins.manager").load().names.get(name)
-    return None if place is None else (place.partition(":")[0], place.partition(":")[2])
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
 
 
-if _FormerModules not in sys.meta_path:
-    sys.meta_path.append(_FormerModules)
+if _PluginModules not in sys.meta_path:
+    sys.meta_path.append(_PluginModules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import Any
 
 
@@ -13,7 +14,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         if name not in homes:
-            return former_name(package, name)
+            return plugin_name(package, name)
         value = getattr(import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)  # the next access finds it without this function
         return value
@@ -21,25 +22,30 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return get
 
 
-def former_name(module: str, name: str) -> Any:
-    """Return what Agent Lightning 0.3 calls ``name`` in ``module``; the last resort of ``__getattr__``.
+def plugin_name(module: str, name: str) -> Any:
+    """Return what a plugin calls ``name`` in ``module``; the last resort of ``__getattr__``.
 
-    Raises ``AttributeError`` for a name that v0.3 does not have.
+    Raises ``AttributeError`` for a module that is not imported yet, and for a name that no plugin has.
     """
-    if name.startswith("__"):
+    path = vars(sys.modules[module]).get("__path__")
+    ours = name.startswith("_") or (path and PathFinder.find_spec(f"{module}.{name}", path))
+    found = None if ours else _in_plugins(module.partition(".")[2], name)
+    if found is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    names = import_module("agentlightning.compat.v0.former_names")
-    return names.former_name(module.partition(".")[2], name)
+    return found
 
 
-class FormerModules:
-    """The last finder of modules: Python asks it for those that are not there. Those of Agent Lightning 0.3
-    are found by the names that they had.
-    """
+class PluginModules:
+    """The last finder of modules: Python asks it for those that are not there, and it asks the plugins."""
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: object = None) -> Any:
-        """Return the spec of a module of v0.3; ``None`` for any other."""
-        if not fullname.startswith("agentlightning."):
+        """Return the spec of a plugin's module in this package; ``None`` for any other."""
+        package, _, module = fullname.partition(".")
+        if package != "agentlightning":
             return None
-        return import_module("agentlightning.compat.v0.former_names").find_module(fullname)
+        return _in_plugins(module, "")
+
+
+def _in_plugins(module: str, name: str) -> Any:
+    return import_module("agentlightning.plugins.manager").missing(module, name)

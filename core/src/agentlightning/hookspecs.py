@@ -107,6 +107,30 @@ def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 
 
+# ---------------------------------------------------------------------------------------------- adaptations
+@hookspec
+def agl_missing(module: str, name: str) -> Any:
+    """Asked for ``name`` of ``module`` (its path in the package ``agentlightning``; empty: the package) where
+    the package lacks it, and with an empty name for the module itself, as its ``ModuleSpec``. ``None``: it is
+    not the plugin's. An error is raised to whoever imports it.
+    """
+
+
+@hookspec
+def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> specs.TrainerPart | None:
+    """Asked with the arguments of ``Trainer(…)`` by name: takes those that are no fields of a run out of
+    ``given``, and may put fields in. The first part that is answered counts. An error is raised.
+    """
+
+
+@hookspec
+def agl_agents(agent: Any, trainer: Any) -> Any:
+    """Asked once for each agent that a runner gets: a ``runner.agent.hosted.HostedAgent``, which calls it in
+    a way of its own. ``trainer``: whose run it is; ``None`` for a runner alone. The first answer counts. An
+    error is raised.
+    """
+
+
 # ------------------------------------------------------------------------------------------------- services
 @hookspec
 def agl_serve_script(script: Any, model: str) -> Any:

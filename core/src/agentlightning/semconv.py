@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from agentlightning._lazy import former_name
+from agentlightning._lazy import plugin_name
 
 # Spans
 CALL_SPAN: Final = "openai.chat.completion"
@@ -127,4 +127,4 @@ HEADER_SELECTED: Final = "x-agl-selected"
 
 
 def __getattr__(name: str) -> Any:
-    return former_name(__name__, name)
+    return plugin_name(__name__, name)

@@ -115,8 +115,3 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(
 def test_the_kind_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="runner: give kind, the name of a runner"):
         trainer(tmp_path, {"address": "auto"}, Plugin())
-
-
-def test_hooks_belong_to_the_trainers_process(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="`runner` names another place"):
-        trainer(tmp_path, "elsewhere", Plugin(), hooks=[object()]).fit(solve, [1.0])

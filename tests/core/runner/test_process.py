@@ -22,9 +22,10 @@ from marks import sampled
 
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.decorator.agents import LitAgent, as_agent
+from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
+from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes.pool import WorkerPool
 from agentlightning.runner.processes.worker_handle import WorkerHandle
@@ -229,7 +230,7 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
 
 
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
-    pool = WorkerPool(as_agent(agents.misbehave), RunnerSection(concurrency=1), Counter())
+    pool = WorkerPool(hosted(agents.misbehave), RunnerSection(concurrency=1), Counter())
     worker = await pool.take()
     os.kill(worker._system.pid, signal.SIGKILL)
     assert await worker.died == "died with signal 9 (SIGKILL)"

@@ -56,7 +56,7 @@ def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
     assert plugin.fetched == 0  # on first use
     config = _with_fetched(trainer.config, plugins)
     assert config.served.trained["policy"].path == plugin.folder and plugin.fetched == 1
-    trainer.session(None)  # before it opens anything
+    trainer.session(lambda task: 1.0)  # before it opens anything
     assert plugin.fetched == 2
 
 

@@ -28,12 +28,6 @@ def test_a_single_name_may_be_given_bare(tmp_path: Path) -> None:
         trainer(tmp_path, agl.algo(lambda store: None), adapters="langgraph").fit(solve, [1])
 
 
-@pytest.mark.parametrize("tracer", ["typo", agl.DummyTracer, 1])
-def test_what_is_no_tracer_is_refused(tracer: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"tracer=.* is no tracer: give an object"):
-        trainer(tmp_path, tracer=tracer)
-
-
 @pytest.mark.parametrize("algorithm", [None, 7, object(), ["grpo"]])
 def test_what_is_no_algorithm_is_refused(algorithm: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"algorithm=.* is no algorithm: give a recipe"):

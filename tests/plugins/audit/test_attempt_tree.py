@@ -11,10 +11,10 @@ from plugins.audit.runs import RUN, add_rollout, make_run, plugins
 from rich.console import Console
 
 from agentlightning import semconv
-from agentlightning.runs.attempt_tree import SpanNode, attempt_trees, build_tree
 from agentlightning.runs.targets import open_target
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, Span
+from agl_audit.attempt_tree import SpanNode, attempt_trees, build_tree
 from agl_audit.commands.trace import tree
 
 

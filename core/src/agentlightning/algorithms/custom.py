@@ -231,9 +231,6 @@ class Baseline(Algorithm):
         return {"baseline": found}
 
 
-FAST = Baseline
-
-
 def _line(e: Evaluation) -> str:
     rewards = " ".join("–" if reward is None else f"{reward:g}" for reward in e.rewards[:20])
     more = f" … and {e.n - 20} more" if e.n > 20 else ""

@@ -91,7 +91,7 @@ class AttemptContext:
     """Errors of reward functions and selects. They fail the attempt even if the agent's framework swallows
     them."""
     surroundings: Any = None
-    """What runs the attempt, for an agent that asks (``compat/v0/former_agents.py``); else ``None``."""
+    """What runs the attempt, for an agent that asks (hook ``agl_agents``); else ``None``."""
 
     @property
     def llm(self) -> LLM:

@@ -14,9 +14,11 @@ import copy
 import logging
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -24,7 +26,7 @@ import pluggy
 
 from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
-from agentlightning.plugins.suite import CHECKOUT, install_line
+from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.near import nearest
 
@@ -35,6 +37,10 @@ Spec = TypeVar("Spec")
 
 class PluginError(UsageError):
     """Plugins that cannot work together, or a name that no plugin knows."""
+
+
+class NotInstalled(PluginError, ImportError):
+    """A name or a module of a plugin that is not there."""
 
 
 class Plugins:
@@ -101,6 +107,13 @@ class Plugins:
         if os.environ.get("AGL_TRACE_HOOKS") == "1":
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
         return [answer for answer in answers if answer is not None]
+
+    def first(self, hook: str, **kwargs: Any) -> Any:
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+        for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+            if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
+                return answer
+        return None
 
     @property
     def credit_functions(self) -> dict[str, Any]:
@@ -193,3 +206,30 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
     return build()
+
+
+_loading = threading.local()
+"""``now``: this thread loads plugins for a name, and what a plugin itself lacks meanwhile is nobody's."""
+
+
+def missing(module: str, name: str) -> Any:
+    """Return what plugins have for a name, or for a module (no name), that the package lacks (hooks
+    ``agl_names`` and ``agl_missing``); ``None`` if it is nobody's. Raises :class:`NotInstalled` if it is of a
+    plugin of the suite.
+    """
+    if getattr(_loading, "now", False):
+        return None
+    _loading.now = True
+    try:
+        plugins = load()
+    finally:
+        _loading.now = False
+    if not module and (place := plugins.names.get(name)) is not None:
+        home, _, attribute = place.partition(":")
+        return getattr(import_module(home), attribute) if attribute else import_module(home)
+    found = plugins.first("agl_missing", module=module, name=name)
+    if found is None and not plugins.has_listeners("agl_missing"):
+        said = not_installed("module", module.partition(".")[0]) or not_installed("name", name)
+        if said is not None:
+            raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
+    return found

@@ -14,6 +14,30 @@ _AUDIT = (
     *("chats", "compare", "explain", "export", "import", "lineage", "logs"),
     *("rescore", "rollouts", "runs", "serve", "top", "trace", "verify"),
 )
+_NAMES_V03 = """
+    Adapter AgentLightningClient AgentLightningServer AgentOpsTracer AttributeValue Attributes BaseTracer
+    ClientServerExecutionStrategy CollectionBasedLightningStore Dataset DevTaskLoader DummyTracer
+    EnqueueRolloutRequest ExecutionEvent ExecutionStrategy FAST FastAlgorithm Hook InMemoryLightningStore
+    LLMProxy LightningEnvVar LightningStore LightningStoreClient LightningStoreServer LightningStoreThreaded
+    LitAgentRunner LlmProxyTraceToTriplet NamedResources OtelTraceAdapter OtelTracer PaginatedResult
+    ResourceUnion ResourcesUpdate RolloutLegacy RolloutMode RolloutRawResult Runner
+    SharedMemoryExecutionStrategy Task TaskInput ThreadingEvent TraceAdapter TraceToMessages
+    TraceToTripletBase Tracer TracerTraceToTriplet TripletExporter WorkerStatus clear_active_tracer
+    configure_logger get_active_tracer get_message_value get_object_value get_rewards_from_span
+    is_reward_span lightning_cli llm_rollout prompt_rollout resolve_bool_env_var resolve_int_env_var
+    resolve_str_env_var reward set_active_tracer setup_logging setup_module_logging tracer
+"""
+_MODULES_V03 = """
+    adapter algorithm client config emitter env_var execution instrumentation litagent llm_proxy logging
+    reward server tracer trainer utils verl
+"""
+_ARGUMENTS_V03 = """
+    adapter daemon dev hooks llm_proxy max_rollouts max_tasks n_runners n_workers port strategy tracer
+    triplet_exporter
+"""
+_AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
+_V03 = ("./core", "./plugins/audit", "./plugins/v03")
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
@@ -44,9 +68,19 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/apo"),
     },
+    "name": {
+        **dict.fromkeys(_NAMES_V03.split(), _V03),
+        **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
+    },
+    "module": dict.fromkeys(_MODULES_V03.split(), _V03),
+    "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }
-"""Kind → name → folders of a checkout, with the extra that brings the framework."""
+"""Kind → name → folders of a checkout, with the extra that brings the framework. Of names, modules, arguments
+of ``Trainer`` and what agents may have: those that come with a plugin.
+"""
 
 
 def install_line(kind: str, name: str) -> str | None:
@@ -58,3 +92,16 @@ def install_line(kind: str, name: str) -> str | None:
         return None
     words = [f'"{folder}"' if "[" in folder else folder for folder in folders]
     return f"pip install -c constraints.txt {' '.join(words)}"
+
+
+def not_installed(kind: str, name: str) -> str | None:
+    """Return a sentence that names the plugin of something, and how to install it; ``None`` if it is of no
+    plugin of the suite.
+    """
+    if (line := install_line(kind, name)) is None:
+        return None
+    plugin = CHECKOUT[kind][name][-1].rpartition("/")[2].partition("[")[0]
+    return (
+        f"it comes with agl-{plugin}, which is not installed, or AGL_PLUGINS leaves it out; in a checkout of "
+        f"Agent Lightning: {line}"
+    )

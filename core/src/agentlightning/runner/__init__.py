@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentlightning._lazy import former_name
+from agentlightning._lazy import plugin_name
 
 
 def __getattr__(name: str) -> Any:
-    return former_name(__name__, name)
+    return plugin_name(__name__, name)

@@ -15,9 +15,9 @@ from typing import Any
 
 from agentlightning import capture
 from agentlightning.capture.emit.rewards import find_reward_spans
-from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins.manager import Plugins
+from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.attempt_keys import AttemptKeys, IssuedAttemptKeys, with_attempt_key
 from agentlightning.runner.ending import EndWriter
 from agentlightning.runner.execution import Execution
@@ -65,7 +65,8 @@ class AttemptRunner:
     def __post_init__(self) -> None:
         if self.settings.concurrency < 1:
             raise UsageError("concurrency is 0: at least one rollout must run at a time")
-        self.agent = as_agent(self.agent)
+        self.agent = hosted(self.agent, self.plugins)
+        self.agent.runner = self
         self._pool: WorkerPool | None = None
         if self.settings.isolation == "process":
             self._pool = WorkerPool(self.agent, self.settings, self.counts)
@@ -76,7 +77,7 @@ class AttemptRunner:
             self.settings.policies,
             self.counts,
             calls_recorded=self.attempt_keys is not None,
-            judged=self.agent.judged,
+            judged=self.agent.agent.judged,
         )
         self._agents: dict[str, asyncio.Task[Outcome]] = {}
         """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.agent.execute import execute
+from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.event_loops.agent_loop import AgentTask
 from agentlightning.runner.event_loops.loop_pool import REMEDY, current_loop_pool
 from agentlightning.runner.outcomes.outcome import Outcome, outcome_of_error, timed_out
@@ -35,7 +35,7 @@ class Execution:
     :attr:`.Runner.counts`.
     """
 
-    agent: LitAgent[Any]
+    agent: HostedAgent
     counts: Counter[str]
     pool: WorkerPool | None = None
     own_loop: bool = True

@@ -184,7 +184,7 @@ class Runner(AttemptRunner):
         """Run one task without the queue and return its finished rollout. With worker processes, call
         :meth:`close` after the last step.
         """
-        once = RolloutConfig(max_attempts=1, trusted=self.agent.trusted)
+        once = RolloutConfig(max_attempts=1, trusted=self.agent.agent.trusted)
         given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
         return await self.run_lease(await self.store.start_rollout(task, **given))
 

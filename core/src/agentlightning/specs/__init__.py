@@ -51,6 +51,7 @@ from agentlightning.specs.training import (
     CreditRule as CreditRule,
     CreditRuleSpec as CreditRuleSpec,
     RecipeSpec as RecipeSpec,
+    TrainerPart as TrainerPart,
 )
 from agentlightning.specs.view import (
     CommandSpec as CommandSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from agentlightning.types import Recipe, Record
 
@@ -49,3 +49,12 @@ class BaselineSpec:
 
     name: str
     baseline: Callable[..., Any]
+
+
+class TrainerPart(Protocol):
+    """What a plugin keeps of the arguments of ``Trainer(…)``. Its attributes are the trainer's too."""
+
+    def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Do what ``trainer.fit(agent, …)`` is asked for, and return the summary; ``None``: train on the
+        datasets that ``given`` holds. ``given``: the other arguments of ``fit`` by name.
+        """

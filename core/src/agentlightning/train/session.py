@@ -20,17 +20,14 @@ from agentlightning.algorithms.evaluation.evaluate import Counting, check_cluste
 from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
-from agentlightning.capture.instrument.sessions import capturing_for
 from agentlightning.child_environment import hide_secrets
-from agentlightning.compat.v0.converters.triplets import selection
-from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.roles import Role
 from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.agent.hooks import with_hooks
+from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
 from agentlightning.specs import RemoteRunner, RunnerJob
 from agentlightning.store import Store, StoreClient
@@ -48,7 +45,7 @@ from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.services.gateways import open_gateway
 from agentlightning.train.services.metrics_port import RunMetrics
 from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Recipe, Resource, UsageError
+from agentlightning.types import Resource, UsageError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -60,14 +57,11 @@ class TrainingSession:
 
     config: RunConfig
     plugins: Plugins
-    tracer: Any = None
-    adapter: Any = None
+    hosted: HostedAgent
+    """The agent as the run's runner calls it."""
     initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    hooks: Sequence[Any] = ()
     artifacts: str | None = None
     """URL of object storage at which the run's files are kept."""
-    trainer: Any = None
-    """What the agent knows as its trainer."""
 
     @asynccontextmanager
     async def open(
@@ -98,9 +92,9 @@ class TrainingSession:
                 say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
-            remote = self._remote_runner(store, gateway, run.run_id, agent)
+            remote = self._remote_runner(store, gateway, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
-            stack.enter_context(capturing_for(self.tracer, active))
+            stack.enter_context(self.hosted.capturing(active))
             driver = await self._driver(gateway, stack) if serve_policy else None
             await serve_scripted(config.environment.headroom, val, gateway, stack, plugins, policies.names)
             context = Context(
@@ -132,7 +126,7 @@ class TrainingSession:
             run.started = True
             gateway.moved = context.publish
             try:
-                self._start_runner(context, agent, remote, stack)
+                self._start_runner(context, remote, stack)
                 yield context
             except BaseException as error:
                 context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
@@ -194,8 +188,8 @@ class TrainingSession:
     async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
         config = self.config
         calls = config.routed_agent
-        if self.adapter is not None and isinstance(config.training.algorithm, str | Recipe):
-            calls = calls.model_copy(update={"select": selection(self.adapter, calls.select)})
+        if self.hosted.select is not None:
+            calls = calls.model_copy(update={"select": self.hosted.select})
         return await open_gateway(config, calls, store, plugins, stack)
 
     async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
@@ -209,20 +203,16 @@ class TrainingSession:
             )
         return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
 
-    def _remote_runner(
-        self, store: Store, gateway: RunGateway, run_id: str, agent: Any
-    ) -> RemoteRunner | None:
+    def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
         if self.config.runner is None:
             return None
-        if self.hooks:
-            raise UsageError("hooks are called where the agent runs, and `runner` names another place")
-        job = RunnerJob(self.config, store, as_agent(agent), run_id, gateway.url)
+        if self.hosted.only_here:
+            raise UsageError(f"runner: {self.hosted.only_here}")
+        job = RunnerJob(self.config, store, self.hosted.agent, run_id, gateway.url)
         return open_runner(self.plugins, job)
 
-    def _start_runner(
-        self, context: Context, agent: Any, remote: RemoteRunner | None, stack: AsyncExitStack
-    ) -> None:
+    def _start_runner(self, context: Context, remote: RemoteRunner | None, stack: AsyncExitStack) -> None:
         """Have the agent run: elsewhere (``remote``), by runners of others (``concurrency=0``), or in this
         process.
         """
@@ -233,15 +223,13 @@ class TrainingSession:
         settings = self.config.routed_agent
         if not settings.concurrency:
             return
-        hooked = with_hooks(agent, self.hooks, self.tracer, self.trainer)
         runner = Runner(
-            hooked,
+            self.hosted,
             context.store,
             settings,
             attempt_keys=context.gateway,
             plugins=context.plugins,
             run_id=context.run_id,
         )
-        hooked.runner = runner
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)

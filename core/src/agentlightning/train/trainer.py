@@ -13,19 +13,11 @@ from typing import Any, Unpack
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
-from agentlightning.compat.v0.backend import run_backend, take_backend
-from agentlightning.compat.v0.strategy import Strategy, check_tracer, read_strategy
-from agentlightning.compat.v0.trainer_arguments import (
-    adapter_for,
-    component,
-    listed_hooks,
-    take_adapter,
-    take_former,
-    take_limit,
-)
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
+from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.specs import TrainerPart
 from agentlightning.store.places import artifact_place
 from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.description.fields import RunFields, field_of, fields_of, from_fields, is_field
@@ -50,11 +42,8 @@ class Trainer:
     runs; each run has ``<output>/<run id>``. ``run``: the run's id; ``resume``: go on with this run, or with
     the latest run of this name and seed.
 
-    Names of v0.3: ``tracer`` (:mod:`agentlightning.compat.v0.tracer`), ``adapter`` (a converter, for the
-    algorithm), ``strategy`` (:mod:`agentlightning.compat.v0.strategy`), ``initial_resources``, ``hooks``,
-    ``llm_proxy`` (:class:`~agentlightning.compat.v0.llm_proxy.LLMProxy`: its models are served by the run's
-    gateway, for the algorithm), ``dev`` (:meth:`fit` does what :meth:`dev` does), ``max_tasks``
-    (:func:`~agentlightning.compat.v0.trainer_arguments.take_limit`).
+    ``initial_resources``: what agents get beside the policies, by name. Plugins know further arguments (hook
+    ``agl_trainer_arguments``), such as those of Agent Lightning 0.x (agl-v03).
 
     Its fields are attributes too: ``trainer.steps`` is ``trainer.config.training.steps``.
     """
@@ -64,38 +53,20 @@ class Trainer:
         algorithm: Any = "grpo",
         *,
         plugins: Plugins | None = None,
-        tracer: Any = None,
-        adapter: Any = None,
-        strategy: str | Mapping[str, Any] | Strategy | None = None,
         initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
-        hooks: Any = (),
-        llm_proxy: Any = None,
-        dev: bool = False,
         **fields: Unpack[RunFields],
     ) -> None:
-        given = take_former({**fields})
-        tracer, self.max_tasks, self.adapter = (
-            component(tracer),
-            take_limit(given),
-            take_adapter(given, adapter),
+        self.plugins = plugins or load_plugins()
+        given: dict[str, Any] = {**fields}
+        self._part: TrainerPart | None = self.plugins.first(
+            "agl_trainer_arguments", trainer=self, given=given
         )
-        if llm_proxy is not None and llm_proxy.port and not given.get("listen"):
-            given["listen"] = f"{llm_proxy.host}:{llm_proxy.port}"
         if isinstance(algorithm, VERL):
             algorithm, given = algorithm.recipe, _of_verl(algorithm, given)
         config = from_fields({**given, "algorithm": algorithm})
-        if (chosen := read_strategy(strategy)) is not None:
-            n = config.agent.concurrency if chosen.n_runners is None else chosen.n_runners
-            config = from_fields({"isolation": chosen.isolation, "concurrency": n}, config)
         parse_listen(config.gateway.listen, config.gateway.advertise)  # refused before anything starts
-        check_tracer(tracer, config.agent.isolation)
         self.config = config
-        self.plugins = plugins or load_plugins()
-        self.tracer = tracer
         self.initial_resources = dict(initial_resources or {})
-        self.hooks = listed_hooks(hooks)
-        self.llm_proxy = llm_proxy
-        self._dev = dev
         self._keeps_artifacts = True
 
     @classmethod
@@ -104,14 +75,16 @@ class Trainer:
         return cls(**fields_of(config))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "config":  # not made yet
+        if name in ("config", "_part"):  # not made yet
             raise AttributeError(name)
-        return field_of(self.config, name)
+        return getattr(self._part, name) if hasattr(self._part, name) else field_of(self.config, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_field(name):
             name, value = "config", from_fields({name: value}, self.config)
-        super().__setattr__(name, value)
+        part = vars(self).get("_part")
+        of_part = hasattr(part, name) and not hasattr(type(self), name)
+        setattr(part, name, value) if of_part else super().__setattr__(name, value)
 
     @property
     def served(self) -> Policies:
@@ -125,30 +98,21 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------------- doing
     def fit(
-        self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, **former: Any
+        self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, **more: Any
     ) -> dict[str, Any]:
         """Train ``agent`` and return the run's summary. Blocks, also where an event loop already runs (in a
-        notebook); ``await afit(…)`` does not.
-
-        In place of the tasks it takes what 0.1 called a backend, the URL of a server of tasks: then it runs
-        the agent on those (:mod:`agentlightning.compat.v0.backend`), and somebody else trains.
+        notebook); ``await afit(…)`` does not. ``more``: what plugins know (:class:`.TrainerPart`).
         """
-        data, backend = take_backend({"train_dataset": train_dataset, "val_dataset": val_dataset, **former})
-        if backend is not None:
-            return run_backend(self, agent, backend[self._dev])
-        train_dataset, val_dataset = data
-        if self._dev:
-            return self.dev(agent, train_dataset, val_dataset)
-        return run_sync(lambda: self.afit(agent, train_dataset, val_dataset))
-
-    fit_v0 = fit  # a name of 0.2 and 0.3 for what also takes a URL
+        given = {"train_dataset": train_dataset, "val_dataset": val_dataset, **more}
+        if self._part is not None and (done := self._part.fit(self, agent, given)) is not None:
+            return done
+        return run_sync(lambda: self.afit(agent, **given))
 
     def dev(
         self, agent: Any, train_dataset: Data = None, val_dataset: Data = None, *, tasks: int = 4
     ) -> dict[str, Any]:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # shallow: both share the objects that were given
-        short._dev = False
         none = {
             "quorum": None,
             "async_steps": 0,
@@ -158,7 +122,7 @@ class Trainer:
         }
         fields: dict[str, Any] = {"algorithm": Baseline(tasks=tasks), "steps": 0, "sets": {}, **none}
         short.config = from_fields(fields, self.config)
-        return short.fit(agent, train_dataset, val_dataset)
+        return run_sync(lambda: short.afit(agent, train_dataset, val_dataset))
 
     async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
         """Train ``agent`` and return the run's summary, as a coroutine."""
@@ -192,12 +156,9 @@ class Trainer:
         opened = TrainingSession(
             _with_fetched(self.config, self.plugins),
             self.plugins,
-            self.tracer,
-            adapter_for(agent, self.adapter, self.config.agent.select),
+            hosted(agent, self.plugins, self),
             self.initial_resources,
-            self.hooks,
             artifact_place() if self._keeps_artifacts else None,
-            self,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 

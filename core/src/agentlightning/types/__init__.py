@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentlightning._lazy import former_name
+from agentlightning._lazy import plugin_name
 from agentlightning.types.base import (
     Mode as Mode,
     Model as Model,
@@ -69,4 +69,4 @@ from agentlightning.types.work import (
 
 
 def __getattr__(name: str) -> Any:
-    return former_name(__name__, name)
+    return plugin_name(__name__, name)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runs.drawing import short
 from agentlightning.runs.locations import RunLocation, places_of
 from agentlightning.runs.run import opened
 from agentlightning.store import Store
 from agentlightning.trackers.curve import RewardHistory
 from agentlightning.types import RolloutStatus, StepReport, UsageError, Worker
 from agentlightning.types.base import Model
+from agl_audit.drawing import short
 from agl_audit.run_list import RunSummary, list_runs, to_show
 
 _FAILURES = 5

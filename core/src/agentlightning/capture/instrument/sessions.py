@@ -31,22 +31,6 @@ def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def capturing_for(tracer: Any, instrumentors: Sequence[Any]) -> Iterator[None]:
-    """As :func:`capturing`, unless ``tracer.captures`` is false. The tracer, if there is one, is told of the
-    session's begin and end.
-    """
-    with ExitStack() as session:
-        if getattr(tracer, "captures", True):
-            session.enter_context(capturing(instrumentors))
-        if tracer is not None:
-            tracer.init()
-            session.callback(tracer.teardown)
-            tracer.init_worker(0)
-            session.callback(tracer.teardown_worker, 0)
-        yield
-
-
 def _use(
     session: ExitStack,
     key: type[Any] | None,

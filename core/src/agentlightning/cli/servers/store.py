@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Serve a durable store until SIGTERM or Ctrl-C.
 
-        Clients: agl.LightningStoreClient("http://localhost:4747").
+        Clients: agl.open_store("http://localhost:4747").
 
         With --keep-days or --keep-runs finished runs are deleted at the start and every hour; with both,
         those that neither keeps.

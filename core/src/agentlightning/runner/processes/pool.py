@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.decorator.agents import LitAgent
+from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.outcomes.outcome import CannotRun, Outcome
 from agentlightning.runner.processes.messages import AttemptDone, AttemptJob, LoadAgent
 from agentlightning.runner.processes.worker_handle import Sink, WorkerHandle
@@ -26,7 +26,7 @@ class WorkerPool:
     are added to ``counts``. Raises :class:`.CannotRun` if the agent cannot be sent to another process.
     """
 
-    def __init__(self, agent: LitAgent[Any], settings: RunnerSection, counts: Counter[str]) -> None:
+    def __init__(self, agent: HostedAgent, settings: RunnerSection, counts: Counter[str]) -> None:
         self._agent = LoadAgent(_pickled(agent), settings.adapters)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._counts = counts
@@ -82,11 +82,11 @@ class WorkerPool:
         await asyncio.gather(*(worker.close() for worker in workers))
 
 
-def _pickled(agent: LitAgent[Any]) -> bytes:
+def _pickled(agent: HostedAgent) -> bytes:
     try:
         data = pickle.dumps(agent)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        name = getattr(agent, "name", type(agent).__name__)
+        name = getattr(agent.agent, "name", type(agent.agent).__name__)
         raise CannotRun(
             f"isolation='process' sends the agent {name!r} to another process, which must be able to import "
             f"it: {error}. Define it at the top level of a module (no lambda, no function or class inside "

@@ -15,17 +15,14 @@ import threading
 import traceback
 from collections import Counter
 from multiprocessing.connection import Connection
-from typing import Any
 
 from agentlightning import capture
 from agentlightning.capture.counts import COUNTS
 from agentlightning.capture.emit.validation import admit
-from agentlightning.capture.instrument.sessions import capturing_for
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.execute import execute
-from agentlightning.runner.agent.hooks import HookedAgent
+from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.outcomes.outcome import outcome_of_error
 from agentlightning.runner.processes import messages
 from agentlightning.runner.processes.messages import AgentLoaded, AttemptDone, AttemptJob, LoadAgent
@@ -42,12 +39,12 @@ def main(connection: Connection, runner: int) -> None:
     if not isinstance(wanted, LoadAgent):
         return
     try:
-        agent = pickle.loads(wanted.agent)
+        agent: HostedAgent = pickle.loads(wanted.agent)
         needed = instrumentors(load(), wanted.adapters)
     except BaseException as error:
         worker.send(AgentLoaded(_described(error)))
         raise SystemExit(2) from None
-    with capturing_for(agent.tracer if isinstance(agent, HookedAgent) else None, needed):
+    with agent.capturing(needed):
         worker.send(AgentLoaded())
         asyncio.run(worker.serve(agent))
 
@@ -81,7 +78,7 @@ class WorkerProcess:
         message: LoadAgent | AttemptJob = messages.unpack(data, messages.ToWorker)
         return message
 
-    async def serve(self, agent: LitAgent[Any]) -> None:
+    async def serve(self, agent: HostedAgent) -> None:
         """Run jobs with ``agent`` until the runner ends."""
         loop = asyncio.get_running_loop()
         jobs: asyncio.Queue[AttemptJob] = asyncio.Queue()
@@ -95,7 +92,7 @@ class WorkerProcess:
         while True:
             await self._run(agent, await jobs.get())
 
-    async def _run(self, agent: LitAgent[Any], job: AttemptJob) -> None:
+    async def _run(self, agent: HostedAgent, job: AttemptJob) -> None:
         def sink(span: Span) -> None:
             # an invalid record could not be sent either
             admitted = admit(span, job.rollout.rollout_id, job.attempt_id)

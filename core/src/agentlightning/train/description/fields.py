@@ -15,6 +15,7 @@ from pydantic import BaseModel, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from agentlightning.plugins.manager import Plugins, load as load_plugins
+from agentlightning.plugins.suite import not_installed
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import PolicySource
 from agentlightning.types import Recipe
@@ -82,8 +83,6 @@ class RunFields(TypedDict, total=False):
     note: str | None
 
 
-WORKERS = ("n_runners", "n_workers")
-"""What Agent Lightning 0.x calls ``concurrency``."""
 FILE_ONLY = ("target", "train", "val", "pythonpath")
 """Fields that are no keywords of ``Trainer``: the agent and the tasks are arguments of ``fit``."""
 
@@ -112,9 +111,9 @@ def _fields(plugins: Plugins) -> Fields:
     at: dict[str, list[type[BaseModel]]] = {}
     of_agent: set[str] = set()
     for spec in plugins.sections.values():
-        added = spec.fields()
-        at.setdefault(spec.place, []).append(added)
-        of_agent |= {*added.model_fields} if spec.agent else set()
+        one = spec.fields()
+        at.setdefault(spec.place, []).append(one)
+        of_agent |= {*one.model_fields} if spec.agent else set()
     model = _joined(RunConfig, at.pop("", []))
     for place, more in at.items():
         section = _joined(model.model_fields[place].annotation, more)
@@ -170,12 +169,13 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
     """
     data: dict[str, Any] = {} if base is None else dict(base)
     model, sections, section_of, *_ = fields()
-    for keyword, value in given.items():
-        name = "concurrency" if keyword in WORKERS else keyword
+    for name, value in given.items():
         if name in sections:
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
         elif name not in section_of:
-            raise TypeError(f"Trainer has no field {name!r}{_near(name, [*section_of, *sections])}")
+            said = not_installed("argument", name)
+            hint = f": {said}" if said else _near(name, [*section_of, *sections])
+            raise TypeError(f"Trainer has no field {name!r}{hint}")
         elif (section := section_of[name]) is None:
             data |= _given(model, {name: value})
         else:
@@ -191,13 +191,12 @@ def agent_fields() -> frozenset[str]:
 
 
 def is_field(name: str) -> bool:
-    """Whether ``name`` is a field, or a name of one in Agent Lightning 0.x."""
-    return name in fields().section_of or name in WORKERS
+    """Whether ``name`` is a field of a run."""
+    return name in fields().section_of
 
 
 def field_of(config: RunConfig, name: str) -> Any:
     """Return the value of a field, or a section. Raise ``AttributeError`` for an unknown name."""
-    name = "concurrency" if name in WORKERS else name
     _, sections, section_of, *_ = fields()
     if name in sections:
         return getattr(config, name)

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.redaction import say
-from agentlightning.runs.drawing import short
 from agentlightning.runs.run import open_run
 from agentlightning.terminal import TextTable, number, print_json, wide_console
 from agentlightning.types import UsageError
 from agl_audit.commands import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
+from agl_audit.drawing import short
 from agl_audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 
 _WIDE = 150

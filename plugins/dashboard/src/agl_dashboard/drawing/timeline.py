@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from agentlightning.runs.attempt_tree import SpanNode
 from agentlightning.types import Call, Span
+from agl_audit.attempt_tree import SpanNode
 from agl_dashboard.drawing.chart import Tick, label
 
 WIDTH: Final = 1000.0

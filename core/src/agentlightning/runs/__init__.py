@@ -1,0 +1,1 @@
+"""Runs and their rollouts, opened from a folder, a store or a name."""

@@ -1,0 +1,37 @@
+"""Registers what programs for Agent Lightning 0.1 to 0.3 name, give a trainer, and expect of a runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import TrainerPart
+
+
+@hookimpl
+def agl_names() -> dict[str, str]:
+    from agl_v03.former_names import table
+
+    return {name: place for name, place in table()["names"].items() if "." not in name}
+
+
+@hookimpl
+def agl_missing(module: str, name: str) -> Any:
+    from agl_v03.former_names import find_module, find_name
+
+    return find_name(module, name) if name else find_module(module)
+
+
+@hookimpl
+def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> TrainerPart:
+    from agl_v03.trainer_arguments import FormerTrainer
+
+    return FormerTrainer(trainer, given)
+
+
+@hookimpl
+def agl_agents(agent: Any, trainer: Any) -> Any:
+    from agl_v03.hooks import HookedAgent
+    from agl_v03.trainer_arguments import agent_of
+
+    return HookedAgent(agent) if trainer is None else agent_of(trainer, agent)

@@ -1,0 +1,169 @@
+"""Plugins that know further names, further arguments of a trainer, and other ways to call an agent."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentlightning as agl
+from agentlightning.capture.context import AttemptContext
+from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins import manager
+from agentlightning.plugins.manager import NotInstalled, Plugins, build
+from agentlightning.runner.agent.hosted import HostedAgent, hosted
+from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.runner.runner import Runner
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.store import SQLiteStore
+from agentlightning.types import Rollout, UsageError
+
+INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/v03"
+
+
+@pytest.fixture
+def plugins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    """The process's plugins are the one of the test, or none."""
+    loaded = build([request.param] if request.param else [], discover=False)
+    monkeypatch.setattr(manager, "load", lambda: loaded)
+    return loaded
+
+
+# ------------------------------------------------------------------------------------------------- names
+class Attic:
+    """Has a name, a name in a module of core, and a module."""
+
+    @hookimpl
+    def agl_names(self) -> dict[str, str]:
+        return {"trunk": "string:ascii_lowercase"}
+
+    @hookimpl
+    def agl_missing(self, module: str, name: str) -> Any:
+        if (module, name) == ("semconv", "CHEST"):
+            return "chest"
+        if (module, name) == ("attic", ""):
+            return spec_from_loader("agentlightning.attic", loader=None)
+        if name == "cellar":
+            raise UsageError("there is no cellar, use the attic")
+        return None
+
+
+@pytest.mark.parametrize("plugins", [Attic()], indirect=True)
+def test_a_plugin_has_names_and_modules(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert manager.missing("", "trunk") == "abcdefghijklmnopqrstuvwxyz"
+    assert agl.semconv.CHEST == "chest"
+    found = sys.meta_path[-1].find_spec("agentlightning.attic")  # type: ignore[call-arg]
+    assert isinstance(found, ModuleSpec) and found.name == "agentlightning.attic"
+    with pytest.raises(UsageError, match="use the attic"):
+        agl.cellar  # noqa: B018 - the access is the test
+    with pytest.raises(AttributeError, match="has no attribute 'roof'"):
+        agl.roof  # noqa: B018
+    with pytest.raises(AttributeError):
+        agl._private  # noqa: B018
+
+
+@pytest.mark.parametrize("plugins", [None], indirect=True)
+def test_a_name_of_a_plugin_that_is_not_there_says_how_to_install_it(plugins: Plugins) -> None:
+    for module, name in (("", "InMemoryLightningStore"), ("tracer.base", ""), ("types", "Task")):
+        with pytest.raises(NotInstalled, match=INSTALL):
+            manager.missing(module, name)
+    assert manager.missing("", "nonsense") is None and manager.missing("nonsense", "") is None
+
+
+def test_a_plugin_that_lacks_a_module_while_it_is_loaded_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def loading() -> Plugins:
+        asked.append(manager.missing("attic", ""))
+        return build([Attic()], discover=False)
+
+    monkeypatch.setattr(manager, "load", loading)
+    assert manager.missing("semconv", "CHEST") == "chest" and asked == [None]
+
+
+# ------------------------------------------------------------------------------------------------- trainer
+class Part:
+    def __init__(self, flavour: str) -> None:
+        self.flavour = flavour
+
+    def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+        tasks = given.pop("tasks", None)
+        if tasks is not None:
+            given["train_dataset"] = tasks
+        return {"tasted": self.flavour} if self.flavour == "sour" else None
+
+
+class Kitchen:
+    @hookimpl
+    def agl_trainer_arguments(self, trainer: Any, given: dict[str, Any]) -> Part:
+        given["concurrency"] = given.pop("cooks", 1)
+        return Part(given.pop("flavour", "sweet"))
+
+
+def test_a_plugin_takes_arguments_of_a_trainer(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "output": tmp_path, "trackers": [], "plugins": build([Kitchen()], discover=False), "cooks": 2
+    }  # fmt: skip
+    made = agl.Trainer(agl.Baseline(), **given)
+    assert (made.flavour, made.concurrency) == ("sweet", 2)
+    assert made.fit(lambda task: 1.0, tasks=["a"])["baseline"]["train"]["reward"] == 1.0
+    made.flavour = "sour"
+    assert made.fit(lambda task: 1.0) == {"tasted": "sour"}
+    with pytest.raises(AttributeError, match="a run has no field 'cooks'"):
+        made.cooks  # noqa: B018 - the access is the test
+
+
+def test_arguments_of_a_plugin_that_is_not_there_say_how_to_install_it() -> None:
+    with pytest.raises(TypeError, match=f"Trainer has no field 'tracer': it comes with agl-v03.*{INSTALL}"):
+        agl.Trainer(plugins=build(discover=False), tracer=None)  # type: ignore[call-arg]
+
+
+# -------------------------------------------------------------------------------------------------- agents
+class Twice(HostedAgent):
+    """Calls the agent twice."""
+
+    async def attempt(self, rollout: Rollout, context: AttemptContext, counts: Counter[str]) -> Outcome:
+        counts["called"] += 1
+        given = (rollout.input, context.resources, rollout)
+        first = await self.call(rollout.mode, context, given)
+        return self.outcome(first + await self.call(rollout.mode, context, given), context)
+
+
+class Doubling:
+    @hookimpl
+    def agl_agents(self, agent: Any, trainer: Any) -> HostedAgent:
+        return Twice(agent)
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+async def test_a_plugin_calls_an_agent_in_its_own_way(isolation: Any) -> None:
+    store = SQLiteStore(":memory:")
+    settings = RunnerSection(concurrency=1, isolation=isolation, timeout_seconds=None)
+    runner = Runner(half, store, settings, plugins=build([Doubling()], discover=False))
+    done = await runner.step(3.0)
+    await runner.close()
+    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason
+    assert runner.counts["called"] == 1 and runner.agent.runner is runner
+    await store.close()
+
+
+def half(task: float) -> float:
+    return task / 2
+
+
+class Careful(agl.LitAgent[str]):
+    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("agent", "has"), [(Careful(), "on_rollout_end"), (agl.LitAgent(trained_agents="x"), "trained_agents")]
+)
+def test_an_agent_that_needs_a_plugin_is_refused_without_it(agent: Any, has: str) -> None:
+    with pytest.raises(UsageError, match=f"has {has}: it comes with agl-v03.*{INSTALL}"):
+        hosted(agent, build(discover=False))
+    assert type(hosted(half, build(discover=False))) is HostedAgent
