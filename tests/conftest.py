@@ -1,7 +1,7 @@
 """What holds for every test: no network but loopback, no settings of the developer's shell, fixed seeds.
 
-Of the installed plugins only :data:`BATTERIES` are loaded unless a test is marked ``plugins``, so that a test
-sees the same suite on every machine.
+Of the installed plugins only ``BATTERIES`` (``marks.py``) are loaded unless a test is marked ``plugins``, so
+that a test sees the same suite on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import aiohttp
 import certifi
 import pytest
 from hypothesis import settings
-from marks import THOROUGH
+from marks import BATTERIES, THOROUGH
 
 from agentlightning import log_limit
 
@@ -38,8 +38,6 @@ gc.disable()  # until all is imported
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:  # thousands of small databases
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-BATTERIES = "audit,examples,programs,testing,trackers,v03"
-"""The plugins that hold commands, faces and trackers of every installation of the suite."""
 PREFIXES = ("AGL_", "OPENAI_", "OTEL_", "SSL_CERT_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 

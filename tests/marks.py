@@ -25,3 +25,7 @@ def sampled(cases: Iterable[Any], *kept: int) -> list[Any]:
 def examples(thorough: int) -> int:
     """The number of examples of a property test: ``thorough``, or in the default run a tenth of it."""
     return thorough if settings().max_examples >= THOROUGH else max(3, thorough // 10)
+
+
+BATTERIES = "audit,examples,programs,testing,trackers,v03"
+"""The plugins that hold commands, faces and trackers of every installation of the suite."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marks import BATTERIES
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
@@ -38,7 +39,7 @@ async def test_asyncio_is_guarded_too() -> None:
 
 def test_the_shells_settings_are_gone() -> None:
     assert [n for n in os.environ if n.startswith(("AGL_", "OPENAI_", "OTEL_"))] == ["AGL_PLUGINS"]
-    assert os.environ["AGL_PLUGINS"] == ""
+    assert os.environ["AGL_PLUGINS"] == BATTERIES
 
 
 @pytest.mark.plugins

@@ -23,6 +23,7 @@ ROOMS = (
     "core/src/agentlightning/algorithms",
     "core/src/agentlightning/credit",
     "core/src/agentlightning/gateway/admission",
+    "plugins/audit/src/agl_audit/stored",
     "plugins/local/src/agl_local/driver.py",
     "plugins/local/src/agl_local/training",
     "plugins/verl/src/agl_verl",

@@ -17,6 +17,7 @@ import httpx
 import openai
 from agl_testing import ScriptedModelServer
 
+import agl_audit.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -117,7 +118,9 @@ class Line:
             "timeout_seconds": 300.0,
             **options,
         }
-        self.trainer = Trainer(plugins=build([Plugin(), *listeners], discover=False), **given)
+        self.trainer = Trainer(
+            plugins=build([Plugin(), agl_audit.plugin, *listeners], discover=False), **given
+        )
 
     async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:
         """Train; what the store has of the run is in :attr:`records` afterwards, however it ended."""

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import agl_testing.plugin
 import pytest
 
+import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -77,7 +79,10 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         output=folder,
         adapters=["autogen"],
         trackers=["files"],
-        plugins=build([agl_local.plugin, agl_autogen.plugin, watch], discover=False),
+        plugins=build(
+            [agl_local.plugin, agl_autogen.plugin, agl_testing.plugin, agl_trackers.plugin, watch],
+            discover=False,
+        ),
     )
     return Trainer(**{**defaults, **options})
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import agl_testing.plugin
 import pytest
 from core.runner.across import Event
 from openai import AsyncOpenAI
@@ -36,7 +37,7 @@ def trainer(folder: Path, **options: Any) -> agl.Trainer:
         batch_size=1,
         output=folder,
         trackers=["files"],
-        plugins=build([agl_local.plugin, agl_autogen.plugin], discover=False),
+        plugins=build([agl_local.plugin, agl_autogen.plugin, agl_testing.plugin], discover=False),
     )
     return agl.Trainer(**{**defaults, **options})
 

@@ -12,6 +12,7 @@ from e2e.test_line import Watch, trainer
 from e2e.test_several_engines import TASKS, talk
 from plugins.local.driver_fixtures import saved_policy
 
+import agl_audit.plugin
 import agl_local.plugin
 from agentlightning import GRPO
 from agentlightning.plugins.manager import build
@@ -23,7 +24,7 @@ OPTIONS = {"threads": 1, "engine": "thread", "max_num_seqs": 16, "max_len": 256,
 
 def made(folder: Path, watch: Watch, **given: Any) -> Any:
     given = {"options": OPTIONS, "adapters": [], "policy": folder / "policy", **given}
-    plugins = build([agl_local.plugin, watch], discover=False)
+    plugins = build([agl_local.plugin, agl_audit.plugin, watch], discover=False)
     return trainer(folder / "runs", watch, plugins=plugins, **given)
 
 

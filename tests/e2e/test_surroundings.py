@@ -19,6 +19,7 @@ import requests
 from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
+import agl_audit.plugin
 import agl_local.plugin
 from agentlightning.cli import app, run_command
 from agentlightning.plugins import manager
@@ -100,7 +101,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a command at a terminal of an encoding, and returns what it wrote."""
-    loaded = manager.build([agl_local.plugin], discover=False)
+    loaded = manager.build([agl_local.plugin, agl_audit.plugin], discover=False)
     monkeypatch.setattr("agentlightning.cli.load_plugins", lambda: loaded)
 
     def run(encoding: str, *words: str) -> str:
@@ -159,7 +160,7 @@ def trainer(folder: Path, **fields: Any) -> agl.Trainer:
         policy=POLICY,
         options={"engine": "thread", "threads": 1, "max_len": 256},
         output=folder,
-        plugins=manager.build([agl_local.plugin], discover=False),
+        plugins=manager.build([agl_local.plugin, agl_audit.plugin], discover=False),
         batch_size=2,
         **fields,
     )

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 from typing import Any
 
 import torch
+from learning import reals
 from steps import Steps
-from stored import Run, Unjudged, read_run
+from stored import Rollout, Run, Unjudged, read_run
 from torch import Tensor
 
 EXACT, SHOWN = 1e-9, 50
@@ -52,8 +54,13 @@ class Judgement:
         if not (abs(theirs - ours) <= tolerance * max(1.0, abs(ours)) if numbers else theirs == ours):
             self.differences.append({"kind": kind, "where": where, "theirs": theirs, "ours": ours})
 
-    def tensors(self, kind: str, where: str, theirs: Tensor, ours: Tensor, slack: Tensor) -> None:
-        """Compare tensors entry by entry; each has its tolerance."""
+    def each(self, kind: str, where: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+        """Compare what has a name."""
+        for name, value in ours.items():
+            self.same(kind, f"{where} {name}", theirs[name], value)
+
+    def tensors(self, kind: str, where: str, theirs: Tensor, ours: Tensor, slack: Any) -> None:
+        """Compare tensors entry by entry. ``slack``: a tolerance, or one for each entry."""
         self.values[kind] += ours.numel()
         over = ((theirs.double() - ours).abs() / slack).nan_to_num(torch.inf)
         if count := int((over > 1).sum()):
@@ -85,14 +92,6 @@ def judge_run(folder: Path, found: Judgement) -> Run:
 
 
 # ----------------------------------------------------------------------------------------------- evaluations
-def wilson(rewards: Sequence[float]) -> list[float]:
-    """The 95 % score interval of a share (Wilson 1927)."""
-    z, n, p = NormalDist().inv_cdf(0.975), len(rewards), fmean(rewards)
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return [max(0.0, centre - half), min(1.0, centre + half)]
-
-
 def students_t(degrees: int) -> float:
     """The 97.5 % quantile, by the integral of the density."""
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
@@ -101,57 +100,108 @@ def students_t(degrees: int) -> float:
     return float(x[1 + int(torch.searchsorted(mass, 0.475))])
 
 
+def interval(
+    rewards: Sequence[float], units: Sequence[str], cluster: str | None, shares: bool = True
+) -> tuple[list[float] | None, str, float]:
+    """The 95 % interval of a mean, its kind, and how far a quantile by a series may move its ends. Wilson's
+    (1927) is of shares. Others are of ratios over units (Cochran 1977, chapter 9A): Student's, and of
+    clusters the studentised bootstrap (Efron and Tibshirani 1993, section 12.5).
+    """
+    names, n, p = [*dict.fromkeys(units)], len(rewards), fmean(rewards or [0.0])
+    g, binary, what = len(names), shares and set(rewards) <= {0.0, 1.0}, cluster or "tasks"
+    over = f" over {g} {what}" if n > g else ""
+    if binary and (len(set(rewards)) == 1 or (n == g > 0 and cluster is None)):
+        q = NormalDist().inv_cdf(0.975) ** 2 / g
+        half = math.sqrt(q * (p * (1 - p) + q / 4))
+        ends = (p + q / 2 + reals([-half, half])) / (1 + q)
+        return ends.clamp(0.0, 1.0).tolist(), f"Wilson{over}", EXACT
+    if g < 2:
+        return None, f"one {cluster or 'task'} alone" if g else "no reward", EXACT
+    both = [*zip(units, rewards, strict=True)]
+    sums = reals([[sum(r for u, r in both if u == name), units.count(name)] for name in names])
+
+    def ratio(of: Tensor) -> tuple[Tensor, Tensor]:
+        means = of[..., 0].sum(-1) / (count := of[..., 1].sum(-1))
+        off = of[..., 0] - of[..., 1] * means[..., None]
+        return means, (g / (g - 1) * off.square().sum(-1)).sqrt() / count
+
+    error = float(ratio(sums)[1])
+    if error <= 1e-12 * abs(p):
+        return None, f"all {g} {what} have the mean {p:g}", EXACT
+    around, kind, off = students_t(g - 1) * reals([-error, error]), f"Student's t{over}", 0.005 * error
+    if cluster is not None:
+        draw = random.Random(0)
+        means, errors = ratio(sums[torch.tensor([draw.choices(range(g), k=g) for _ in range(999)])])
+        apart = (means - p) / errors.where(errors > 1e-12 * means.abs(), 0.0)
+        around = -error * apart.nan_to_num(0.0, torch.inf, -torch.inf).sort().values[[974, 24]]
+        kind, off = f"bootstrap over {g} {cluster}", EXACT
+    ends = (p + around).clamp(*((0.0, 1.0) if binary else (-torch.inf, torch.inf)))
+    if not ends.isfinite().all():
+        return None, f"{g} {cluster} are too few", EXACT
+    return ends.tolist(), kind, off
+
+
+def unit(one: Rollout, cluster: str | None, alone: str) -> str:
+    """What rollouts of one unit share: their task, or its value of the field ``cluster``."""
+    return alone if cluster is None else json.dumps(one.input.get(cluster), sort_keys=True)
+
+
 def judge_evaluations(run: Run, found: Judgement) -> None:
-    """Means and intervals of what was evaluated, and the summary's."""
-    summary = json.loads((run.folder / "summary.json").read_text())
+    """Rewards, means and intervals of what was evaluated, and the summary's."""
+    summary, cluster = json.loads((run.folder / "summary.json").read_text()), run.info.get("cluster")
     for batch, said in run.evaluations.items():
         rollouts, where = run.of(batch), f"{run.run_id}, evaluation {said['name']}:"
         rewards = [one.reward for one in rollouts if one.reward is not None]
-        if any(one.status != "succeeded" for one in rollouts) or len(rewards) < len(rollouts):
-            found.unjudged.append(f"{where} failed rollouts")
-            continue
-        if not set(rewards) <= {0.0, 1.0} or len({one.task for one in rollouts}) < len(rollouts):
-            found.unjudged.append(f"{where} an interval of other rewards than 0 and 1, one a task")
-            continue
-        ours = {"n": len(rewards), "reward": fmean(rewards), "rewards": rewards, "ci": wilson(rewards)}
-        for name, value in ours.items():
-            found.same("evaluation", f"{where} {name}", said[name], value)
-        if said["name"] in ("before", "after"):
-            for name in ("reward", "ci"):
-                key = f"{name}_{said['name']}"
-                found.same("evaluation", f"{run.run_id}, summary: {key}", summary[key], ours[name])
+        units = [unit(one, cluster, one.group) for one in rollouts if one.reward is not None]
+        ci, kind, off = interval(rewards, units, cluster)
+        failed, given = [one.failure for one in rollouts if one.failure], [one.reward for one in rollouts]
+        ours = {"n": len(rollouts), "rewards": given, "reward": fmean(rewards), "interval": kind}
+        ours |= {"failed": len(failed), "left_out": given.count(None)}
+        found.each("evaluation", where, said, ours)
+        found.same("evaluation", f"{where} ci", said["ci"], ci, off)
+        when, _, tasks = said["name"].partition("/")
+        if when in ("before", "after"):
+            of = summary["sets"][tasks] if tasks else summary
+            for name, value in {"reward": ours["reward"], "ci": ci, "interval": kind}.items():
+                key = f"{name}_{when}"
+                found.same("evaluation", f"{run.run_id}, summary: {key}", of[key], value, off)
 
 
 # ------------------------------------------------------------------------------------- compare and rescore
 def judge_comparison(said: Mapping[str, Any], first: Run, second: Run, found: Judgement) -> None:
     """What ``agl compare FIRST SECOND --json`` printed."""
+    cluster = first.info.get("cluster") or second.info.get("cluster")
     for one in said["evaluations"]:
-        where, by_task = f"compare {first.run_id} {second.run_id}, {one['name']}:", []
-        for run in (first, second):
-            batch = next(batch for batch, e in run.evaluations.items() if e["name"] == one["name"])
-            by_task.append({o.task: o.reward for o in run.of(batch) if o.reward is not None})
-        gains = [
-            by_task[1][task] - by_task[0][task] for task in sorted(by_task[0].keys() & by_task[1].keys())
-        ]
-        half = students_t(len(gains) - 1) * stdev(gains) / math.sqrt(len(gains))
-        # Equal gains say nothing of how far others may be apart: there is no interval.
-        ci = [fmean(gains) - half, fmean(gains) + half] if half else None
-        signs = {"better": sum(gain > 0 for gain in gains), "worse": sum(gain < 0 for gain in gains)}
-        for name, value in {"tasks": len(gains), "difference": fmean(gains), **signs}.items():
-            found.same("compare", f"{where} {name}", one[name], value)
-        found.same("compare", f"{where} ci", one["ci"], ci, 2e-3)
+        where, units = f"compare {first.run_id} {second.run_id}, {one['name']}:", dict[str, str]()
+        given: list[dict[str, list[float]]] = [defaultdict(list), defaultdict(list)]
+        for run, rewards in zip((first, second), given, strict=True):
+            batches = [batch for batch, e in run.evaluations.items() if e["name"] == one["name"]]
+            for o in run.of(batches[-1]) if batches else ():
+                if o.reward is not None:
+                    rewards[o.task].append(o.reward)
+                    units[o.task] = unit(o, cluster, o.task)
+        tasks = sorted(given[0].keys() & given[1].keys())
+        gains = [fmean(given[1][task]) - fmean(given[0][task]) for task in tasks]
+        ci, kind, off = interval(gains, [units[task] for task in tasks], cluster, shares=False)
+        ours = {"tasks": len(gains), "difference": fmean(gains) if gains else None}
+        ours |= {"better": sum(gain > 0 for gain in gains), "worse": sum(gain < 0 for gain in gains)}
+        ours |= {"interval": kind if gains else ""}
+        ours |= {"unpaired": len(given[0].keys() ^ given[1].keys()) if all(given) else 0}
+        found.each("compare", where, one, ours)
+        found.same("compare", f"{where} ci", one["ci"], ci, off)
     for side, run in (("first", first), ("second", second)):
         steps = [run.of(f"train/{step}") for step in sorted({step for step, _ in run.reports})]
-        means = [fmean(one.reward for one in of if one.reward is not None) for of in steps]
+        earned = [[o.reward for o in of if o.reward is not None] for of in steps]
+        means = [fmean(of) if of else None for of in earned]
         found.same("compare", f"curve of {run.run_id}", said["curves"][side], means)
 
 
 def judge_rescoring(said: Mapping[str, Any], run: Run, found: Judgement) -> None:
     """What ``agl rescore`` stored and printed of the function that asks for the word ANSWER in the answer."""
-    ours = {one.rollout_id: float("ANSWER" in one.calls[-1].text) for one in run.rollouts if one.calls}
+    scored = [o for o in run.rollouts if o.status == "succeeded" or o.failure in ("no-reward", "bad-reward")]
+    ours = {o.rollout_id: float(bool(o.calls) and "ANSWER" in o.calls[-1].text) for o in scored}
     stored = run.rescored[said["name"]]
     for rollout in ours.keys() | stored.keys():
         found.same("rescore", f"{run.run_id} {rollout}", stored.get(rollout), ours.get(rollout))
-    before = fmean(one.reward for one in run.rollouts if one.reward is not None)
-    for name, value in {"mean_before": before, "mean_after": fmean(ours.values())}.items():
-        found.same("rescore", f"{run.run_id}: {name}", said[name], value)
+    before = fmean(one.reward for one in scored if one.reward is not None)
+    found.each("rescore", run.run_id, said, {"mean_before": before, "mean_after": fmean(ours.values())})

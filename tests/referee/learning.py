@@ -22,9 +22,10 @@ from torch import Tensor
 
 Recipe = dict[str, Any]
 RULED = {
-    "credit": ("broadcast",), "baseline": ("group", "none"), "loss": ("clip", "reinforce"), "merge": (True,),
-    "ratio_level": ("token",), "step_weight": (0.0,), "critic": (False,), "entropy": (0.0,), "kl": (0.0,),
-    "filter_zero_std_groups": (False,), "group_by": (["group"],), "top_p": (1.0,),
+    "credit": ("broadcast",), "baseline": ("group",), "loss": ("clip",), "merge": (True,), "top_p": (1.0,),
+    "loss_aggregation": ("rollout", "constant"), "ratio_level": ("token",), "step_weight": (0.0,),
+    "critic": (False,), "entropy": (0.0,), "kl": (0.0,), "filter_zero_std_groups": (False,),
+    "group_by": (["group"],), "clip_ratio_c": (None,),
 }  # fmt: skip
 """Fields of a recipe → the values for which there is a rule here."""
 
@@ -35,13 +36,12 @@ DELTA = 2e-5
 
 @dataclass
 class Row:
-    """A training sequence: calls that continue each other, each with the span of its answer."""
+    """A training sequence: calls that continue each other."""
 
     row_id: str
     rollout: str
     ids: list[int]
     temperature: float
-    spans: list[tuple[int, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     """Positions of the trained tokens; what follows has an entry for each."""
     old: list[float] = field(default_factory=list)
@@ -52,13 +52,11 @@ class Row:
 
     def add(self, call: Call) -> None:
         """Continue with a call whose prompt begins with the row's tokens."""
-        start = len(call.prompt)
         self.ids = [*call.prompt, *call.response]
-        self.spans.append((start, len(self.ids)))
-        self.tokens += range(start, len(self.ids))
+        self.tokens += range(len(call.prompt), len(self.ids))
         self.old += call.logprobs
         self.versions += call.versions
-        self.calls += [len(self.spans)] * len(call.response)
+        self.calls += [self.calls[-1] + 1 if self.calls else 0] * len(call.response)
 
 
 def check_rules(recipe: Recipe) -> None:
@@ -75,56 +73,39 @@ def rows_of(rollout: Rollout, policy: str, temperature: float) -> list[Row]:
         if call.policy != policy or not call.response:
             continue
         if call.temperature != temperature:
-            raise Unjudged(f"call {call.call_id} was sampled at temperature {call.temperature}")
+            raise Unjudged(f"a call of {rollout.rollout_id} was sampled at temperature {call.temperature}")
         row = next((r for r in reversed(rows) if call.prompt[: len(r.ids)] == r.ids), None)
         if row is None:
-            rows.append(row := Row("", rollout.rollout_id, [], temperature))
+            rows.append(row := Row(f"{rollout.rollout_id}/{len(rows)}", rollout.rollout_id, [], temperature))
         row.add(call)
-    for number, row in enumerate(rows):
-        row.row_id = f"{rollout.rollout_id}/{number}"
     return rows
 
 
-def grouped(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
-    """Group → its rollouts."""
-    groups: dict[str, list[Rollout]] = defaultdict(list)
-    for one in rollouts:
-        groups[one.group].append(one)
-    return groups
+def grouped(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """The rollouts of each group, in the order of the groups' names."""
+    return [[one for one in rollouts if one.group == name] for name in sorted({o.group for o in rollouts})]
 
 
 def advantages(rollouts: Sequence[Rollout], recipe: Recipe) -> dict[str, float]:
     """Rollout → its reward over the mean of its group, in sample standard deviations (GRPO) or as it is."""
     found = {}
-    for group in grouped(rollouts).values():
-        rewards = [one.reward for one in group if one.reward is not None]
-        spread = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
-        for one in group:
-            assert one.reward is not None
-            value = one.reward - statistics.fmean(rewards) if recipe["baseline"] == "group" else one.reward
-            if recipe["scale"] == "std":
-                value = 0.0 if spread == 0 else value / (spread + 1e-6)
-            found[one.rollout_id] = value
+    for group in grouped(rollouts):
+        rewards = {one.rollout_id: one.credit for one in group if one.credit is not None}
+        mean, largest = statistics.fmean(rewards.values()), max(map(abs, rewards.values()))
+        apart = max(rewards.values()) - min(rewards.values()) > 1e-12 * largest  # else it is rounding
+        scale = statistics.stdev(rewards.values()) + 1e-6 if apart and recipe["scale"] == "std" else 1.0
+        found |= {name: (value - mean) / scale if apart else 0.0 for name, value in rewards.items()}
     return found
 
 
 def weigh(rows: Sequence[Row], recipe: Recipe) -> None:
     """What each token weighs: the loss is the sum over tokens of weight × loss."""
     tokens: dict[str, int] = defaultdict(int)
-    calls: dict[str, int] = defaultdict(int)
     for row in rows:
         tokens[row.rollout] += len(row.tokens)
-        calls[row.rollout] += len(row.spans)
     for row in rows:
-        for start, end in row.spans:
-            share = {
-                "rollout": len(tokens) * tokens[row.rollout],
-                "nested": len(tokens) * calls[row.rollout] * (end - start),
-                "call": sum(calls.values()) * (end - start),
-                "token": sum(tokens.values()),
-                "constant": len(tokens) * recipe["loss_divisor"],
-            }[recipe["loss_aggregation"]]
-            row.weights += [1 / share] * (end - start)
+        of = tokens[row.rollout] if recipe["loss_aggregation"] == "rollout" else recipe["loss_divisor"]
+        row.weights = [1 / (len(tokens) * of)] * len(row.tokens)
 
 
 def minibatches(rows: Sequence[Row], count: int, seed: int, version: int) -> list[list[Row]]:
@@ -138,8 +119,7 @@ def minibatches(rows: Sequence[Row], count: int, seed: int, version: int) -> lis
 
     found = sorted(rows, key=content)
     count = min(count, len(found))
-    if count > 1:
-        random.Random(f"{seed} {version}").shuffle(found)
+    random.Random(f"{seed} {version}").shuffle(found)
     return [found[k::count] for k in range(count)]
 
 
@@ -172,13 +152,10 @@ def token_losses(logp: Tensor, anchor: Tensor, row: Row, recipe: Recipe) -> Tens
     if recipe["loss"] == "reinforce":
         return -row.advantage * logp
     ratio, a = (logp - anchor).clamp(-20, 20).exp(), row.advantage
-    loss = torch.maximum(-a * ratio, -a * ratio.clamp(1 - recipe["clip_low"], 1 + recipe["clip_high"]))
-    if recipe["clip_ratio_c"] is not None and a < 0:
-        loss = loss.clamp(max=-a * recipe["clip_ratio_c"])
-    return loss
+    return torch.maximum(-a * ratio, -a * ratio.clamp(1 - recipe["clip_low"], 1 + recipe["clip_high"]))
 
 
-def reals(values: list[float]) -> Tensor:
+def reals(values: Sequence[Any]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -222,7 +199,7 @@ def train(network: Network, adam: AdamW, rows: Sequence[Row], recipe: Recipe, ve
             loss += float(total.detach())
         grads = {name: g for name in names if (g := network.weights[name].grad) is not None}
         norm = math.sqrt(sum(float(g.square().sum()) for g in grads.values()))
-        scale = 1.0 if adam.clip is None else min(1.0, adam.clip / (norm + 1e-6))
+        scale = 1.0 if (clip := adam.options["max_grad_norm"]) is None else min(1.0, clip / (norm + 1e-6))
         grads = {name: g * scale for name, g in grads.items()}
         network.weights |= {name: network.weights[name].detach() for name in names}
         adam.step(network.weights, grads)
@@ -236,7 +213,7 @@ def train(network: Network, adam: AdamW, rows: Sequence[Row], recipe: Recipe, ve
 def pairs(rollouts: Sequence[Rollout], rewards: dict[str, float]) -> list[tuple[Rollout, Rollout]]:
     """The best of each group with its worst, the second best with the second worst; unequal rewards alone."""
     found = []
-    for _, group in sorted(grouped(rollouts).items()):
+    for group in grouped(rollouts):
         best = sorted(group, key=lambda one: (-rewards[one.rollout_id], one.sample, one.rollout_id))
         both = zip(best, reversed(best), strict=True)
         found += [(a, b) for a, b in both if rewards[a.rollout_id] > rewards[b.rollout_id]]
@@ -245,17 +222,12 @@ def pairs(rollouts: Sequence[Rollout], rewards: dict[str, float]) -> list[tuple[
 
 def stored_order(count: int, size: int, seed: int, steps: int) -> list[list[int]]:
     """Which items each step learns from: each epoch in an order of its own, no item twice in a step."""
-    pending: list[int] = []
-    epoch, found = 0, []
-    while len(found) < steps:
-        batch: list[int] = []
-        while len(batch) < min(size, count):
-            if not pending:
-                pending = list(range(count))
-                random.Random(f"{seed}:{epoch}").shuffle(pending)
-                epoch += 1
-            batch.append(pending.pop(0))
-        if len(set(batch)) < len(batch):
-            raise Unjudged("a step that holds the end of one epoch and the beginning of the next")
-        found.append(batch)
+    size, items = min(size, count), list[int]()
+    for epoch in range(math.ceil(size * steps / count)):
+        order = list(range(count))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        items += order
+    found = [items[size * step : size * (step + 1)] for step in range(steps)]
+    if any(len({*batch}) < size for batch in found):
+        raise Unjudged("a step that holds the end of one epoch and the beginning of the next")
     return found

@@ -7,13 +7,14 @@ queries arXiv 2305.13245, LoRA arXiv 2106.09685, AdamW arXiv 1711.05101.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional
 
 Tensors = dict[str, Tensor]
 
@@ -28,23 +29,18 @@ class Network:
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         weights = self.weights
-        y = x @ weights[f"{name}.weight"].T
-        if (bias := weights.get(f"{name}.bias")) is not None:
-            y = y + bias
+        y = functional.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
         if (a := weights.get(f"{name}.lora_A")) is not None:
             y = y + (x @ a.T) @ weights[f"{name}.lora_B"].T * self.scale
         return y
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        square = x.square().mean(-1, keepdim=True) + self.config["rms_norm_eps"]
-        return x * square.rsqrt() * self.weights[f"{name}.weight"]
+        eps = self.config["rms_norm_eps"]
+        return functional.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], eps)
 
     def attention(self, at: str, x: Tensor) -> Tensor:
-        c, size = self.config, len(x)
-        heads, groups, dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
-        q, k, v = (
-            self.linear(f"{at}.{n}_proj", x).view(size, -1, dim).transpose(0, 1) for n in ("q", "k", "v")
-        )
+        c, size, dim = self.config, len(x), self.config["head_dim"]
+        q, k, v = (self.linear(f"{at}.{n}_proj", x).view(size, -1, dim).transpose(0, 1) for n in "qkv")
         angle = torch.arange(size)[:, None] / c["rope_theta"] ** (torch.arange(0, dim, 2) / dim)
         angle = angle.float().double()  # tables are made in float32
         cos, sin = angle.cos(), angle.sin()
@@ -54,10 +50,7 @@ class Network:
             return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
 
         q, k = turned(q), turned(k)
-        k, v = (y.repeat_interleave(heads // groups, 0) for y in (k, v))
-        scores = q @ k.transpose(1, 2) / dim**0.5
-        later = torch.ones(size, size, dtype=torch.bool).triu(1)
-        mixed = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.linear(f"{at}.o_proj", mixed.transpose(0, 1).reshape(size, -1))
 
     def logprobs(self, ids: list[int], temperature: float = 1.0) -> Tensor:
@@ -68,7 +61,7 @@ class Network:
             x = x + self.attention(f"{at}.self_attn", self.norm(f"{at}.input_layernorm", x))
             y = self.norm(f"{at}.post_attention_layernorm", x)
             gate, up = self.linear(f"{at}.mlp.gate_proj", y), self.linear(f"{at}.mlp.up_proj", y)
-            x = x + self.linear(f"{at}.mlp.down_proj", torch.nn.functional.silu(gate) * up)
+            x = x + self.linear(f"{at}.mlp.down_proj", functional.silu(gate) * up)
         head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
         logits = self.norm("model.norm", x) @ self.weights[f"{head}.weight"].T / temperature
         return logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
@@ -78,9 +71,8 @@ def read_network(folder: Path, adapter: Path | None = None) -> Network:
     """A policy's folder; ``adapter``: LoRA's matrices in PEFT's format, whose sums the weights then are."""
     config = json.loads((folder / "config.json").read_text())
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    weights = {
-        n: t.double() for part in sorted(folder.glob("*.safetensors")) for n, t in load_file(part).items()
-    }
+    parts = [load_file(part) for part in sorted(folder.glob("*.safetensors"))]
+    weights = {name: tensor.double() for part in parts for name, tensor in part.items()}
     if adapter is None:
         return Network(config, weights)
     said = json.loads((adapter / "adapter_config.json").read_text())
@@ -107,36 +99,32 @@ def trained_names(network: Network) -> list[str]:
 
 @dataclass
 class AdamW:
-    """Moments and steps so far, the largest norm of a gradient, and the seed of mini-batches."""
+    """A run's options, the seed of mini-batches, moments, and steps so far."""
 
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float]
-    eps: float
-    clip: float | None
+    options: dict[str, Any]
     seed: int
-    first: Tensors
-    second: Tensors
+    first: Tensors = field(default_factory=dict)
+    second: Tensors = field(default_factory=dict)
     steps: int = 0
 
     def step(self, weights: Tensors, grads: Tensors) -> None:
         """Change ``weights``. Matrices alone decay."""
         self.steps += 1
-        one, two = self.betas
+        lr, (one, two) = self.options["lr"], self.options["betas"]
         for name, g in grads.items():
             m = self.first[name] = one * self.first.get(name, torch.zeros_like(g)) + (1 - one) * g
             v = self.second[name] = two * self.second.get(name, torch.zeros_like(g)) + (1 - two) * g * g
-            decay = self.weight_decay if g.dim() > 1 else 0.0
-            root = (v / (1 - two**self.steps)).sqrt() + self.eps
-            weights[name] = weights[name] * (1 - self.lr * decay) - self.lr / (1 - one**self.steps) * m / root
+            decay = self.options["weight_decay"] if g.dim() > 1 else 0.0
+            root = (v / (1 - two**self.steps)).sqrt() + self.options["eps"]
+            weights[name] = weights[name] * (1 - lr * decay) - lr / (1 - one**self.steps) * m / root
 
     def slack(self, grads: Tensors, delta: float) -> Tensors:
         """How far the latest step moves each weight at most by rounding, if entries of gradients and moments
         are known to ``delta`` times the largest of their tensor.
         """
-        found = {}
+        found, lr = {}, self.options["lr"]
         for name, g in grads.items():
-            root = (self.second[name] / (1 - self.betas[1] ** self.steps)).sqrt() + self.eps
+            root = (self.second[name] / (1 - self.options["betas"][1] ** self.steps)).sqrt()
             largest = torch.maximum(g.abs().max(), self.first[name].abs().max())
-            found[name] = (self.lr * 2 * delta * largest / root).clamp(max=2 * self.lr)
+            found[name] = (lr * 2 * delta * largest / (root + self.options["eps"])).clamp(max=2 * lr)
         return found

@@ -27,33 +27,36 @@ class Steps:
 
     def __init__(self, run: Run, name: str, policy: Mapping[str, Any], found: Judgement) -> None:
         self.run, self.name, self.found, self.recipe = run, name, found, run.info["recipe"]
-        options = {"lr": 1e-4, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "max_grad_norm": 1.0}
-        self.options: dict[str, Any] = {**options, **run.info["options"], **policy["options"]}
-        of_adam = ("lr", "weight_decay", "betas", "eps", "max_grad_norm")
-        self.adam = AdamW(*(self.options[key] for key in of_adam), run.info["seed"], {}, {})
+        usual = {"lr": 1e-4, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "max_grad_norm": 1.0}
+        self.options: dict[str, Any] = {**usual, **run.info["options"], **policy["options"]}
+        self.adam = AdamW(self.options, run.info["seed"])
         own = run.folder / "policies" / name
         self.folder = (own if own.exists() else run.folder) / "checkpoints"
         self.networks = {0: self.start(Path(policy["path"]))}
         """Weights by version, as the checkpoints hold them."""
+        self.version = 0
+        """How many steps have changed the weights."""
 
     def judge(self) -> None:
         """Each step, and what was exported."""
-        learning.check_rules(self.recipe)
         if self.options.get("warmup_steps") or self.options.get("freeze"):
             raise Unjudged("warmup_steps or freeze")
         source = StoredRows(self) if self.recipe["name"] in STORED else None
+        if source is None:
+            learning.check_rules(self.recipe)
         for step in range(self.run.info["steps"]):
             folder = self.folder / f"step-{step + 1:06d}"
             if not folder.exists():
                 raise Unjudged(f"no checkpoint of step {step}: save_every is not 1, or too few are kept")
             rows = self.rows(step) if source is None else source.rows(step)
             self.judge_logprobs(step, rows)
-            before = self.networks[step]
+            before = self.networks[self.version]
             ours = Network(before.config, dict(before.weights), before.scale)
-            made = learning.train(ours, self.adam, rows, self.recipe, step)
+            made = learning.train(ours, self.adam, rows, self.recipe, self.version)
+            self.version += bool(made.losses)
             self.judge_report(step, rows, made, {} if source is None else source.said)
             adapter = folder / "adapter" if (folder / "adapter").exists() else None
-            self.networks[step + 1] = after = read_network(folder / "policy", adapter)
+            self.networks[self.version] = after = read_network(folder / "policy", adapter)
             if adapter is not None:
                 self.judge_sums(step, after, ours)
             for name, weight in ours.weights.items():
@@ -64,8 +67,7 @@ class Steps:
         exported = self.run.folder / "policy" / (self.name if self.run.info.get("policies") else "")
         if (exported / "config.json").exists() and not after.scale:
             for name, tensor in read_network(exported).weights.items():
-                still = 1e-12 + 0 * tensor
-                self.found.tensors("export", f"{exported}: {name}", tensor, after.weights[name], still)
+                self.found.tensors("export", f"{exported}: {name}", tensor, after.weights[name], 1e-12)
 
     def at(self, step: int) -> str:
         return f"{self.run.run_id} {self.name}, step {step}:"
@@ -85,28 +87,26 @@ class Steps:
         return network
 
     def rows(self, step: int) -> list[Row]:
-        """What a step trains: the calls of its rollouts that succeeded."""
-        every = self.run.of(f"train/{step}")
-        rollouts = [one for one in every if one.status == "succeeded" and one.reward is not None]
-        worth, rows = learning.advantages(rollouts, self.recipe), []
-        for one in rollouts:
-            own = learning.rows_of(one, self.name, self.recipe["temperature"])
-            for row in own:
-                row.advantage = worth[one.rollout_id]
-            rows += own
-        if step - min((v for row in rows for v in row.versions), default=step) > self.recipe["max_staleness"]:
+        """What a step trains: the calls of its rollouts that have a reward, compared where there are some."""
+        every, temperature = self.run.of(f"train/{step}"), self.recipe["temperature"]
+        credited = [one for one in every if one.credit is not None]
+        rows = [row for one in credited for row in learning.rows_of(one, self.name, temperature)]
+        own = {row.rollout for row in rows}
+        worth = learning.advantages([one for one in credited if one.rollout_id in own], self.recipe)
+        for row in rows:
+            row.advantage = worth[row.rollout]
+        oldest = min((v for row in rows for v in row.versions), default=self.version)
+        if self.version - oldest > self.recipe["max_staleness"]:
             raise Unjudged(f"step {step} has calls older than max_staleness")
         learning.weigh(rows, self.recipe)
-        said, rewards = self.report(step), [one.reward for one in rollouts if one.reward is not None]
-        ours = {"reward_count": len(rewards), "reward_mean": fmean(rewards), "reward_std": stdev(rewards)}
-        for name, value in ours.items():
-            self.found.same("reward", f"{self.at(step)} {name}", said[name], value)
+        rewards, kinds = [o.reward for o in every if o.reward is not None], [o.failure for o in every]
+        none, failed = kinds.count("no-reward"), len(kinds) - kinds.count("")
+        ours: dict[str, float] = {"rollouts_no_reward": none, "rollouts_failed": failed - none}
+        ours |= {"rollouts": len(every), "reward_count": len(rewards)}
+        ours |= {"reward_mean": fmean(rewards)} if rewards else {}
+        ours |= {"reward_std": stdev(rewards)} if len(rewards) > 1 else {}
+        self.found.each("reward", self.at(step), self.run.reports[step, self.name]["metrics"], ours)
         return rows
-
-    def report(self, step: int) -> dict[str, Any]:
-        """The metrics that the run reported of a step."""
-        metrics: dict[str, Any] = self.run.reports[step, self.name]["metrics"]
-        return metrics
 
     def judge_logprobs(self, step: int, rows: Sequence[Row]) -> None:
         """The stored logprobs are those of the weights that the stored version names."""
@@ -117,10 +117,10 @@ class Steps:
                 self.found.same("logprob", f"{self.at(step)} row {row.row_id}", row.old, ours, NETWORK)
 
     def judge_report(self, step: int, rows: Sequence[Row], made: Made, more: Mapping[str, float]) -> None:
-        said, count = self.report(step), sum(len(row.tokens) for row in rows if row.advantage)
+        report, count = self.run.reports[step, self.name], sum(len(r.tokens) for r in rows if r.advantage)
+        said = {**report["metrics"], "policy_version": report["policy_version"]}
         ours = {"tokens_trained": count, "optimizer_steps": len(made.losses), "steps_empty": made.empty}
-        for name, value in ours.items():
-            self.found.same("metric", f"{self.at(step)} {name}", said[name], value)
+        self.found.each("metric", self.at(step), said, {**ours, "policy_version": self.version})
         # The later ones of several optimizer steps start from weights that rounding has moved.
         loose = NETWORK * (1 if len(made.losses) == 1 else 20)
         of_steps = {"loss": made.losses, "grad_norm": made.norms} if made.losses else {}
@@ -133,7 +133,7 @@ class Steps:
             weight, key = ours.weights[f"{name}.weight"], f"{name}.weight"
             product = theirs.weights[f"{name}.lora_B"] @ theirs.weights[f"{name}.lora_A"] * theirs.scale
             where = f"{self.at(step)} {name}, W + B A"
-            self.found.tensors("weight", where, theirs.weights[key], weight + product, 1e-6 + 0 * weight)
+            self.found.tensors("weight", where, theirs.weights[key], weight + product, 1e-6)
             theirs.weights[key] = weight
 
     def judge_moments(self, step: int, folder: Path, network: Network) -> None:
@@ -145,7 +145,7 @@ class Steps:
         several = 100 if self.recipe["epochs"] * self.recipe["minibatches"] > 1 else 1
         for number, name in enumerate(names):
             if (ours := self.adam.first.get(name)) is not None:
-                slack = 0 * ours + 3 * several * learning.DELTA * ours.abs().max() + 1e-12
+                slack = 3 * several * learning.DELTA * ours.abs().max() + 1e-12
                 where = f"{self.at(step)} first moment of {name}"
                 self.found.tensors("moment", where, stored[number]["exp_avg"], ours, slack)
 
@@ -156,20 +156,14 @@ class StoredRows:
     def __init__(self, steps: Steps) -> None:
         info, self.steps, self.method = steps.run.info, steps, steps.recipe["name"]
         self.settings, self.said = info["settings"], dict[str, float]()
-        (place,) = map(Path, self.settings["runs"])
-        beside = steps.run.folder.parent / place.name
-        source = read_run(place if (place / "store.sqlite").exists() else beside)
+        source = read_run(steps.run.folder.parent / Path(*self.settings["runs"]).name)
         version, least = self.settings.get("rewards"), self.settings.get("minimum")
-        known = {one.rollout_id: one.reward for one in source.rollouts if one.reward is not None}
-        self.rewards = known if version is None else source.rescored[version]
-        useful = [
-            o for o in source.rollouts if o.mode == "train" and o.rollout_id in self.rewards and o.calls
-        ]
-        self.items: list[tuple[Rollout, ...]] = [
-            (one,) for one in useful if least is None or self.rewards[one.rollout_id] >= least
-        ]
-        if self.method == "dpo":
-            self.items = [*learning.pairs(useful, self.rewards)]
+        known = {o.rollout_id: o.reward for o in source.rollouts if o.reward is not None and not o.failure}
+        self.rewards = earned = known if version is None else source.rescored[version]
+        useful = [o for o in source.rollouts if o.mode == "train" and o.calls and o.rollout_id in earned]
+        self.items: list[tuple[Rollout, ...]] = [*learning.pairs(useful, earned)]
+        if self.method == "sft":
+            self.items = [(o,) for o in useful if least is None or earned[o.rollout_id] >= least]
         size, count = info["batch_size"], info["steps"]
         self.order = learning.stored_order(len(self.items), size, info["seed"], count)
 
@@ -180,10 +174,9 @@ class StoredRows:
         found = {one.rollout_id: learning.rows_of(one, policy, 1.0) for item in items for one in item}
         every = [row for own in found.values() for row in own]
         self.said = {"reward_mean": fmean(self.rewards[name] for name in found)}
-        worth = dict.fromkeys(found, 1.0)
-        total: int = len(items) if self.method == "dpo" else sum(len(row.tokens) for row in every)
+        total, worth = sum(len(row.tokens) for row in every), dict.fromkeys(found, 1.0)
         if self.method == "dpo":
-            worth = self.pulls(step, items, found)
+            total, worth = len(items), self.pulls(step, items, found)
         for row in every:
             row.versions, row.weights = [-1] * len(row.tokens), [1 / total] * len(row.tokens)
             row.advantage = worth[row.rollout]
@@ -193,7 +186,8 @@ class StoredRows:
         self, step: int, items: Sequence[tuple[Rollout, ...]], found: Mapping[str, list[Row]]
     ) -> dict[str, float]:
         """The gradient of DPO's loss is that of -A log pi with A = ±beta sigmoid(-beta m), over the pairs."""
-        beta, now, then = self.settings.get("beta", 0.1), self.steps.networks[step], self.steps.networks[0]
+        beta, networks = self.settings.get("beta", 0.1), self.steps.networks
+        now, then = networks[self.steps.version], networks[0]
         with torch.no_grad():
             gains = {
                 name: sum(float((trained_logprobs(now, r) - trained_logprobs(then, r)).sum()) for r in own)

@@ -7,12 +7,14 @@ prompts as an earlier call's tokens and what follows them.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import sys
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -28,6 +30,13 @@ SELECTED, PARENT, SHARED, VERSIONS = 15, 24, 25, 31
 """Places in the body of a call."""
 ATTRIBUTES = 6
 """Place in the body of a span."""
+AIMS = "call_id", "span_id", "agent"
+"""Whose a reward is; the rollout's without any of them."""
+KINDS = (
+    "agent-raised", "no-call", "no-reward", "bad-reward", "timeout", "unresponsive", "cancelled", "straggler",
+    "model-4xx", "model-5xx", "over-length", "budget", "bad-record", "failed",
+)  # fmt: skip
+"""Kinds of failure (``docs/failures.md``)."""
 
 
 class Unjudged(Exception):
@@ -38,7 +47,6 @@ class Unjudged(Exception):
 class Call:
     """A model call of an attempt that counts."""
 
-    call_id: str
     policy: str
     prompt: list[int]
     response: list[int]
@@ -50,7 +58,7 @@ class Call:
 
 @dataclass
 class Rollout:
-    """A finished rollout with the calls and the reward of its last attempt."""
+    """A rollout with the calls and the rewards of its last attempt, which ended with ``end``."""
 
     rollout_id: str
     mode: str
@@ -58,8 +66,36 @@ class Rollout:
     group: str
     task: str
     sample: int
-    reward: float | None
+    reason: str | None
+    attempt: str
+    end: str
+    input: Any
+    about: dict[str, Any] | None
     calls: list[Call] = field(default_factory=list)
+    answered: bool = False
+    given: dict[str, float | None] = field(default_factory=dict)
+    """A call, a span, an agent, or for the rollout "" → the reward that counts; ``None``: it is no number."""
+    failure: str = ""
+    credit: float | None = None
+    """What its calls are trained with."""
+    reward: float | None = None
+    """The one reward that means are of."""
+
+    def settle(self, table: dict[str, Any]) -> None:
+        """Set what it earned. ``table``: kind of failure → what becomes of it."""
+        parts = [value for aim, value in self.given.items() if aim and value is not None]
+        self.credit = self.given.get("")
+        self.reward = fmean(parts) if parts and "" not in self.given else self.credit
+        if self.status != "succeeded":
+            end = self.end if self.status == "failed" else self.status
+            named = (self.reason or "").split(":")[0].strip(), end, "failed"
+            self.failure = next(kind for kind in named if kind in KINDS)
+        elif not self.answered and self.mode == "train" and "evaluation" not in (self.about or {}):
+            self.failure = "no-call"
+        elif self.credit is None and not parts:
+            self.failure = "no-reward"
+        if self.failure:
+            self.credit = self.reward = table.get(self.failure, {}).get("reward")
 
 
 @dataclass
@@ -88,10 +124,8 @@ def blob(data: bytes | None) -> Any:
     """The value of a blob of the store."""
     if data is None:
         return None
-    mark, body = data[:1], data[1:]
-    if mark == b"\x02":
-        return json.loads(zstd.decompress(body))
-    return msgspec.msgpack.decode(zstd.decompress(body) if mark == b"\x01" else body)
+    body = data[1:] if data[:1] == b"\0" else zstd.decompress(data[1:])
+    return json.loads(body) if data[:1] == b"\x02" else msgspec.msgpack.decode(body)
 
 
 def numbers(data: bytes | None, kind: str) -> list[Any]:
@@ -104,68 +138,66 @@ def read_run(folder: Path) -> Run:
         (run_id, info), *more = db.execute("SELECT run_id, info FROM runs").fetchall()
         if more:
             raise Unjudged(f"{folder}: its store holds several runs")
-        last = dict(db.execute("SELECT rollout_id, max(sequence_id) FROM attempts GROUP BY 1"))
-        query = "SELECT rollout_id, attempt_id, sequence_id FROM attempts"
-        counts = {(r, a) for r, a, number in db.execute(query) if last[r] == number}
-        calls, rewards = _calls(db, counts), _rewards(db, counts)
-        query = "SELECT rollout_id, mode, status, group_id, task_id, sample FROM rollouts ORDER BY seq"
-        rollouts = [
-            Rollout(*row, reward=rewards.get(row[0]), calls=calls.get(row[0], []))
-            for row in db.execute(query)
-        ]
-        reports = {
-            (step, policy): blob(report)
-            for step, policy, report in db.execute("SELECT step, policy, report FROM steps")
-        }
+        found = blob(info)
+        if found["gateway"]["over_length"] == "drop" or found["quorum"] or not found["tries"]["trusted"]:
+            raise Unjudged(f"{folder}: over_length: drop, a quorum, or an agent that is not trusted")
+        query = (
+            "SELECT r.rollout_id, mode, r.status, group_id, task_id, sample, reason, attempt_id, a.status, "
+            "input, metadata FROM rollouts r LEFT JOIN (SELECT rollout_id, attempt_id, status, "
+            "max(sequence_id) FROM attempts GROUP BY 1) a ON a.rollout_id = r.rollout_id ORDER BY seq"
+        )
+        rollouts = {row[0]: Rollout(*row[:9], *map(blob, row[9:])) for row in db.execute(query)}
+        _read_calls(db, rollouts)
+        _read_rewards(db, rollouts)
+        for one in rollouts.values():
+            one.settle(found["failure"])
+        steps = db.execute("SELECT step, policy, report FROM steps")
+        reports = {(step, policy): blob(report) for step, policy, report in steps}
         rescored: dict[str, dict[str, float]] = defaultdict(dict)
         for rollout, version, data in db.execute("SELECT rollout_id, version, data FROM rescored"):
             for reward in blob(data)["rewards"]:
                 rescored[version][rollout] = reward["value"]
-    found = blob(info)
     evaluations = {batch: entry["evaluation"] for batch, entry in found.get("evaluations", {}).items()}
-    return Run(folder, run_id, found, rollouts, reports, evaluations, rescored)
+    return Run(folder, run_id, found, [*rollouts.values()], reports, evaluations, rescored)
 
 
-def _calls(db: sqlite3.Connection, counts: set[tuple[str, str]]) -> dict[str, list[Call]]:
-    """Rollout → its calls in the order in which they were made. A prompt is whole again."""
-    whole: dict[str, tuple[list[int], list[int]]] = {}
-    found: dict[str, list[Call]] = defaultdict(list)
+def _read_calls(db: sqlite3.Connection, rollouts: dict[str, Rollout]) -> None:
+    """The calls of last attempts, in the order in which they were made. A prompt is whole again."""
+    whole: dict[str, list[int]] = {}
     query = (
         "SELECT call_id, rollout_id, attempt_id, policy, status, policy_version, data FROM calls ORDER BY seq"
     )
     for call_id, rollout, attempt, policy, status, version, data in db.execute(query):
-        body = blob(data)
+        body, one = blob(data), rollouts[rollout]
         prompt = numbers(body[PROMPT], "<i4")
         if (parent := body[PARENT]) is not None:
-            before = whole[parent]
-            prompt = [*before[0], *before[1]][: body[SHARED]] + prompt
+            prompt = whole[parent][: body[SHARED]] + prompt
         response = numbers(body[RESPONSE], "<i4")
-        whole[call_id] = prompt, response
-        if status != "ok" or (rollout, attempt) not in counts or not body[SELECTED]:
+        whole[call_id] = prompt + response
+        if attempt != one.attempt:
+            continue
+        one.answered |= status == "ok" or (status == "cancelled" and bool(response))
+        if status != "ok" or not body[SELECTED]:
             continue
         versions = numbers(body[VERSIONS], "<i4") if len(body) > VERSIONS else []
         versions = versions or [-1 if version is None else version] * len(response)
         temperature, text = body[SAMPLING].get("temperature", 1.0), (body[ANSWER] or {}).get("content") or ""
         logprobs = numbers(body[LOGPROBS], "<f4")
-        call = Call(call_id, policy, prompt, response, logprobs, versions, temperature, text)
-        found[rollout].append(call)
-    return found
+        one.calls.append(Call(policy, prompt, response, logprobs, versions, temperature, text))
 
 
-def _rewards(db: sqlite3.Connection, counts: set[tuple[str, str]]) -> dict[str, float]:
-    """Rollout → the reward of its last attempt as a whole: a returned one counts before an emitted one, else
-    the one that was given last.
+def _read_rewards(db: sqlite3.Connection, rollouts: dict[str, Rollout]) -> None:
+    """The rewards of last attempts (``docs/store.md``): of those with the same aim, one with the name
+    ``reward`` counts before others, then a returned one before those emitted, then the last.
     """
-    found: dict[str, tuple[bool, float]] = {}
     query = (
         "SELECT rollout_id, attempt_id, returned, data FROM spans "
         "WHERE name = 'agentlightning.reward' ORDER BY rollout_id, sequence"
     )
-    for rollout, attempt, returned, data in db.execute(query):
-        said = blob(data)[ATTRIBUTES]
-        aimed = any(said.get(f"agl.reward.{what}") for what in ("call_id", "span_id", "agent"))
-        if (rollout, attempt) not in counts or aimed or said.get("agl.reward.name", "reward") != "reward":
-            continue
-        if rollout not in found or returned or not found[rollout][0]:
-            found[rollout] = bool(returned), float(said["agl.reward.value"])
-    return {rollout: value for rollout, (_, value) in found.items()}
+    rows = [(rollouts[row[0]], *row[1:3], blob(row[3])[ATTRIBUTES]) for row in db.execute(query)]
+    rows.sort(key=lambda row: (row[3].get("agl.reward.name", "reward") == "reward", row[2]))
+    for one, attempt, _, said in rows:
+        aim = next(filter(None, (said.get(f"agl.reward.{name}") for name in AIMS)), "")
+        if attempt == one.attempt and (aim or said.get("agl.reward.final", True)):
+            value = said.get("agl.reward.value", math.nan)
+            one.given[aim] = value if math.isfinite(value) else None

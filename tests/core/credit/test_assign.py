@@ -14,12 +14,13 @@ from hypothesis import given, settings, strategies as st
 from marks import examples
 
 from agentlightning import semconv
-from agentlightning.credit import assign, rows_digest, trace_token
+from agentlightning.credit import assign, rows_digest
 from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import StepCredit
 from agentlightning.recipes import GRPO
 from agentlightning.types import Attempt, Ledger, Recipe, Record, Reward, RolloutStatus, Row
 from agentlightning.types.arrays import to_bytes
+from agl_audit.explanation.advantage import trace_token
 
 PLAIN = Recipe(name="t")
 

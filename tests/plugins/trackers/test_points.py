@@ -69,7 +69,8 @@ def test_without_its_library_a_tracker_is_refused_with_the_line_that_installs_it
 
 def test_each_has_a_spec_with_options_that_describe_themselves() -> None:
     specs = {spec.name: spec for spec in plugin.agl_trackers()}
-    assert set(specs) == set(NAMES) and not any(spec.default for spec in specs.values())
-    for spec in specs.values():
+    assert set(specs) == {*NAMES, "events", "plot"}
+    for spec in (specs[name] for name in NAMES):
+        assert not spec.default
         assert spec.options is not None and spec.about
         assert all(field.description for field in spec.options().model_fields.values())

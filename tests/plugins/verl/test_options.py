@@ -12,9 +12,8 @@ from agentlightning.algorithms.recipe_checks import check_supported_fields
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
 from agl_verl.config.attention import AttentionError, resolved
-from agl_verl.config.engines import Engine
-from agl_verl.config.modes import Mode
 from agl_verl.config.options import OptionError, data_parallel, overrides, read_options
+from agl_verl.config.settings import Engine, Mode
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
 

@@ -146,10 +146,11 @@ def check_private(names: Sequence[str], tasks: Sequence[Any]) -> None:
 
 def check_agent_takes(agent: Any, tasks: Sequence[Any], key: str) -> None:
     """Raise :class:`ConfigError` for a task that the agent cannot take, if it has a method ``check_task``."""
-    check: Any = getattr(agent, "check_task", None)
-    for index, task in enumerate(tasks if check is not None else ()):
+    if not hasattr(agent, "check_task"):
+        return
+    for index, task in enumerate(tasks):
         try:
-            check(task)
+            agent.check_task(task)
         except UsageError as error:
             raise ConfigError(f"{error} (task {index} of {key})") from None
 

@@ -33,7 +33,8 @@ from agl_verl.checkpoints import Checkpoints
 from agl_verl.config import critic
 from agl_verl.config.attention import resolved
 from agl_verl.config.engines import LOGPROBS_MODES, key_of
-from agl_verl.config.options import Options, data_parallel, overrides, read_options
+from agl_verl.config.options import data_parallel, overrides, read_options
+from agl_verl.config.settings import Options
 from agl_verl.process.channel import ADDRESS, SECRET, ChannelServer
 from agl_verl.process.child import Child
 from agl_verl.rows import Step, pieces, step as rows_of

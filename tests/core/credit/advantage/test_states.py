@@ -7,9 +7,10 @@ import math
 import pytest
 from core.credit.builders import make_call, make_record
 
-from agentlightning.credit import assign, trace_token
+from agentlightning.credit import assign
 from agentlightning.recipes import get
 from agentlightning.types import Record, Reward
+from agl_audit.explanation.advantage import trace_token
 
 E = 1e-6
 

@@ -139,7 +139,9 @@ async def test_what_is_served_and_closed() -> None:
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
         assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
         with pytest.raises(ConfigError, match="headroom: 'old' is the name of a policy"):
-            await serve_scripted({"old": list}, [1], gateway, stack, plugins, config.served.names)
+            await serve_scripted(
+                {"old": list}, [1], gateway, stack, build([], discover=False), config.served.names
+            )
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
     assert log[3:] == ["close old", "close town", "close wolves"]
 
