@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # it has `surroundings` too: this folder's first
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "programs"))
 from agl_testing import ScriptedModelServer
 from record import RESULTS, machine
 from sources import ROOT, source

@@ -111,9 +111,9 @@ def _fields(plugins: Plugins) -> Fields:
     at: dict[str, list[type[BaseModel]]] = {}
     of_agent: set[str] = set()
     for spec in plugins.sections.values():
-        one = spec.fields()
-        at.setdefault(spec.place, []).append(one)
-        of_agent |= {*one.model_fields} if spec.agent else set()
+        added = spec.fields()
+        at.setdefault(spec.place, []).append(added)
+        of_agent |= {*added.model_fields} if spec.agent else set()
     model = _joined(RunConfig, at.pop("", []))
     for place, more in at.items():
         section = _joined(model.model_fields[place].annotation, more)
