@@ -17,13 +17,13 @@ import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
-from agentlightning.runs.locations import RunLocation, find_run, match_name
 from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
+from agentlightning.runs.locations import RunLocation, find_run, match_name
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, stores
-from agentlightning.runs.run import ALL, OpenRun, open_run, run_in
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
+from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, stores
+from agentlightning.runs.run import ALL, OpenRun, open_run, run_in
 from agentlightning.store import Store, StoreError
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
