@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ class Attic:
 def test_a_plugin_has_names_and_modules(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
     assert manager.missing("", "trunk") == "abcdefghijklmnopqrstuvwxyz"
     assert agl.semconv.CHEST == "chest"
-    found = sys.meta_path[-1].find_spec("agentlightning.attic")  # type: ignore[call-arg]
+    found = find_spec("agentlightning.attic")
     assert isinstance(found, ModuleSpec) and found.name == "agentlightning.attic"
     with pytest.raises(UsageError, match="use the attic"):
         agl.cellar  # noqa: B018 - the access is the test
