@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from core.history.importing.written import ANSWER, ANSWERS, ASKED, LIBRARIES, WRITERS
+from plugins.audit.history.importing.written import ANSWER, ANSWERS, ASKED, LIBRARIES, WRITERS
 
 from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore

@@ -92,10 +92,10 @@ async def _train(
     agent: Any, task: dict[str, str], folder: Path, key: str | None, more: dict[str, Any]
 ) -> None:
     """Train an attacker for a step, beside an operator's judge with this key. ``more``: where it runs."""
+    from agl_testing import ScriptedModelServer
     from trust.attacks import AGENT, JUDGE
 
     import agentlightning as agl
-    from agentlightning.testing import ScriptedModelServer
     from agl_local.policy.bundled import tiny_policy
 
     with ScriptedModelServer(lambda body: JUDGE) as judge:
