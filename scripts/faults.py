@@ -69,16 +69,18 @@ def run(tests: list[str], environment: str) -> dict[str, Counter[str]]:
 
 
 def collect(tests: list[str], cases: Any) -> dict[str, Counter[str]]:
-    """Return node id → outcomes of the cases that it stands for: those of a file, a function, or one case."""
+    """Return node id → outcomes of the cases that it stands for: those of a function, or one case. A case is
+    known by its dotted class, because a test that a class inherits has the file of the suite.
+    """
     outcomes: dict[str, Counter[str]] = {test: Counter() for test in tests}
     for case in cases:
-        function = f"{case.get('file')}::{case.get('name')}"
+        name = f"{case.get('classname')}::{case.get('name')}"
         kinds = {child.tag for child in case}
         outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
         for test in tests:
-            path, _, name = test.rpartition("::")
-            mine = f"{path.partition('::')[0]}::{name}" if path else test
-            if function == mine or function.startswith((f"{mine}[", f"{mine}::")) or case.get("file") == test:
+            path, _, function = test.rpartition("::")
+            mine = f"{path.replace('.py', '').replace('/', '.').replace('::', '.')}::{function}"
+            if name == mine or name.startswith(f"{mine}["):
                 outcomes[test][outcome] += 1
     return outcomes
 
