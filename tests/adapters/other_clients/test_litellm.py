@@ -29,6 +29,15 @@ class Place(NamedTuple):
     model: ScriptedModelServer
 
 
+@pytest.fixture(autouse=True)
+async def closed_clients() -> AsyncIterator[None]:
+    """LiteLLM keeps its clients for the life of a process."""
+    from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
+
+    yield
+    await close_litellm_async_clients()
+
+
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
     from agentlightning.capture.instrument.litellm import LiteLLMInstrumentor
