@@ -318,7 +318,11 @@ async def test_an_endpoint_plays_the_other_side_with_free_speech(trainer_of: Any
         summary, records, reports = await trained(
             trainer_of,
             **tasks_of(sides={"wolves": "policy", "town": "llm:talker"}),
-            **{"agent.select": None, "backend.policy": beside(talker=server)},
+            **{
+                "agent.select": None,
+                "agent.policies": {"town": "talker"},
+                "backend.policy": beside(talker=server),
+            },
         )
         asked = len(server.log)
     assert summary["totals"]["rollouts_failed"] == 0 and reports.out == {"frozen-policy": asked}
@@ -342,6 +346,7 @@ async def test_a_judge_scores_the_speeches_of_models_and_is_never_trained(traine
             ),
             **{
                 "agent.select": None,
+                "agent.policies": {"town": "talker", "critic": "critic"},
                 "backend.policy": beside(talker=talker, critic=critic),
             },
         )

@@ -123,7 +123,7 @@ def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(polic
 @pytest.mark.slow
 def test_a_child_that_cannot_start_says_why(tmp_path):
     with pytest.raises(
-        EngineError, match=r"ended with status 1(.|\n)*config\.json: a model folder needs this file"
+        EngineError, match=r"ended with status 2(.|\n)*config\.json: a model folder needs this file"
     ):
         EngineProcess(tmp_path).start()
 

@@ -272,7 +272,7 @@ def test_the_doctor_hears_what_the_interpreter_has(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("special", "asks_for_a_key"), [({}, False), ({"engine": "vllm", "device": "cuda", "ranks": 2}, True)]
+    ("special", "asks_for_a_key"), [({}, True), ({"engine": "vllm", "device": "cuda", "ranks": 2}, True)]
 )
 @pytest.mark.slow
 async def test_every_address_that_is_announced_is_the_gateways(
