@@ -110,9 +110,9 @@ async def test_worker_processes_bear_what_a_process_can_do(tmp_path: Path) -> No
         "changes folder and environment", "leaves a process behind", "an honest one",
     ]  # fmt: skip
     tasks = [*killed, *raised, "exits hard", *borne]
-    line, result = await run(tmp_path, tasks, isolation="process", concurrency=3, timeout_seconds=20.0)
+    line, result = await run(tmp_path, tasks, isolation="process", concurrency=3, timeout_seconds=8.0)
     reasons = line.reasons()
-    assert {reasons[name] for name in killed} == {"timeout: the attempt took longer than 20 s"}
+    assert {reasons[name] for name in killed} == {"timeout: the attempt took longer than 8 s"}
     for name, why in raised.items():
         assert re.match(f"agent-raised: {why}", reasons[name] or ""), (name, reasons[name])
     assert reasons["exits hard"] == "agent-raised: the worker process exited with status 7"
