@@ -254,7 +254,10 @@ def test_a_step_that_changes_no_weights_makes_no_version(referee: Any, tmp_path:
 @settings(max_examples=examples(200))
 @given(
     rewards=st.lists(
-        st.sampled_from([0.0, 1.0]) | st.sampled_from([-2.5, 0.0, 0.1, 1.0, 3.0]), min_size=1, max_size=12
+        # values whose sums floats hold exactly: else a spread of 1e-17 is none by one order of addition only
+        st.sampled_from([0.0, 1.0]) | st.sampled_from([-2.5, 0.0, 0.25, 1.0, 3.0]),
+        min_size=1,
+        max_size=12,
     ),
     over=st.integers(1, 12),
     cluster=st.sampled_from([None, "kind"]),

@@ -94,7 +94,7 @@ def test_a_model_of_transformers_is_refused():
 @pytest.mark.slow
 def test_a_child_says_it_in_one_line(tmp_path):
     folder = save_policy(small_policy(), tmp_path)
-    with pytest.raises(EngineError, match=r"ended with status 1; .*\nerror: deterministic serving") as caught:
+    with pytest.raises(EngineError, match=r"ended with status 2; .*\nerror: deterministic serving") as caught:
         EngineProcess(folder, dtype="bfloat16", deterministic=True).start()
     assert "Traceback" not in str(caught.value)
 
