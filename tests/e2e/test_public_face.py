@@ -647,6 +647,7 @@ def test_hooks_hear_of_every_moment(tmp_path: Path) -> None:
     assert summary["accounts"]["runner"] == {"end-hook-failed": 1}
 
 
+@pytest.mark.plugins
 def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
     config = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},

@@ -72,6 +72,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
+        "VERL": ("./core", "./plugins/verl"),
     },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),

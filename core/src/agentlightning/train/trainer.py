@@ -12,7 +12,6 @@ from typing import Any, Unpack
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
-from agentlightning.algorithms.verl_config import VERL
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.agent.hosted import hosted
@@ -30,8 +29,8 @@ from agentlightning.types import LLM, Recipe, Resource
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
-    options), a function (:func:`agl.algo`), or an object with ``async run(context)``.
+    ``algorithm``: a :class:`Recipe`, the name of one, verl's own configuration (``agl.VERL``, of agl-verl), a
+    function (:func:`agl.algo`), or an object with ``async run(context)``.
 
     ``fields``: the fields of :class:`~agentlightning.train.description.run_config.RunConfig` by name, as in a
     YAML file. ``policy``: folder of the model to start from, or the name of a pretrained one, which is
@@ -57,13 +56,10 @@ class Trainer:
         **fields: Unpack[RunFields],
     ) -> None:
         self.plugins = plugins or load_plugins()
-        given: dict[str, Any] = {**fields}
-        self._part: TrainerPart | None = self.plugins.first(
-            "agl_trainer_arguments", trainer=self, given=given
-        )
-        if isinstance(algorithm, VERL):
-            algorithm, given = algorithm.recipe, _of_verl(algorithm, given)
-        config = from_fields({**given, "algorithm": algorithm})
+        given: dict[str, Any] = {**fields, "algorithm": algorithm}
+        parts = [*self.plugins.answers("agl_trainer_arguments", trainer=self, given=given)]
+        self._part: TrainerPart | None = parts[0] if parts else None
+        config = from_fields(given)
         parse_listen(config.gateway.listen, config.gateway.advertise)  # refused before anything starts
         self.config = config
         self.initial_resources = dict(initial_resources or {})
@@ -176,14 +172,3 @@ def _with_fetched(config: RunConfig, plugins: Plugins) -> RunConfig:
         return config
     policy: Any = config.backend.policy
     return from_fields({"policy": {**policy, **found} if policies.named else found[POLICY]}, config)
-
-
-def _of_verl(given: VERL, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` with those of verl's tree. The tree's batch size and the fields' policy win."""
-    return {
-        **fields,
-        "policy": fields.get("policy") or given.policy,
-        "options": {**given.options, **(fields.get("options") or {})},
-        "batch_size": given.batch_size or fields.get("batch_size"),
-        "driver": given.driver,
-    }

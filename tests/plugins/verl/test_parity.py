@@ -13,10 +13,10 @@ import pytest
 from core.credit.builders import make_call, make_record
 from core.credit.reference import clip_term
 
-import agentlightning as agl
 from agentlightning.credit import assign
 from agentlightning.recipes import GRPO, RLOO
 from agentlightning.types import Recipe
+from agl_verl.tree import VERL
 
 FILE = json.loads(Path(__file__).with_name("verl_core_algos.json").read_text())
 CASES = FILE["cases"]
@@ -56,7 +56,7 @@ def by_rollout(case, recipe):
 @pytest.mark.parametrize("by", ["recipe", "tree"])
 @pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
 def test_advantages(case, estimator, by):
-    recipe = ESTIMATORS[estimator] if by == "recipe" else agl.VERL(TREES[estimator]).recipe
+    recipe = ESTIMATORS[estimator] if by == "recipe" else VERL(TREES[estimator]).recipe
     rows = by_rollout(case, recipe)
     for row, group, theirs in zip(rows, case["index"], case["advantages"][estimator], strict=True):
         ours = row.segments[0].advantage
@@ -97,7 +97,7 @@ def tree_recipe(mode):
         actor["loss_agg_mode"] = mode
     if mode == "seq-mean-token-sum-norm":
         actor["loss_scale_factor"] = FILE["loss_scale_factor"]
-    return agl.VERL({SAYS: "grpo", "actor_rollout_ref": {"actor": actor}}).recipe
+    return VERL({SAYS: "grpo", "actor_rollout_ref": {"actor": actor}}).recipe
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['index'])}-sequences")

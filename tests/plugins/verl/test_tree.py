@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.verl_config import OPTIONS, RECIPE
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
+from agl_verl.tree import OPTIONS, RECIPE, VERL
 
 GRPO = {"algorithm.adv_estimator": "grpo"}
 SETTINGS = {"lr": 1e-6, "weight_decay": 0.01}
@@ -17,7 +17,7 @@ SETTINGS = {"lr": 1e-6, "weight_decay": 0.01}
 
 
 def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
-    found = agl.VERL(
+    found = VERL(
         {
             "algorithm": {"adv_estimator": "rloo", "use_kl_in_reward": False},
             "data": {"train_batch_size": 16, "max_prompt_length": 512},
@@ -47,24 +47,24 @@ def test_the_tree_names_recipe_options_policy_and_the_rest() -> None:
 
 def test_an_entry_that_is_none_is_none_to_hydra() -> None:
     given = {"trainer.rollout_data_dir": None, "trainer.balance_batch": False}
-    assert agl.VERL(given).options["overrides"] == [
+    assert VERL(given).options["overrides"] == [
         "trainer.rollout_data_dir=null", "trainer.balance_batch=False",
     ]  # fmt: skip
 
 
 def test_dotted_keys_say_the_same() -> None:
-    nested = agl.VERL({"trainer": {"n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}})
-    dotted = agl.VERL({"trainer.n_gpus_per_node": 4, "actor_rollout_ref.rollout.n": 2})
+    nested = VERL({"trainer": {"n_gpus_per_node": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}})
+    dotted = VERL({"trainer.n_gpus_per_node": 4, "actor_rollout_ref.rollout.n": 2})
     assert (nested.recipe, nested.options) == (dotted.recipe, dotted.options)
 
 
 def test_the_mode_of_verls_trainer_is_an_option() -> None:
-    found = agl.VERL({"trainer.v1.trainer_mode": "colocate_async"}).options
+    found = VERL({"trainer.v1.trainer_mode": "colocate_async"}).options
     assert found["mode"] == "colocate_async" and "overrides" not in found
 
 
 def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
-    found = agl.VERL({
+    found = VERL({
         **GRPO, "trainer": {"nnodes": 2, "n_gpus_per_node": 8},
         "ray_kwargs.ray_init.address": "10.0.0.1:6379",
         "actor_rollout_ref.model": {"lora_rank": 16, "lora_alpha": 32, "target_modules": ["q_proj"]},
@@ -74,12 +74,12 @@ def test_ranks_are_those_of_all_nodes_and_lora_is_one_option() -> None:
         "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj"]}, **SETTINGS,
     }  # fmt: skip
     nothing = {"trainer": {"nnodes": 1, "n_gpus_per_node": 1}, "actor_rollout_ref.model.lora_rank": 0}
-    found = agl.VERL({**GRPO, **nothing, "actor_rollout_ref.model.target_modules": "all-linear"})
+    found = VERL({**GRPO, **nothing, "actor_rollout_ref.model.target_modules": "all-linear"})
     assert found.options == SETTINGS
 
 
 def test_gae_is_ppo_with_a_critic() -> None:
-    found = agl.VERL({
+    found = VERL({
         "algorithm": {"adv_estimator": "gae", "gamma": 0.99, "lam": 0.9},
         "critic": {"optim": {"lr": 1e-5}, "cliprange_value": 0.2}, "trainer.critic_warmup": 5,
         "agentlightning": {"recipe": {"credit": "per_call"}},
@@ -89,27 +89,27 @@ def test_gae_is_ppo_with_a_critic() -> None:
     assert found.options == {
         "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"], **SETTINGS,
     }  # fmt: skip
-    assert agl.VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO(lam=1.0, **silent)
+    assert VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO(lam=1.0, **silent)
 
 
 def test_what_a_tree_does_not_say_is_what_verl_says() -> None:
-    found = agl.VERL({})
+    found = VERL({})
     assert found.recipe == agl.PPO(lam=1.0, clip_ratio_c=3.0, correction=None)
     assert found.options == {**SETTINGS, "critic_lr": 1e-5}
-    grpo = agl.VERL({**GRPO, "actor_rollout_ref.rollout.n": 4}).recipe
+    grpo = VERL({**GRPO, "actor_rollout_ref.rollout.n": 4}).recipe
     assert grpo == agl.GRPO(group_size=4, loss_aggregation="token", clip_ratio_c=3.0, correction=None)
 
 
 def test_what_a_tree_does_not_say_is_what_the_named_recipe_says() -> None:
     named = {"agentlightning": {"recipe": "dapo"}}
-    assert agl.VERL(named).recipe == agl.DAPO()
-    assert agl.VERL({**named, "actor_rollout_ref.rollout.n": 4}).recipe == agl.DAPO(group_size=4)
-    assert agl.VERL(recipe="gspo").recipe == agl.GSPO()
+    assert VERL(named).recipe == agl.DAPO()
+    assert VERL({**named, "actor_rollout_ref.rollout.n": 4}).recipe == agl.DAPO(group_size=4)
+    assert VERL(recipe="gspo").recipe == agl.GSPO()
 
 
 def test_a_spread_does_not_divide_where_the_tree_says_so() -> None:
-    assert agl.VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": False}).recipe.scale == "none"
-    assert agl.VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": True}).recipe.scale == "std"
+    assert VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": False}).recipe.scale == "none"
+    assert VERL({**GRPO, "algorithm.norm_adv_by_std_in_grpo": True}).recipe.scale == "std"
 
 
 @pytest.mark.parametrize(("actor", "aggregation", "divisor"), [
@@ -121,7 +121,7 @@ def test_a_spread_does_not_divide_where_the_tree_says_so() -> None:
 def test_the_mode_of_aggregation_is_what_a_token_weighs(
     actor: dict[str, Any], aggregation: str, divisor: float
 ) -> None:
-    found = agl.VERL({**GRPO, "actor_rollout_ref": {"actor": actor}}).recipe
+    found = VERL({**GRPO, "actor_rollout_ref": {"actor": actor}}).recipe
     assert (found.loss_aggregation, found.loss_divisor) == (aggregation, divisor)
 
 
@@ -136,7 +136,7 @@ def test_the_mode_of_aggregation_is_what_a_token_weighs(
 def test_rollout_correction_is_a_correction_in_every_step(
     given: dict[str, Any], wanted: agl.Correction | None
 ) -> None:
-    found = agl.VERL({**GRPO, "algorithm": {"rollout_correction": given}})
+    found = VERL({**GRPO, "algorithm": {"rollout_correction": given}})
     assert found.recipe.correction == wanted and "overrides" not in found.options
 
 
@@ -145,14 +145,14 @@ def test_values_that_verl_has_anyhow_are_taken() -> None:
         "clip_ratio": 0.2, "ppo_mini_batch_size": 8, "policy_loss": {"loss_mode": "vanilla"},
         "shuffle": False, "optim": {"clip_grad": 0.5},
     }  # fmt: skip
-    found = agl.VERL({**GRPO, "data.train_batch_size": 8, "actor_rollout_ref": {"actor": actor}})
+    found = VERL({**GRPO, "data.train_batch_size": 8, "actor_rollout_ref": {"actor": actor}})
     assert found.recipe.minibatches == 1 and found.options == {**SETTINGS, "max_grad_norm": 0.5}
     many = {**GRPO, "data.train_batch_size": 512, "agentlightning": {"recipe": {"minibatches": 2}}}
-    assert agl.VERL(many).recipe.minibatches == 2
+    assert VERL(many).recipe.minibatches == 2
 
 
 def test_without_a_term_a_coefficient_says_nothing() -> None:
-    assert agl.VERL({"actor_rollout_ref.actor.kl_loss_coef": 0.5}).recipe.kl == 0.0
+    assert VERL({"actor_rollout_ref.actor.kl_loss_coef": 0.5}).recipe.kl == 0.0
 
 
 @pytest.mark.parametrize(("config", "said"), [
@@ -183,12 +183,12 @@ def test_without_a_term_a_coefficient_says_nothing() -> None:
 ])  # fmt: skip
 def test_what_belongs_elsewhere_is_refused_by_name(config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        agl.VERL(config)
+        VERL(config)
 
 
 def test_all_that_cannot_be_used_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
-        agl.VERL({
+        VERL({
             "algorithm": {"adv_estimator": "remax", "use_kl_in_reward": True},
             "actor_rollout_ref": {"actor": {"loss_agg_mode": "token-sum", "ppo_mini_batch_size": 8}},
             "trainer": {"total_epochs": 3, "resume_mode": "auto"},
@@ -205,22 +205,36 @@ def test_all_that_cannot_be_used_is_named_at_once() -> None:
 
 
 def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
-    assert agl.VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
+    assert VERL(recipe=agl.RLOO(group_size=2)).recipe == agl.RLOO(group_size=2)
     with pytest.raises(ConfigError, match="group_size"):
-        agl.VERL({"actor_rollout_ref.rollout.n": 4}, recipe=agl.RLOO())
+        VERL({"actor_rollout_ref.rollout.n": 4}, recipe=agl.RLOO())
 
 
+@pytest.mark.plugins
 def test_several_policies_are_for_the_local_driver() -> None:
     from agentlightning.train.services.serving import driver_spec
 
     trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
-    if "verl" not in trainer.plugins.drivers:
-        pytest.skip("the plugin agl-verl is not installed")
     with pytest.raises(ConfigError, match="one policy a run"):
-        driver_spec(trainer.plugins, trainer.driver, trainer.served)
+        driver_spec(trainer.plugins, trainer.config.backend.driver, trainer.served)
+
+
+@pytest.mark.plugins
+def test_fields_beside_the_tree_win_but_for_its_batch_size() -> None:
+    made = agl.Trainer(
+        VERL({"data.train_batch_size": 32, "actor_rollout_ref.model.path": "tree"}, lr=0.5),
+        policy="mine",
+        options={"lr": 0.25, "weight_decay": 0.0},
+        batch_size=4,
+    ).config
+    assert (made.backend.driver, made.backend.policy, made.training.batch_size) == ("verl", "mine", 32)
+    assert made.backend.options == {"lr": 0.25, "weight_decay": 0.0, "critic_lr": 1e-5}
+    alone = agl.Trainer(VERL({"actor_rollout_ref.model.path": "tree"}), batch_size=4).config
+    assert (alone.backend.policy, alone.training.batch_size) == ("tree", 4)
 
 
 def test_every_entry_goes_to_something_there_is() -> None:
+    from agl_verl.config.options import Options
+
     assert set(RECIPE.values()) <= set(FIELDS)
-    options = pytest.importorskip("agl_verl.config.options").Options
-    assert set(OPTIONS.values()) <= set(options.__struct_fields__)
+    assert set(OPTIONS.values()) <= set(Options.__struct_fields__)

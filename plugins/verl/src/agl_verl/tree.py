@@ -1,4 +1,4 @@
-"""``Trainer(algorithm=VERL(config))``: read verl's configuration as a recipe for the driver ``verl``.
+"""``Trainer(algorithm=agl.VERL(config))``: read verl's configuration as a recipe for the driver ``verl``.
 
 Entries about the algorithm become recipe fields, entries about the machine become driver options; the rest
 goes to verl unchanged. Invariant: each entry has one place; an entry without one is refused by name before
@@ -161,6 +161,18 @@ class VERL:
         if tree:
             lines = [f"{key}={hydra_value(value)}" for key, value in tree.items()]
             self.options["overrides"] = [*lines, *self.options.get("overrides", [])]
+
+    def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a run that stand in the tree. ``given``: those beside it; its policy
+        and options win over the tree's, and the tree's batch size over its own.
+        """
+        return {
+            "algorithm": self.recipe,
+            "driver": self.driver,
+            "policy": given.get("policy") or self.policy,
+            "options": {**self.options, **(given.get("options") or {})},
+            "batch_size": self.batch_size or given.get("batch_size"),
+        }
 
 
 def hydra_value(value: Any) -> str:
