@@ -18,6 +18,7 @@ import openai
 from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
+import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -119,7 +120,8 @@ class Line:
             **options,
         }
         self.trainer = Trainer(
-            plugins=build([Plugin(), agl_audit.plugin, *listeners], discover=False), **given
+            plugins=build([Plugin(), agl_audit.plugin, agl_trackers.plugin, *listeners], discover=False),
+            **given,
         )
 
     async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:

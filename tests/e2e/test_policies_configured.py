@@ -20,7 +20,6 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.trackers.console import ConsoleTracker
 from agentlightning.train.configured import policy_sources
 from agentlightning.train.description.run_file import load_config
 from agentlightning.train.policies import read_policies
@@ -29,6 +28,7 @@ from agentlightning.types.base import ConfigError
 from agentlightning.types.policy import PolicyFolder
 from agl_audit.commands.runs import table
 from agl_audit.run_list import RunSummary
+from agl_trackers.console import ConsoleTracker
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 

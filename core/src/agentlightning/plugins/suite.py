@@ -46,8 +46,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
     "tracker": {
-        name: ("./core", f"./plugins/trackers[{name}]")
-        for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        "console": ("./core", "./plugins/trackers"),
+        **{
+            name: ("./core", f"./plugins/trackers[{name}]")
+            for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        },
     },
     "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},

@@ -31,16 +31,14 @@ from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
 from agentlightning.specs import RemoteRunner, RunnerJob
 from agentlightning.store import Store, StoreClient
-from agentlightning.trackers import TrackerHooks
-from agentlightning.trackers.choice import open_trackers
+from agentlightning.trackers import TrackerHooks, open_trackers
 from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.artifacts.fetching import fetch_run
 from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.log import log_of_all_runs
-from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
+from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.services.gateways import open_gateway
 from agentlightning.train.services.metrics_port import RunMetrics
@@ -161,16 +159,15 @@ class TrainingSession:
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
+        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
+        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
+            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        logs = []
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        listeners = [*own, *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:

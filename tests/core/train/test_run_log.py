@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.train.log import log_of_all_runs
-from agentlightning.train.log.run_log import run_log
-from agentlightning.train.log.tail import parse
+from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.types import StepReport
+from agl_audit.log_tail import parse
 
 
 def texts(path: Path) -> list[tuple[str, str]]:
@@ -20,8 +19,8 @@ def texts(path: Path) -> list[tuple[str, str]]:
 def test_steps_warnings_and_counts_are_in_both_files(tmp_path: Path) -> None:
     folder, every = tmp_path / "first", tmp_path / "logs" / "training.log"
     with run_log(folder, every) as run:
-        run.agl_run_started({"run_id": "first", "about": {"agent": "clerk"}})
-        run.agl_policy_updated(
+        run.start({"run_id": "first", "about": {"agent": "clerk"}})
+        run.step(
             StepReport(
                 run_id="first",
                 policy="policy",
@@ -32,7 +31,7 @@ def test_steps_warnings_and_counts_are_in_both_files(tmp_path: Path) -> None:
             )
         )
         logging.getLogger("agentlightning.x").warning("look\nout")
-        run.agl_run_finished({"total_seconds": 2.0, "accounts": {"gateway": {"refused": 2}}})
+        run.finish({"total_seconds": 2.0, "accounts": {"gateway": {"refused": 2}}})
     logging.getLogger("agentlightning.x").warning("after the run")
     said = texts(folder / "training.log")
     assert said == [
@@ -41,7 +40,7 @@ def test_steps_warnings_and_counts_are_in_both_files(tmp_path: Path) -> None:
         ("WARNING", "agentlightning.x: look"),
         ("", "    out"),
         ("WARNING", "counted gateway: 2 × refused"),
-        ("INFO", "finished after 2.0 s"),
+        ("INFO", f"finished after 2.0 s: {folder}"),
     ]
     assert texts(every) == said
     assert {parse(line).run for line in every.read_text().splitlines()} == {"first", ""}

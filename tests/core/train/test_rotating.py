@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from agentlightning.train.log.rotating import RotatingLog
+from agentlightning.train.run_log import RotatingLog
 
 
 def record(text: str) -> logging.LogRecord:
