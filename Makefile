@@ -89,8 +89,8 @@ fix: .venv/lint ## what ruff can mend by itself
 size: .venv/lint ## lines and files of core, and what a training imports of it; the last line is JSON
 	@$(PY) scripts/size.py
 
-schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
-	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json
+schema: .venv/test ## docs/run_config.schema.json and the keywords of Trainer, which editors check by
+	@$(PY) scripts/run_config_schema.py
 
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http import server
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.trainer import algorithm_of
 from calc_x.agent import solve
 from calc_x.datasets import load
 

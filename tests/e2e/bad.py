@@ -25,7 +25,7 @@ from agentlightning.credit.fingerprints.digest import canonical_order, rows_dige
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
 LIMIT = 120.0

@@ -20,7 +20,7 @@ from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, Store, StoreClient
 from agentlightning.store.http import server
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import RolloutConfig, RolloutStatus, UsageError
 from agl_kubernetes import plugin
 from agl_kubernetes.controller import JobController

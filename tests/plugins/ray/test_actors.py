@@ -23,7 +23,7 @@ from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, StoreClient
 from agentlightning.store.http import server
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
 from agl_ray import plugin
 

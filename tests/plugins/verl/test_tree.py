@@ -212,7 +212,7 @@ def test_a_recipe_and_the_tree_do_not_both_say_it() -> None:
 
 @pytest.mark.plugins
 def test_several_policies_are_for_the_local_driver() -> None:
-    from agentlightning.train.services.serving import driver_spec
+    from agentlightning.train.serving import driver_spec
 
     trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
     with pytest.raises(ConfigError, match="one policy a run"):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from agentlightning.redaction import say
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.description.run_file import load_config, read_overrides
+from agentlightning.train.config import RunConfig
+from agentlightning.train.run_file import load_config, read_overrides
 
 Config: TypeAlias = Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")]
 Sets: TypeAlias = Annotated[

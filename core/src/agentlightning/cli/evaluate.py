@@ -13,9 +13,8 @@ from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_lin
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.runs.locations import STORE, NoSuchRun
 from agentlightning.train.artifacts.trained_policy import find_policy
+from agentlightning.train.config import RunConfig, from_fields
 from agentlightning.train.configured import configure
-from agentlightning.train.description.fields import from_fields
-from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError

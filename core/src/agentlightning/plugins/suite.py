@@ -77,6 +77,10 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
         "VERL": ("./core", "./plugins/verl"),
     },
+    "key": {
+        name: ("./core", "./plugins/examples")
+        for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
+    },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),

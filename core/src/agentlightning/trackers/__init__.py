@@ -81,8 +81,8 @@ class TrackerHooks:
         self.errors: Counter[str] = Counter()
         """Tracker → errors that it raised, and those that it reported."""
         for tracker in trackers:
-            if hasattr(type(tracker), "report_to"):
-                tracker.report_to(partial(self._failed, tracker))
+            report_to = getattr(type(tracker), "report_to", lambda *_: None)
+            report_to(tracker, partial(self._failed, tracker))
 
     def _tell(self, call: Callable[[Tracker], None]) -> None:
         for tracker in self.trackers:

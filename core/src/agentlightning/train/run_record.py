@@ -24,7 +24,7 @@ from agentlightning.gateway.settings import RouteSection
 from agentlightning.runs.provenance import code_of, origins
 from agentlightning.runs.run import installed
 from agentlightning.store.base import Store
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 

@@ -32,18 +32,17 @@ from agentlightning.runner.runner import Runner, serve_within
 from agentlightning.specs import RemoteRunner, RunnerJob
 from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks, open_trackers
-from agentlightning.train.algorithm import recipe_of
 from agentlightning.train.artifacts.fetching import fetch_run
 from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.train.run_record import record_run, run_info
 from agentlightning.train.services.gateways import open_gateway
 from agentlightning.train.services.metrics_port import RunMetrics
-from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Resource, UsageError
+from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.types import Recipe, Resource, UsageError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -54,6 +53,7 @@ class TrainingSession:
     """The parts of one run."""
 
     config: RunConfig
+    recipe: Recipe
     plugins: Plugins
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
@@ -118,7 +118,7 @@ class TrainingSession:
             )
             await record_run(
                 context,
-                run_info(config, recipe_of(config, self.plugins), context, agent),
+                run_info(config, self.recipe, context, agent),
                 resumed=run.resumed,
             )
             run.started = True
@@ -198,7 +198,7 @@ class TrainingSession:
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
+        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
     def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""

@@ -18,7 +18,7 @@ from agentlightning.redaction import say
 from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
 from agentlightning.store import StoreClient
-from agentlightning.train.description.run_file import load_config, read_overrides
+from agentlightning.train.run_file import load_config, read_overrides
 from agentlightning.types import UsageError
 from agl_kubernetes.agents import agent_in_image
 from agl_kubernetes.jobs import JobMaker
@@ -26,7 +26,7 @@ from agl_kubernetes.manifests import as_yaml, deployment_manifests, job_manifest
 from agl_kubernetes.settings import KubernetesOptions
 
 if TYPE_CHECKING:
-    from agentlightning.train.description.run_config import RunConfig
+    from agentlightning.train.config import RunConfig
 
 KIND = "kubernetes"
 Mode = Literal["deployment", "jobs"]

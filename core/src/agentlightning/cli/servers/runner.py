@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentlightning.runner.runner import Runner
     from agentlightning.runner.service import RunnerState
     from agentlightning.store import Store
-    from agentlightning.train.description.run_config import RunConfig
+    from agentlightning.train.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ class RunnerOptions:
         """Return the description of ``--config``, or an empty one, with these options; and prepare to import
         the agent from where the file, or else the current folder, says.
         """
-        from agentlightning.train.description.fields import from_fields
-        from agentlightning.train.description.run_file import load_config
+        from agentlightning.train.config import from_fields
+        from agentlightning.train.run_file import load_config
 
         if self.config is not None:
             config = load_config(self.config)

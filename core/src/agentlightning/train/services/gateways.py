@@ -19,7 +19,7 @@ from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins
 from agentlightning.store import Store, StoreClient
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.spending import spending_of
 from agentlightning.types import Call
 from agentlightning.types.base import ConfigError

@@ -57,7 +57,7 @@ async def check_capture(findings: Findings) -> Check:
     findings.usage.append(measure("first rollouts"))
     served = configured.trainer.served if configured.trainer.served.named else None
     unrouted = findings.require_context().gateway.metrics.unrouted
-    return judge_capture(findings.probe, configured.trainer.select, served, unrouted)
+    return judge_capture(findings.probe, configured.trainer.config.agent.select, served, unrouted)
 
 
 def judge_capture(

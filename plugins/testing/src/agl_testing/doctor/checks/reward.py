@@ -57,7 +57,9 @@ async def check_reward(findings: Findings) -> Check:
     if "oracle" in context.headroom:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
-    judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
+    judged = judge_reward(
+        findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.config.training.failure
+    )
     if judged.suggestion is not None:
         findings.suggested_group_size = judged.suggestion.size
     return judged.check
@@ -72,7 +74,7 @@ def credit(findings: Findings) -> Batch:
         version=context.versions,
         rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
-        failure=configured.trainer.failure,
+        failure=configured.trainer.config.training.failure,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.train.configured import import_target, load_data
-from agentlightning.train.description.run_file import load_config, read_yaml
+from agentlightning.train.run_file import load_config, read_yaml
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import DataSection

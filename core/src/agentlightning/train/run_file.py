@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from agentlightning.train.description.early_keys import expand
-from agentlightning.train.description.fields import agent_fields, build
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.plugins.manager import load as load_plugins
+from agentlightning.train.config import RunConfig, build, fields
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import FILE
 
@@ -41,10 +40,11 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """Read the configuration ``file``. ``overrides``: dotted key (``training.seed``) → value, which wins."""
     path = Path(file)
     data = _read(path)
-    expand(data, str(path))
+    rewrite(data, path)
     for key, value in (overrides or {}).items():
         _assign(data, key, value, path)
-    expand(data, str(path))
+    if overrides:  # which may have such keys too
+        rewrite(data, path)
     config = build(data, str(path), context=FILE)
     _check_required(config, data, path)
     config._folder = path.resolve().parent
@@ -55,11 +55,18 @@ def load_config(file: str | Path, overrides: Mapping[str, Any] | None = None) ->
     return config
 
 
+def rewrite(data: dict[str, Any], place: object) -> None:
+    """Have plugins write present keys in place of those that they know (:attr:`.SectionSpec.rewrite`)."""
+    for spec in load_plugins().sections.values():
+        if spec.rewrite is not None:
+            spec.rewrite(data, str(place))
+
+
 def _check_required(config: RunConfig, data: Mapping[str, Any], path: Path) -> None:
     """Raise :class:`ConfigError` for a file that lacks its agent or its policy."""
     needed = {
         "agent": data.get("agent"),
-        "agent.target": config.agent.target or {*(data.get("agent") or {})} & agent_fields() or None,
+        "agent.target": config.agent.target or {*(data.get("agent") or {})} & fields().of_agent or None,
         "backend": data.get("backend"),
         "backend.policy": config.backend.policy,
     }

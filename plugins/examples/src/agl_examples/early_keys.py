@@ -1,6 +1,6 @@
 """Keys of a run's file by which the first documents described a run: ``episodes``, ``eval_tasks``, ``type``.
 
-They say what the present keys say, in fewer words; :func:`expand` writes the present ones in their place.
+They say what the fields of a run say, in fewer words; :func:`expand` writes those in their place.
 With ``eval_tasks`` a file needs no agent, no tasks and no policy of its own: it gets the bundled ones.
 """
 
@@ -31,11 +31,10 @@ def expand(data: dict[str, Any], place: str) -> None:
     if "learning_rate" in training:
         options = data.setdefault("backend", {}).setdefault("options", {})
         options.setdefault("lr", training.pop("learning_rate"))
-    for key, name in (("device", "device"),):
-        if key in (data.get("backend") or {}):
-            data["backend"].setdefault("options", {}).setdefault(name, data["backend"].pop(key))
-    if "type" in (data.get("backend") or {}):
-        data["backend"].setdefault("driver", data["backend"].pop("type"))
+    if "device" in (backend := data.get("backend") or {}):
+        backend.setdefault("options", {}).setdefault("device", backend.pop("device"))
+    if "type" in backend:
+        backend.setdefault("driver", backend.pop("type"))
     if "episodes" in training:
         training["steps"] = steps_of(training.pop("episodes"), training, place)
     if (environment := sections["environment"] or {}).get("eval_tasks") is not None:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Unpack, get_type_hints
+from typing import Any
 
 import pytest
 
 import agentlightning as agl
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.train.description.fields import (
-    FILE_ONLY,
-    RunFields,
-    fields,
-    fields_of,
-    from_fields,
-)
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.config import RunConfig, fields, from_fields
+from agentlightning.train.run_file import load_config
 from agentlightning.types.base import ConfigError
 
 MINIMAL = "agent: {target: a}\nbackend: {policy: p}\n"
@@ -31,19 +24,13 @@ def test_no_name_stands_twice() -> None:
     assert [name for name, n in Counter(names).items() if n > 1] == []
 
 
-def test_the_trainer_takes_every_field_by_its_name() -> None:
-    known = fields()
-    assert {*RunFields.__annotations__} == {*known.section_of} - {*FILE_ONLY, *known.of_agent, "algorithm"}
-    assert get_type_hints(agl.Trainer.__init__)["fields"] == Unpack[RunFields]
-
-
 def test_fields_come_back_as_they_were_given() -> None:
     given: dict[str, Any] = {"steps": 3, "concurrency": 2, "reserve": 7, "output": "there", "policy": "p"}
     given |= {"failure": {"timeout": -1.0}, "quorum": {"k": 2}, "select": ["a"], "trackers": "files"}
     config = from_fields(given)
     assert (config.training.steps, config.agent.concurrency, config.gateway.reserve) == (3, 2, 7)
     assert config.training.failure["timeout"].reward == -1.0 and config.trackers == ["files"]
-    assert from_fields(fields_of(config)) == config
+    assert agl.Trainer.from_config(config).config is config and from_fields({}, config) == config
     changed = from_fields({"steps": 4}, config)
     assert (changed.training.steps, changed.gateway.reserve, config.training.steps) == (4, 7, 3)
 
@@ -59,16 +46,14 @@ def test_none_means_the_default_where_it_is_no_value() -> None:
     assert config.training.failure == RunConfig().training.failure and config.agent.timeout_seconds is None
 
 
-def test_a_trainer_reads_and_sets_fields(tmp_path: Path) -> None:
+def test_a_trainer_has_a_configuration_and_refuses_what_would_change_nothing(tmp_path: Path) -> None:
     trainer = agl.Trainer(steps=3, output=tmp_path)
-    trainer.run = "r"
-    trainer.steps = 4
-    assert (trainer.steps, trainer.config.training.steps, trainer.config.run) == (4, 4, "r")
-    assert trainer.n_runners == trainer.concurrency == 16 and trainer.gateway.reserve == 0
-    with pytest.raises(AttributeError, match=r"a run has no field 'stepz'\. Did you mean 'steps'"):
-        _ = trainer.stepz
-    with pytest.raises(ConfigError, match="Trainer: steps: Input should be greater than or equal to 0"):
-        trainer.steps = -1
+    trainer.config = from_fields({"run": "r", "steps": 4}, trainer.config)
+    assert (trainer.config.training.steps, trainer.config.run, trainer.config.output) == (4, "r", tmp_path)
+    with pytest.raises(AttributeError, match="no attribute 'steps': its fields stand in"):
+        trainer.steps = 5  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'steps'"):
+        _ = trainer.steps  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +79,7 @@ def test_bad_values_name_the_field(given: dict[str, Any], error: type[Exception]
 @pytest.mark.parametrize("name", ["n_runners", "n_workers"])
 def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
     made = agl.Trainer(**{name: 3})
-    assert made.concurrency == getattr(made, name) == 3
+    assert made.config.agent.concurrency == getattr(made, name) == 3
 
 
 def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.plugins.suite import install_line
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
