@@ -12,7 +12,7 @@ import typer
 from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.runs.locations import STORE, NoSuchRun
-from agentlightning.train.artifacts.trained_policy import find_policy
+from agentlightning.runs.policies import find_policy
 from agentlightning.train.config import RunConfig, from_fields
 from agentlightning.train.configured import configure
 from agentlightning.train.policies import fetch_pretrained

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pluggy
+
+from agentlightning import hookspecs
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
@@ -34,7 +37,6 @@ from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks, open_trackers
 from agentlightning.train.artifacts.fetching import fetch_run
 from agentlightning.train.artifacts.keeper import ArtifactKeeper
-from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_log import log_of_all_runs, run_log
@@ -43,6 +45,7 @@ from agentlightning.train.services.gateways import open_gateway
 from agentlightning.train.services.metrics_port import RunMetrics
 from agentlightning.train.serving import serve, serve_scripted
 from agentlightning.types import Recipe, Resource, UsageError
+from agentlightning.types.base import ConfigError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -230,3 +233,27 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+def make_callbacks(given: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a run; a class is called without arguments. Raise :class:`ConfigError` for one
+    without a hook, or with a hook that there is not.
+    """
+    return [_checked(one() if isinstance(one, type) else one) for one in given]
+
+
+def _checked(callback: Any) -> Any:
+    manager = pluggy.PluginManager("agentlightning")
+    manager.add_hookspecs(hookspecs)
+    what = getattr(callback, "__name__", type(callback).__name__)
+    try:
+        manager.register(callback)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ConfigError(f"callbacks: {what}: {error}") from None
+    if not manager.get_hookcallers(callback):
+        raise ConfigError(
+            f"callbacks: {what} has no hook: mark its methods with @agentlightning.hookimpl and name them as "
+            "in docs/hooks.md"
+        )
+    return callback

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from agentlightning.cli import app
 from agentlightning.runs.locations import NoSuchRun
-from agentlightning.train.artifacts.exported_prompts import export_prompts, find_prompts
 from agentlightning.types import UsageError
+from agl_audit.exported_prompts import export_prompts, find_prompts
 
 TWO = {"writer/system": "Write {x}.", "writer:system": "Schreib {x}."}
 

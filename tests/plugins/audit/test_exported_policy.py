@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentlightning.runs.locations import NoSuchRun
-from agentlightning.train.artifacts.trained_policy import NoPolicy, export, find_policy
+from agentlightning.runs.policies import NoPolicy, find_policy
 from agentlightning.types import UsageError
+from agl_audit.exported_policy import export
 
 
 def model(folder: Path, weights: str) -> Path:
