@@ -26,7 +26,7 @@ from typing import Any
 
 from agentlightning import LLM, Rollout
 from agentlightning.algorithms.rollouts.batching import stable_seed
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure, import_target
 

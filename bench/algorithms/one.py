@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.recipes import get
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.runs.run import open_run
 from agentlightning.train.configured import configure
 from agl_local.policy.fetch import FetchError, fetch

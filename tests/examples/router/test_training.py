@@ -22,7 +22,7 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.runs.run import open_run
 from agentlightning.train.configured import configure
 from agentlightning.types import Call

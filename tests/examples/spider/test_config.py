@@ -10,7 +10,7 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from spider.agent import agent, brief

@@ -143,7 +143,7 @@ def test_a_decision_is_read_or_refused_with_the_reason(driven: Any) -> None:
 def trainer_of(tmp_path: Path) -> Any:
     pytest.importorskip("torch")
     import werewolf
-    from agentlightning.cli.config_options import read as read_config
+    from agentlightning.cli.options import read as read_config
     from agentlightning.train.configured import configure
 
     def make(**overrides: Any) -> Any:

@@ -167,7 +167,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.config.options")
     from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-    from agentlightning.cli.config_options import read
+    from agentlightning.cli.options import read
     from agentlightning.plugins.manager import load
     from agentlightning.train.configured import configure
     from werewolf.agent import play_game

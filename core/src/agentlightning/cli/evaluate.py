@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
+from agentlightning.cli.options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.runs.locations import STORE, NoSuchRun
 from agentlightning.runs.policies import find_policy

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentlightning.child_environment import hidden_variables, hide_secrets
+from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.cli.options import add_command
-from agentlightning.cli.terminal.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
 

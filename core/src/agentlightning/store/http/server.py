@@ -17,7 +17,7 @@ from agentlightning.store.http.access import StoreAccess
 from agentlightning.store.http.app import create_app as create_app
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.webserver import app_runner, gc_tuning, listen
+from agentlightning.webserver import app_runner, enlarge_young_generation, listen, restore_thresholds
 from agentlightning.webserver.loopback import ExposedServer, cannot_listen, check_interface, check_token
 
 
@@ -88,12 +88,12 @@ async def serve(
     served = await start(path, host, port, token)
     gc.collect()
     gc.freeze()  # loaded modules stay; with rarer collections a request takes a sixth less CPU
-    gc_tuning.enlarge_young_generation()
+    enlarge_young_generation()
     try:
         if ready is not None:
             ready(served.url)
         await stop.wait()
     finally:
-        gc_tuning.restore_thresholds()
+        restore_thresholds()
         gc.unfreeze()
         await served.close()

@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.cli.terminal.formatting import plural
-from agentlightning.terminal import Console, TextTable, number, print_json
+from agentlightning.terminal import Console, TextTable, number, plural, print_json
 from agentlightning.types.select import caller_name
 from agl_audit.commands import InRun, InStore
 from agl_audit.drawing import short

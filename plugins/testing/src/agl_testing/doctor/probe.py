@@ -15,8 +15,8 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import task_batches
-from agentlightning.cli.terminal.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
+from agentlightning.terminal import format_seconds, plural
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.trainer import Trainer

@@ -16,8 +16,8 @@ from agentlightning.algorithms.recipe_checks import (
     check_supported_fields,
 )
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
-from agentlightning.cli.terminal.formatting import format_bytes, plural
 from agentlightning.plugins.manager import pick
+from agentlightning.terminal import format_bytes, plural
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
