@@ -22,11 +22,11 @@ from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
 from agentlightning.algorithms.rl import RLJob
 from agentlightning.runs.locations import stores
-from agentlightning.runs.run import open_run
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
 from agl_audit.explanation.explain import explain
+from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentlightning.cli.options import read
-from agentlightning.runs.run import open_run
 from agentlightning.train.configured import configure
+from agl_audit.run import open_run
 from agl_local.policy.fetch import FetchError, fetch
 from quickstart.policy import HERE
 

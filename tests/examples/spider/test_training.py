@@ -15,9 +15,9 @@ pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
 from agentlightning.cli.options import read
-from agentlightning.runs.run import open_run
 from agentlightning.train.configured import configure
 from agentlightning.types import UsageError
+from agl_audit.run import open_run
 from spider import journey
 from spider.demo import real, sound
 from spider.evaluate import POLICY

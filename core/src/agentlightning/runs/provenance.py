@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,14 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution, ``None`` if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 # ---------------------------------------------------------------------------------------- code

@@ -235,6 +235,27 @@ class TrainingSession:
         context.runner = runner.serve_within(stack)
 
 
+async def finish(
+    context: Context, result: Mapping[str, Any], seconds: float, exported: Path | None = None
+) -> dict[str, Any]:
+    """End the run's record, and return its summary: ``result`` and what was counted. ``exported``: folder of
+    the trained policy.
+    """
+    summary = {
+        "run_id": context.run_id,
+        "seed": context.seed,
+        **result,
+        "total_seconds": round(seconds, 3),
+        "accounts": await context.accounts(),
+        **context.spent(),
+        **({} if exported is None else {"policy": str(exported)}),
+    }
+    summary["chain"] = await context.journal.end(summary, exported)
+    await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
+    context.plugins.notify("agl_run_finished", summary=summary)
+    return summary
+
+
 def make_callbacks(given: Sequence[Any]) -> list[Any]:
     """Return the callbacks of a run; a class is called without arguments. Raise :class:`ConfigError` for one
     without a hook, or with a hook that there is not.

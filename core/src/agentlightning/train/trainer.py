@@ -26,7 +26,7 @@ from agentlightning.store.places import artifact_place
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
 from agentlightning.train.policies import Policies, with_pretrained
 from agentlightning.train.serving import driver_spec
-from agentlightning.train.session import Data, TrainingSession
+from agentlightning.train.session import Data, TrainingSession, finish
 from agentlightning.types import Recipe, Resource, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection
@@ -151,23 +151,11 @@ class Trainer:
         async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
-            summary = {
-                "run_id": context.run_id,
-                "seed": context.seed,
-                **result,
-                "total_seconds": round(time.perf_counter() - began, 3),
-                "accounts": await context.accounts(),
-                **context.spent(),
-            }
-            exported = None
+            seconds, exported = time.perf_counter() - began, None
             trained = getattr(algorithm, "trains_policy", True) and self.config.training.steps
             if context.driver is not None and trained:
                 exported = await context.driver.export(context.folder / "policy")
-                summary["policy"] = str(exported)
-            summary["chain"] = await context.journal.end(summary, exported)
-            await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
-            context.plugins.notify("agl_run_finished", summary=summary)
-        return summary
+            return await finish(context, result, seconds, exported)
 
     def session(
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True

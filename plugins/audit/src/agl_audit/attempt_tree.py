@@ -14,12 +14,12 @@ from agentlightning import semconv
 from agentlightning.capture.emit.emitters import BODY
 from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
 from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
-from agentlightning.runs.run import OpenRun
 from agentlightning.store.pages import pages
 from agentlightning.types import Attempt, Rescored, RewardVersion, Span
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 from agl_audit.reward_versions import as_span
+from agl_audit.run import OpenRun
 from agl_audit.targets import Target
 
 CALL_ID = "agl.call_id"

@@ -19,7 +19,6 @@ from agentlightning.credit.merging.forest import build_forest
 from agentlightning.credit.merging.messages import answer
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.scoring.rewards import attach_rewards, defect
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
 from agentlightning.types.record import tool_calls_of
@@ -28,6 +27,7 @@ from agentlightning.types.select import caller_name
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, weight_share
 from agl_audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agl_audit.explanation.token import of_token
+from agl_audit.run import OpenRun
 from agl_audit.targets import Target
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)

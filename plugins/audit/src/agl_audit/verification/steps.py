@@ -17,9 +17,9 @@ from agentlightning.credit.fingerprints.digest import canonical_order, rows_dige
 from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.metrics import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
 from agentlightning.types.rewards import effective_reward
+from agl_audit.run import OpenRun
 from agl_audit.verification.compare import (
     changed_outputs,
     code_difference,

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
 from agentlightning.credit.merging.messages import answer
-from agentlightning.runs.run import CannotRecompute, OpenRun
 from agentlightning.types import Call, Rollout
 from agl_audit.explanation.advantage import REASONS, find_segment
 from agl_audit.explanation.recomputed_step import recompute_step
+from agl_audit.run import CannotRecompute, OpenRun
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.data.tokens import TokenText, vocabulary

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,12 @@ from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import assign, check_recipe
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.plugins.stores import open_store
-from agentlightning.redaction import redacted
-from agentlightning.runs.locations import RunLocation, find_run, match_name
+from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
+from agentlightning.runs.provenance import installed
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
-
-ALL = 1_000_000
-"""Limit of a query that returns all rollouts or runs."""
 
 
 class CannotRecompute(UsageError):
@@ -149,18 +144,6 @@ class OpenRun:
 
 
 @asynccontextmanager
-async def opened(
-    place: str, plugins: Plugins | None = None, *, read_only: bool = True
-) -> AsyncIterator[Store]:
-    """Open the store at ``place``, to read unless said otherwise, and close it at the end."""
-    store = open_store(place, read_only=read_only, plugins=plugins)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-@asynccontextmanager
 async def open_run(
     what: str,
     store: str | None = None,
@@ -177,18 +160,5 @@ async def open_run(
 
 async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = None) -> OpenRun:
     """Return the run at ``place``, in its open store."""
-    infos = {info["run_id"]: info for info in await store.query_runs(limit=ALL)}
-    copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
-    wanted = None if copied else place.run  # a folder may have been renamed
-    run_id = match_name(infos, wanted, redacted(place.store))
-    mine = place.folder is not None and (len(infos) == 1 or place.folder.name == run_id)
-    folder = place.folder if mine else None
-    return OpenRun(run_id, infos[run_id], store, plugins or load(), folder)
-
-
-def installed(name: str) -> str | None:
-    """Return the version of a distribution, ``None`` if it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    found = await run_at(store, place)
+    return OpenRun(found.run_id, found.info, store, plugins or load(), found.folder)
