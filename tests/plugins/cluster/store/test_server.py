@@ -21,7 +21,7 @@ from contract.store import call, reward, span
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreError
-from agentlightning.store.base import Unauthorized
+from agentlightning.store.base import OPERATIONS, Unauthorized
 from agentlightning.types import AttemptStatus
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.routes import BY_NAME, TABLE
