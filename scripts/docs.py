@@ -21,7 +21,7 @@ import agl_verl.config.critic
 import agl_verl.plugin
 from agentlightning import hookspecs
 from agentlightning.algorithms.recipe_checks import CORE_FIELDS
-from agentlightning.credit.advantage import critic
+from agentlightning.credit import critic
 from agentlightning.plugins import manager
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec

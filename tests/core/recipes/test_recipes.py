@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from agentlightning import recipes
-from agentlightning.credit.advantage.baselines import BASELINES
 from agentlightning.credit.assign import check_recipe
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.rules import RULES
 from agentlightning.types import Recipe
 
 

@@ -106,7 +106,7 @@ class AttemptContext:
 
 @dataclass(slots=True, eq=False)
 class AgentScope:
-    """One call of a decorated class's entry method (:mod:`agentlightning.capture.scope`)."""
+    """One call of a decorated class's entry method (:mod:`agentlightning.capture.identity`)."""
 
     agent: str
     owner: Any

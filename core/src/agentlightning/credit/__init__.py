@@ -7,24 +7,24 @@ and ``fingerprints`` hashes what was trained. Imports nothing but ``types`` and 
 
 from __future__ import annotations
 
-from agentlightning.credit.advantage.baselines import (
+from agentlightning.credit.assign import assign as assign
+from agentlightning.credit.baselines import (
     BASELINES as BASELINES,
     Baseline as Baseline,
     Groups as Groups,
 )
-from agentlightning.credit.assign import assign as assign
-from agentlightning.credit.eligibility.failure import failure_of as failure_of
-from agentlightning.credit.eligibility.verdicts import Verdict as Verdict, verdict as verdict
-from agentlightning.credit.fingerprints.digest import (
+from agentlightning.credit.digest import (
     canonical_order as canonical_order,
     rows_digest as rows_digest,
 )
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts as fingerprint_rollouts
-from agentlightning.credit.merging.forest import (
+from agentlightning.credit.fingerprint import fingerprint_rollouts as fingerprint_rollouts
+from agentlightning.credit.forest import (
     CallPath as CallPath,
     Forest as Forest,
     build_forest as build_forest,
 )
-from agentlightning.credit.scoring.rewards import Rewards as Rewards, resolve as resolve
-from agentlightning.credit.scoring.rules import RULES as RULES, CreditRule as CreditRule
+from agentlightning.credit.rewards import Rewards as Rewards, resolve as resolve
+from agentlightning.credit.rollout_reward import failure_of as failure_of
+from agentlightning.credit.rules import RULES as RULES, CreditRule as CreditRule
+from agentlightning.credit.verdicts import Verdict as Verdict, verdict as verdict
 from agentlightning.types.tokens import tokens_digest as tokens_digest

@@ -19,21 +19,30 @@ from typing import get_args
 
 import msgspec
 
-from agentlightning.credit.advantage.baselines import BASELINES, Advantage, Advantages, Baseline, advantages
-from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
-from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.advantage.states import step_returns
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.eligibility.off_policy import weighed_calls
-from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import RolloutAccount, close_ledger, open_ledger
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.rows import build_row
-from agentlightning.credit.merging.weights import set_weights
-from agentlightning.credit.metrics import batch_metrics, policy_metrics
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.credit.scoring.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
+from agentlightning.credit.accounts import (
+    RolloutAccount,
+    batch_metrics,
+    close_ledger,
+    open_ledger,
+    policy_metrics,
+)
+from agentlightning.credit.baselines import (
+    BASELINES,
+    Advantage,
+    Advantages,
+    Baseline,
+    advantages,
+    step_returns,
+)
+from agentlightning.credit.critic import check_critic, recipe_for_rule
+from agentlightning.credit.eligibility import Versions, live_record, untrainable_reasons, weighed_calls
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.groups import CreditedCall, turns
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rollout_reward import failure_of
+from agentlightning.credit.rows import build_row, set_weights
+from agentlightning.credit.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import (
     Batch,
     Call,

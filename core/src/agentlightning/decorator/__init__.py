@@ -11,8 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from agentlightning.capture.call_hooks import hooked
-from agentlightning.capture.entries import undecorated, wrap_entry
+from agentlightning.capture.call_hooks import hooked, undecorated, wrap_entry
 from agentlightning.decorator.entry_call import (
     AGENT_SPECS,
     AgentSpec,
@@ -20,9 +19,8 @@ from agentlightning.decorator.entry_call import (
     agent_spec,
     entry_methods_of,
 )
-from agentlightning.decorator.errors import AgentError
 from agentlightning.decorator.overrides import mark_subclasses
-from agentlightning.decorator.reward_function import RewardFunction
+from agentlightning.decorator.reward_function import AgentError, RewardFunction
 from agentlightning.types.select import Select, selector
 
 DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")

@@ -16,8 +16,8 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.call_hooks import CallHooks
 from agentlightning.capture.context import AgentScope, current_attempt
-from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.scope import inside_scope, open_scope
+from agentlightning.capture.emit import emit_reward
+from agentlightning.capture.identity import inside_scope, open_scope
 from agentlightning.decorator.reward_function import RewardFunction
 from agentlightning.types.select import Predicate
 

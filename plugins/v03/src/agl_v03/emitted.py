@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emit.emitters import BODY, DIMENSIONS, emit_reward
-from agentlightning.capture.emit.rewards import get_reward_value
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.emit import BODY, DIMENSIONS, emit_reward, get_reward_value
 from agentlightning.types import Span
 
 Function = TypeVar("Function", bound=Callable[..., Any])

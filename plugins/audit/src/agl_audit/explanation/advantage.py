@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.advantage.groups import GroupKey
-from agentlightning.credit.advantage.spread import mean
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.groups import GroupKey, mean
 from agentlightning.types import Batch, Recipe, Record, Row, Segment
 
 REASONS: Mapping[str, str] = MappingProxyType(
