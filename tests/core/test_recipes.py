@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import inspect
 
 import msgspec
 import pytest
@@ -76,7 +76,7 @@ def test_a_named_recipe_has_its_papers_values_and_no_others(name, fields):
 def test_each_recipe_names_its_paper_and_gives_its_formula():
     assert recipes.PAPERS.keys() == recipes.RECIPES.keys()
     for name, factory in recipes.RECIPES.items():
-        text = importlib.import_module(factory.__module__).__doc__
+        text = inspect.getdoc(factory)
         assert recipes.PAPERS[name].removeprefix("arXiv ") in text and "    A" in text, name
 
 
