@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from agentlightning import recipes
-from agentlightning.credit.assign import check_recipe
 from agentlightning.credit.baselines import BASELINES
+from agentlightning.credit.checks import check_recipe
 from agentlightning.credit.rules import RULES
 from agentlightning.types import Recipe
 

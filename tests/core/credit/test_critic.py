@@ -7,7 +7,8 @@ from core.credit.builders import PATIENT, make_call, make_record, worlds
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
-from agentlightning.credit.critic import CRITIC_REQUIRES, check_critic, token_rewards
+from agentlightning.credit.checks import CRITIC_REQUIRES, check_critic
+from agentlightning.credit.rows import token_rewards
 from agentlightning.recipes import FIELDS, GRPO, PPO
 from agentlightning.types import Recipe, Reward, Row, Segment
 

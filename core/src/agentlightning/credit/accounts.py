@@ -19,12 +19,8 @@ from agentlightning.credit.eligibility import MISMATCH_BY_AGENT
 from agentlightning.credit.forest import Forest
 from agentlightning.credit.groups import CreditedCall, grouped, mean, std
 from agentlightning.credit.rewards import BY_AGENT, Rewards
-from agentlightning.credit.verdicts import Verdict, disputed, refusal_of, refused, unrecorded
-from agentlightning.types import AttemptStatus, Batch, EarlierAttempt, Ledger, Recipe, Record, Rollout, Row
+from agentlightning.types import AttemptStatus, Batch, EarlierAttempt, Ledger, Recipe, Rollout, Row
 from agentlightning.types.failure import failure_kind_of_end
-
-REFUSED = "refused-"
-"""Beginning of the reason of a call that the gateway refused; the code of its answer follows."""
 
 
 @dataclass(slots=True)
@@ -42,31 +38,9 @@ class RolloutAccount:
     """Call id → policy, of all its calls."""
     out: dict[str, str] = field(default_factory=dict)
     """Call id → why the call is not trained."""
+    weighed: frozenset[str] = frozenset()
+    """Ids of the calls that are trained, if at all, by importance weights."""
     credited: list[CreditedCall] = field(default_factory=list)
-
-
-def open_ledger(record: Record, verdicts: Mapping[str, Verdict]) -> Ledger:
-    """Count the calls that were made and recorded.
-
-    A wire span without a record is a call that the gateway refused (left out as ``refused-<code>``), or that
-    bypassed the gateway (``not-recorded``). Calls of earlier attempts are left out as ``other-attempt``.
-    """
-    lost = len(unrecorded(record))
-    codes = Counter(f"{REFUSED}{refusal_of(span)}" for span in refused(record))
-    earlier = sum(attempt.calls for attempt in record.earlier)
-    recorded = len(record.calls) + earlier
-    return Ledger(
-        rollout_id=record.rollout.rollout_id,
-        made=recorded + lost + codes.total(),
-        recorded=recorded,
-        with_ids=sum(call.has_ids for call in record.calls),
-        left_out={
-            **{reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
-            **codes,
-        },
-        verdicts=dict(Counter(v.kind for v in verdicts.values())),
-        disputed=disputed(record, verdicts),
-    )
 
 
 def close_ledger(account: RolloutAccount, forest: Forest, weighed: Collection[str] = ()) -> None:

@@ -43,7 +43,6 @@ from agentlightning.credit.groups import (
     CreditedCall,
     GroupKey,
     Residual,
-    StepReturn,
     agent_key,
     agent_of,
     group_key,
@@ -54,9 +53,7 @@ from agentlightning.credit.groups import (
     std,
     turn_key,
 )
-from agentlightning.credit.rules import apply_rule, discounted
-from agentlightning.types import Call, Recipe, Record
-from agentlightning.types.tokens import as_ids, shared_buffer
+from agentlightning.types import Recipe
 
 EPSILON = 1e-6
 """Added to the standard deviation, as verl and the GRPO reference implementations do."""
@@ -266,26 +263,6 @@ def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> floa
             "it must return a finite number for every value it is shown"
         )
     return base
-
-
-STATE = "state"
-"""Tag of a call that names the state in which it was made."""
-
-
-def step_returns(record: Record, recipe: Recipe) -> Mapping[str, StepReturn]:
-    """Return call id → state and return of the live calls of ``record``; empty without a ``step_weight``."""
-    if not recipe.step_weight:
-        return {}
-    returns = apply_rule(discounted, record, recipe) or {}
-    return {call.call_id: StepReturn(state_of(call), returns.get(call.call_id)) for call in record.calls}
-
-
-def state_of(call: Call) -> str:
-    """Return the state in which a call was made: its tag, else a digest of its prompt's token ids."""
-    if STATE in call.tags:
-        return f"{STATE}={call.tags[STATE]}"
-    data, own, _ = shared_buffer(as_ids(call.prompt_ids or ()), call.response_ids or ())
-    return f"prompt={data.digest(own).hex()[:16]}"
 
 
 def step_advantages(

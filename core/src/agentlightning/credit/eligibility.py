@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
+from agentlightning.credit.groups import call_order
 from agentlightning.credit.verdicts import Verdict
 from agentlightning.types import Call, Recipe, Record
 from agentlightning.types.record import ASKED_SELECTED
@@ -186,11 +187,6 @@ def live_record(record: Record, reasons: Mapping[str, str]) -> Record:
         for call in live
     ]
     return msgspec.structs.replace(record, calls=calls)
-
-
-def call_order(call: Call) -> tuple[int, int, str]:
-    """Sort key of calls within an attempt: by request, then choice."""
-    return call.sequence, call.choice, call.call_id
 
 
 def _are_logprobs(values: Sequence[float]) -> bool:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.credit.eligibility import call_order
+from agentlightning.credit.groups import call_order
 from agentlightning.credit.merge_failures import Continuations, MergeLink, classify
 from agentlightning.types import Call
 from agentlightning.types.tokens import WIDTH, PrefixDigests, TokenIds, as_ids, shared_buffer

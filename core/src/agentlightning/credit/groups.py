@@ -66,6 +66,11 @@ class CreditedCall(NamedTuple):
         return self.rollout.rollout_id
 
 
+def call_order(call: Call) -> tuple[int, int, str]:
+    """Sort key of calls within an attempt: by request, then choice."""
+    return call.sequence, call.choice, call.call_id
+
+
 def turns(calls: Iterable[Call]) -> dict[str, int]:
     """Return call id → turn: the number of its request among those of its agent (tag ``agent``) in the
     rollout, from 1. The choices of one request share their turn.

@@ -22,10 +22,13 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Final
 
-from agentlightning.credit.groups import agent_of
+import msgspec
+
+from agentlightning.credit.groups import CreditedCall, StepReturn, agent_of, turns
 from agentlightning.credit.rewards import resolve
 from agentlightning.log_limit import limited
-from agentlightning.types import Recipe, Record
+from agentlightning.types import Call, Recipe, Record
+from agentlightning.types.tokens import as_ids, shared_buffer
 
 log = limited(__name__)
 
@@ -33,6 +36,8 @@ Credits = dict[str, float | None]
 CreditRule = Callable[[Record, Recipe], Credits]
 
 
+STATE = "state"
+"""Tag of a call that names the state in which it was made."""
 CREDIT_ERROR: Final = "credit-error"
 LARGEST_CREDIT: Final = 1e100
 """Credits up to it have finite sums and squares over any batch."""
@@ -124,6 +129,32 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
+def credit_calls(
+    record: Record, reasons: dict[str, str], recipe: Recipe, rule: CreditRule
+) -> list[CreditedCall]:
+    """Apply the rule to the live calls of a record, and return the trainable ones that have a credit.
+    ``reasons``: call id → why it is not trained. A call without a number is added to it: ``no-reward``,
+    ``not-<rule>`` if the rule skipped it, or ``credit-error`` if the rule gave no usable answer for the
+    rollout.
+    """
+    undiscounted = msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe  # GAE discounts
+    credits = apply_rule(rule, record, undiscounted)
+    at, steps = turns(record.calls), step_returns(record, recipe)
+    credited: list[CreditedCall] = []
+    for call in record.calls:
+        if call.call_id in reasons:
+            continue
+        credit = None if credits is None else credits.get(call.call_id)
+        if credits is None:
+            reasons[call.call_id] = CREDIT_ERROR
+        elif credit is None:
+            reasons[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
+        else:
+            step = steps.get(call.call_id)
+            credited.append(CreditedCall.of(record.rollout, call, credit, at[call.call_id], step))
+    return credited
+
+
 def apply_rule(rule: CreditRule, record: Record, recipe: Recipe) -> Credits | None:
     """Call id → credit; ``None`` if the rule gives no usable answer."""
     try:
@@ -156,3 +187,19 @@ def _problem(credits: object, record: Record) -> str:
         if value is not None and abs(value) > LARGEST_CREDIT:
             return f"it gave {value:g} for call {call!r}, beyond {LARGEST_CREDIT:g}: no mean of it is finite"
     return ""
+
+
+def step_returns(record: Record, recipe: Recipe) -> Mapping[str, StepReturn]:
+    """Return call id → state and return of the live calls of ``record``; empty without a ``step_weight``."""
+    if not recipe.step_weight:
+        return {}
+    returns = apply_rule(discounted, record, recipe) or {}
+    return {call.call_id: StepReturn(state_of(call), returns.get(call.call_id)) for call in record.calls}
+
+
+def state_of(call: Call) -> str:
+    """Return the state in which a call was made: its tag, else a digest of its prompt's token ids."""
+    if STATE in call.tags:
+        return f"{STATE}={call.tags[STATE]}"
+    data, own, _ = shared_buffer(as_ids(call.prompt_ids or ()), call.response_ids or ())
+    return f"prompt={data.digest(own).hex()[:16]}"

@@ -9,22 +9,25 @@ whatever the gateway had sent by then.
 What comes with the attempt's own key (the wire layer's spans, headers) is the agent's word about itself. It
 may take a call out of training only for an agent that is trusted (``RolloutConfig.trusted``); otherwise it is
 noted beside the gateway's verdict. :func:`disputed` counts such calls either way.
+
+:func:`open_ledger` begins the ledger of a rollout with the calls that this evidence shows.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from agentlightning import semconv
-from agentlightning.types import Call, Record, Span
+from agentlightning.types import Call, Ledger, Record, Span
 from agentlightning.types.record import ASKED_SELECTED
 from agentlightning.types.tokens import tokens_digest
 
 Kind = Literal["exact", "gateway-only", "wire-only", "mismatch", "cancelled", "no-ids", "supplied"]
-
-
+REFUSED = "refused-"
+"""Beginning of the reason of a call that the gateway refused; the code of its answer follows."""
 SAYS_OTHERWISE: Final = "the agent's spans say otherwise"
 """Beginning of the reason of verdicts on calls about which the agent and the gateway disagree."""
 
@@ -136,6 +139,30 @@ def engine_refusal(call: Call) -> str | None:
     """
     found = re.match(r"HTTP 4\d\d\b[^:]*", call.error or "") if call.status == "error" else None
     return found[0] if found else None
+
+
+def open_ledger(record: Record, judged: Mapping[str, Verdict]) -> Ledger:
+    """Count the calls that were made and recorded.
+
+    A wire span without a record is a call that the gateway refused (left out as ``refused-<code>``), or that
+    bypassed the gateway (``not-recorded``). Calls of earlier attempts are left out as ``other-attempt``.
+    """
+    lost = len(unrecorded(record))
+    codes = Counter(f"{REFUSED}{refusal_of(span)}" for span in refused(record))
+    earlier = sum(attempt.calls for attempt in record.earlier)
+    recorded = len(record.calls) + earlier
+    return Ledger(
+        rollout_id=record.rollout.rollout_id,
+        made=recorded + lost + codes.total(),
+        recorded=recorded,
+        with_ids=sum(call.has_ids for call in record.calls),
+        left_out={
+            **{reason: n for reason, n in (("not-recorded", lost), ("other-attempt", earlier)) if n},
+            **codes,
+        },
+        verdicts=dict(Counter(one.kind for one in judged.values())),
+        disputed=disputed(record, judged),
+    )
 
 
 def _without_record(record: Record) -> list[Span]:

@@ -119,7 +119,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """Number of most likely tokens that are sampled from; -1: all."""
     critic: bool = False
     """Advantages come from a value model (GAE); a call's credit is the return it learns
-    (:mod:`agentlightning.credit.critic`).
+    (:mod:`agentlightning.credit.checks`).
     """
     merge: bool = True
     """Merge calls that extend each other into one row."""

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentlightning.credit.critic import token_rewards
-from agentlightning.credit.rows import minibatches
+from agentlightning.credit.rows import minibatches, token_rewards
 from agentlightning.types import Correction, Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
