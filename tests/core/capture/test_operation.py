@@ -85,6 +85,22 @@ def test_methods_do_not_record_self(recording: Recording) -> None:
     assert recording.spans[0].attributes[INPUT] == {"x": 1}
 
 
+async def test_the_work_that_a_plain_function_returns_belongs_to_its_operation(recording: Recording) -> None:
+    async def greet(name: str, propagate: bool) -> str:
+        await asyncio.sleep(0)
+        return f"hello {name}"
+
+    @operation("greet")
+    def begin(name: str, propagate: bool) -> Any:
+        return greet(name, propagate)
+
+    with recording.active():
+        assert await begin("ann", propagate=False) == "hello ann"
+    (span,) = recording.spans
+    assert span.attributes[INPUT] == {"name": "ann", "propagate": False}
+    assert span.attributes[OUTPUT] == "hello ann"
+
+
 def test_generators_are_refused_at_once() -> None:
     with pytest.raises(TypeError, match="generator"):
 

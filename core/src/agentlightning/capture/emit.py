@@ -12,7 +12,6 @@ an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import math
 import os
@@ -20,13 +19,14 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
 from opentelemetry import trace
 
 from agentlightning import semconv
+from agentlightning.capture.call_hooks import CallHooks, hooked
 from agentlightning.capture.context import AttemptContext, attached, current_attempt, tagged
 from agentlightning.capture.delivery import COUNTS, attempt_ended, deliver, new_span, span_of_response
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
@@ -294,36 +294,31 @@ class operation:
                 f"operation({self.name!r}) cannot decorate the generator {function.__qualname__}: "
                 "use `with operation(…)` around the code that consumes it"
             )
-        wrapper: Any
-        if inspect.iscoroutinefunction(function):
 
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with self._of_call(function, args, kwargs) as call:
-                    call.output = await function(*args, **kwargs)
-                    return call.output
+        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _DecoratedCall:
+            try:
+                given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+            except TypeError:  # the call itself raises it, with its own message
+                given = {}
+            given.pop("self", None)
+            made: operation = type(self)(self.name, propagate=self._propagate)
+            made.set_input(**{**self.inputs, **given})
+            return _DecoratedCall(made)
 
-        else:
+        return hooked(function, of_call)  # type: ignore[return-value]
 
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                with self._of_call(function, args, kwargs) as call:
-                    call.output = function(*args, **kwargs)
-                    return call.output
 
-        return wrapper  # type: ignore[no-any-return]
+class _DecoratedCall(CallHooks):
+    """One call of a decorated function, as an operation."""
 
-    def _of_call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> operation:
-        try:
-            given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-        except TypeError:  # the call itself raises it, with its own message
-            given = {}
-        given.pop("self", None)
-        made: operation = type(self)(self.name, propagate=self._propagate)
-        made.set_input(**{**self.inputs, **given})
-        return made
+    def __init__(self, made: operation) -> None:
+        self._made = made
+
+    def around(self) -> AbstractContextManager[Any]:
+        return self._made
+
+    def on_return(self, value: Any) -> None:
+        self._made.set_output(value)
 
 
 def emit_tool_call(
