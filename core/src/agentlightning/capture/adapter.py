@@ -110,7 +110,11 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class AnthropicInstrumentor(AdapterInstrumentor):
-    """Instruments the anthropic SDK."""
+    """Records the anthropic SDK's calls like those of the openai SDK: one code generator made both SDKs.
+
+    Without it only the gateway records calls of the Messages API, under the client's own key. With it they
+    carry the attempt's key, the caller's tags and span, and are verified.
+    """
 
     instruments = ("anthropic >= 0.70, < 3",)
 
@@ -125,7 +129,12 @@ _ENTRIES: Final = ("completion", "acompletion")
 
 
 class LiteLLMInstrumentor(AdapterInstrumentor):
-    """Instruments LiteLLM."""
+    """Makes LiteLLM ask the gateway through the openai SDK, where calls are recorded with caller and ids.
+
+    LiteLLM asks the servers of ``hosted_vllm/…`` by an HTTP client of its own, without a key of the attempt.
+    Inside an attempt, such a call to the run's gateway is made as ``openai/…``. Calls to other servers stay
+    as they are.
+    """
 
     instruments = ("litellm >= 1.83.14, < 2",)
 

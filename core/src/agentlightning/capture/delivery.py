@@ -23,7 +23,9 @@ from agentlightning.types import Span, Tags
 
 
 def after_fork_in_child(renew: Callable[[], None]) -> None:
-    """Call ``renew`` in every process that this one forks, before the process's own code runs."""
+    """Call ``renew`` in every process that this one forks, before the process's own code runs: only the
+    forking thread lives on there, and nobody releases another thread's lock.
+    """
     if hasattr(os, "register_at_fork"):  # systems without it have no fork
         os.register_at_fork(after_in_child=renew)
 

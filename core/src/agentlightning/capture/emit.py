@@ -222,6 +222,9 @@ OUTPUT = "agl.operation.output"
 class operation:
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
+    Inside it, the operation is the current OpenTelemetry span, and so the parent of the calls and tools in
+    it. It changes neither what its code returns nor what it raises.
+
     As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
     the code runs without a span, and the operation is counted. ``propagate=False``: the code runs without a
     span.

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
 
 import wrapt
@@ -50,7 +50,11 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 
 
 class Patch:
-    """Wraps ``owner.name`` when it is made."""
+    """Wraps ``owner.name`` when it is made.
+
+    Invariant: after :meth:`undo` our wrapper is out of the chain; below a foreign wrapper that hides it, it
+    passes every call through unchanged. Wrappers that others put above ours stay in place.
+    """
 
     def __init__(self, owner: Any, name: str, wrapper: Wrapper) -> None:
         self._owner, self._name = owner, name
@@ -258,15 +262,22 @@ def _on_set_tracer_provider(
         return result
 
 
+_sessions_lock = Lock()
+"""Held while instrumentors import frameworks, which ``_lock`` is not: a module that is being imported may set
+a tracer provider."""
 _users: Counter[type[Any] | None] = Counter()
 """Instrumentor class, or ``None`` for capture itself → sessions that use it, if a session switched it on."""
 
 
 @contextmanager
 def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
-    """Capture within the block, with these instrumentors (singletons of their classes) switched on."""
+    """Capture within the block, with these instrumentors (singletons of their classes) switched on.
+
+    The sessions of a process share instrumentors. The first session that needs one switches it on, and the
+    last session switches it off. What was on before any session (the user's own ``instrument()``) stays on.
+    """
     with ExitStack() as session:
-        with _lock:
+        with _sessions_lock:
             _use(session, None, installed(), install, uninstall)
             for one in instrumentors:
                 on = one.is_instrumented_by_opentelemetry
@@ -291,7 +302,7 @@ def _use(
 
 
 def _leave(key: type[Any] | None, switch_off: Callable[[], object]) -> None:
-    with _lock:
+    with _sessions_lock:
         _users[key] -= 1
         if not _users[key]:
             switch_off()

@@ -84,7 +84,7 @@ class Advantage(NamedTuple):
     """Its group, by whose spread it may be divided."""
     spread: float
     step: float = 0.0
-    """What the comparison with calls in the same state adds (:mod:`.states`)."""
+    """What the comparison with calls in the same state adds (:func:`step_advantages`)."""
     step_reason: str = ""
     """Why nothing was added: ``state-of-one``, ``no-return``, or empty."""
 

@@ -63,7 +63,7 @@ def group_values(
 
 
 def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> dict[str, Any]:
-    """Return the terms of the weight of the tokens of ``segment`` (see :mod:`.merging.weights`).
+    """Return the terms of the weight of the tokens of ``segment`` (see :mod:`agentlightning.credit.rows`).
 
     ``formula``: with the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``. ``rollouts``,
     ``calls``, ``tokens``: those of the step and the policy that are trained. ``own``: trained tokens of its
