@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from agentlightning.capture import COUNTS, installed, uninstall
+from agentlightning.capture import COUNTS, install, installed, uninstall
 from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.identity import CALLER_SOURCES, Caller
+from agentlightning.capture.installation import capturing
 from agentlightning.specs import lazily
 
 
@@ -105,3 +107,18 @@ def test_lazily_imports_when_it_is_called() -> None:
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         later()
     assert lazily("math:floor")(2.5) == 2
+
+
+def test_another_thread_may_switch_capture_on_while_an_instrumentor_of_a_session_works() -> None:
+    """As a framework does that sets a tracer provider while another thread imports it."""
+
+    class Waits(AdapterInstrumentor):
+        def begin(self) -> None:
+            other = Thread(target=install, daemon=True)
+            other.start()
+            other.join(300)
+            assert not other.is_alive(), "the session holds what install() waits for"
+
+    with capturing([Waits()]):
+        assert installed()
+    assert not installed()
