@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         emit_message as emit_message,
         emit_object as emit_object,
         emit_reward as emit_reward,
-        emit_tool_call as emit_tool_call,
         find_final_reward as find_final_reward,
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
@@ -68,7 +67,7 @@ _PUBLIC = {
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
-        emit_annotation emit_exception emit_message emit_object emit_reward emit_tool_call find_final_reward
+        emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward
         find_reward_spans get_reward_value operation
     """,
     "hookspecs": "hookimpl hookspec",

@@ -5,20 +5,19 @@ current OpenTelemetry span. With ``propagate=False`` the span is returned and no
 reward is a finite number; a *missing* reward is not emitted, and never NaN. Emitting outside
 an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 
-:class:`operation` records a part of the work, :func:`emit_tool_call` asks the attempt's model.
-:func:`find_final_reward` and the functions beside it read rewards back from spans.
+:class:`operation` records a part of the work. :func:`find_final_reward` and the functions beside it read
+rewards back from spans.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import os
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from opentelemetry import trace
 
 from agentlightning import semconv
 from agentlightning.capture.call_hooks import CallHooks, hooked
-from agentlightning.capture.context import AttemptContext, attached, current_attempt, tagged
+from agentlightning.capture.context import AttemptContext, attached, current_attempt
 from agentlightning.capture.delivery import COUNTS, attempt_ended, deliver, new_span, span_of_response
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
 from agentlightning.capture.records import (
@@ -41,14 +40,13 @@ from agentlightning.capture.records import (
     reward_number,
     short_repr,
 )
-from agentlightning.types import LLM, Span, UsageError
+from agentlightning.types import Span
 from agentlightning.types.rewards import (
     by_precedence,
     effective_reward,
     is_rollout_reward,
     reward_of,
 )
-from agentlightning.webserver.proxies import go_direct
 
 BODY = "agl.body"
 """Attribute with the content of a message or object span."""
@@ -322,54 +320,6 @@ class _DecoratedCall(CallHooks):
 
     def on_return(self, value: Any) -> None:
         self._made.set_output(value)
-
-
-def emit_tool_call(
-    *,
-    messages: Sequence[Mapping[str, Any]],
-    model: str | None = None,
-    tools: Sequence[Mapping[str, Any]] = (),
-    context: Mapping[str, Any] | None = None,
-    **request: Any,
-) -> Any:
-    """Ask the current attempt's model endpoint and return its answer, the openai SDK's ``ChatCompletion``.
-
-    ``model``: the name to ask for; default: the endpoint's. ``context``: tags of the recorded call, e.g.
-    ``{"phase": "search"}``. ``request``: further fields, which outrank the endpoint's
-    ``sampling_parameters``. On a running event loop, return an awaitable, because a request that blocks the
-    loop might wait for itself: ``await agl.emit_tool_call(…)``. Raise UsageError outside an attempt, and
-    without an endpoint.
-    """
-    attempt = current_attempt()
-    if attempt is None:
-        raise UsageError(
-            "emit_tool_call() was called outside an attempt, where there is no model to ask: call it inside "
-            "an agent that a runner runs"
-        )
-    llm = attempt.llm
-    tags = {str(key): str(value) for key, value in (context or {}).items()}
-    body = {
-        **{k: v for k, v in llm.sampling_parameters.items() if k != "return_token_ids"},
-        **request,
-        "model": model or llm.model,
-        "messages": list(messages),
-        **({"tools": list(tools)} if tools else {}),
-    }
-    answer = _ask(llm, body, tags)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(answer)
-    return answer
-
-
-async def _ask(llm: LLM, body: dict[str, Any], tags: dict[str, str]) -> Any:
-    from openai import AsyncOpenAI
-
-    go_direct()
-    with tagged(**tags):
-        async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
-            return await client.chat.completions.create(**body)
 
 
 def get_reward_value(span: Span) -> float | None:

@@ -165,7 +165,7 @@ def advantages(
     bases = baselines[recipe.baseline](values, recipe)
     spreads = {pool: _spread(of, at, values) for pool, of in members.items()}
     found = Advantages({}, {pool: zero_reason for pool, (_, zero_reason) in spreads.items()})
-    steps = step_advantages(credited, recipe, group_by, EPSILON) if recipe.step_weight else {}
+    steps = step_advantages(credited, recipe, group_by)
     for one in credited:
         key, pool = at[one.call_id], pools[one.call_id]
         spread, zero_reason = spreads[pool]
@@ -178,7 +178,7 @@ def advantages(
                 f"rollout {one.rollout_id!r}: the advantage of its credit {one.credit:g} over the "
                 f"baseline {base:g} is {value}; the rewards of its group are too far apart for floating point"
             )
-        step, step_why = steps.get(one.call_id, 0.0), _why_no_step(one, steps, recipe)
+        step, step_why = steps.get(one.call_id, (0.0, ""))
         found.calls[one.call_id] = Advantage(
             value + step, one.credit, base, scale, key, why, pool, spread, step, step_why
         )
@@ -248,13 +248,6 @@ def _why_zero(group_reason: str, values: Mapping[str, float], recipe: Recipe) ->
     return group_reason or ("group-of-one" if len(values) == 1 else "")
 
 
-def _why_no_step(one: CreditedCall, steps: Mapping[str, float], recipe: Recipe) -> str:
-    """Why a call of a recipe with a ``step_weight`` has no step advantage; empty if it has one."""
-    if not recipe.step_weight or one.call_id in steps:
-        return ""
-    return "no-return" if one.step is None or one.step.value is None else "state-of-one"
-
-
 def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> float:
     base = bases.get(key, {}).get(rollout_id)
     if base is None or not math.isfinite(base):
@@ -266,22 +259,23 @@ def _base(bases: Groups, key: GroupKey, rollout_id: str, recipe: Recipe) -> floa
 
 
 def step_advantages(
-    credited: Sequence[CreditedCall], recipe: Recipe, group_by: Sequence[str], epsilon: float
-) -> dict[str, float]:
-    """Return call id → ``step_weight · A^S`` for the calls that are not alone in their state."""
-    known = [one for one in credited if one.step is not None and one.step.value is not None]
-
-    def key(one: CreditedCall) -> tuple[str, ...]:
-        assert one.step is not None
-        return (*group_key(one, group_by), agent_of(one), one.step.state)
-
-    found: dict[str, float] = {}
-    for of in grouped(known, key).values():
-        if len(of) < 2:
-            continue
-        returns = [one.step.value for one in of if one.step is not None and one.step.value is not None]
-        centre, same = mean(returns), nearly_equal(returns)
-        scale = std(returns) + epsilon if recipe.scale == "std" else 1.0
-        for one, value in zip(of, returns, strict=True):
-            found[one.call_id] = 0.0 if same else recipe.step_weight * (value - centre) / scale
+    credited: Sequence[CreditedCall], recipe: Recipe, group_by: Sequence[str]
+) -> dict[str, tuple[float, str]]:
+    """Return call id → ``step_weight · A^S``, or 0 and the reason why nothing is added; empty for a recipe
+    without a ``step_weight``.
+    """
+    found: dict[str, tuple[float, str]] = {}
+    states: dict[GroupKey, list[tuple[str, float]]] = defaultdict(list)
+    for one in credited if recipe.step_weight else ():
+        if one.step is None or one.step.value is None:
+            found[one.call_id] = 0.0, "no-return"
+        else:
+            key = (*group_key(one, group_by), agent_of(one), one.step.state)
+            states[key].append((one.call_id, one.step.value))
+    for of in states.values():
+        returns = [value for _, value in of]
+        centre, same, why = mean(returns), nearly_equal(returns), "state-of-one" if len(of) == 1 else ""
+        scale = std(returns) + EPSILON if recipe.scale == "std" else 1.0
+        for call_id, value in of:
+            found[call_id] = 0.0 if same else recipe.step_weight * (value - centre) / scale, why
     return found
