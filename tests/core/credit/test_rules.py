@@ -8,7 +8,8 @@ import pytest
 from core.credit.builders import make_call, make_record, one_call
 
 from agentlightning import semconv
-from agentlightning.credit import RULES, assign
+from agentlightning.credit import assign
+from agentlightning.credit.rules import RULES
 from agentlightning.types import Recipe, Reward
 
 

@@ -10,15 +10,15 @@ from core.credit.builders import PATIENT, make_call, make_record, make_wire
 from hypothesis import given, strategies as st
 
 from agentlightning import semconv
-from agentlightning.credit import tokens_digest, verdict
 from agentlightning.credit.verdicts import (
     engine_refusal,
     refusal_of,
     refused,
     unrecorded,
+    verdict,
     verdicts,
 )
-from agentlightning.types.tokens import common_prefix, pack
+from agentlightning.types.tokens import common_prefix, pack, tokens_digest
 
 IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=12)
 
