@@ -29,6 +29,7 @@ from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.near import nearest
+from agentlightning.types.rewards import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -69,6 +70,7 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
 
@@ -210,7 +212,9 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
-    return build()
+    plugins = build()
+    REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
+    return plugins
 
 
 _loading = threading.local()

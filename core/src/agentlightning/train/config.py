@@ -36,7 +36,6 @@ from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import POLICY, Policies, read_policies
-from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
 from agentlightning.types.near import elsewhere, nearest
@@ -154,9 +153,6 @@ class RunConfig(Section):
     budget: BudgetSection | None = None
     """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
     {…}}`` (``docs/budgets.md``); none: no limit."""
-    metrics: MetricsSection | None = None
-    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics``: ``{port: 9100}``
-    (``docs/monitoring.md``); none: no such port."""
     runner: RunnerField = None
     """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""
@@ -330,7 +326,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
         if name in sections:
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
         elif name not in section_of:
-            said = not_installed("argument", name)
+            said = not_installed("argument", name) or not_installed("field", name)
             hint = f": {said}" if said else _near(name, [*section_of, *sections])
             raise TypeError(f"Trainer has no field {name!r}{hint}")
         elif (section := section_of[name]) is None:
@@ -381,7 +377,8 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     if error["type"] != "extra_forbidden":
         return ""
     known = fields()
-    if not known.rewritten and (said := not_installed("key", keys[-1])):
+    kinds = ("field",) if known.rewritten else ("field", "key")
+    if said := next(filter(None, (not_installed(kind, keys[-1]) for kind in kinds)), None):
         return f": {said}"
     inner = {**known.sections, **known.nested}
     section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)

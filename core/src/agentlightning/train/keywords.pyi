@@ -7,7 +7,6 @@ from typing import Any, Literal, TypedDict
 
 class RunFields(TypedDict, total=False):
     budget: Any
-    metrics: Any
     runner: Any
     output: str | Path
     run: str | None
@@ -17,6 +16,7 @@ class RunFields(TypedDict, total=False):
     log: str | Path | None
     callbacks: Any
     note: str | None
+    metrics: Any
     select: Any
     policies: Mapping[str, Any] | None
     adapters: Any

@@ -22,7 +22,6 @@ from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
 from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.specs import TrainerPart
-from agentlightning.store.places import artifact_place
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
 from agentlightning.train.policies import Policies, with_pretrained
 from agentlightning.train.serving import driver_spec
@@ -93,7 +92,7 @@ class Trainer:
         gateway = self.config.gateway
         parse_listen(gateway.listen, gateway.advertise)  # refused before anything starts
         self.initial_resources = dict(resources or {})
-        self._keeps_artifacts = True
+        self._has_services = True
         if self._part is not None:
             self._part.begin(self)
 
@@ -169,7 +168,7 @@ class Trainer:
             self.plugins,
             runs,
             self.initial_resources,
-            artifact_place() if self._keeps_artifacts else None,
+            self._has_services,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 

@@ -16,9 +16,10 @@ import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.assign import assign, check_recipe
-from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.assign import assign
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
 from agentlightning.runs.provenance import installed
