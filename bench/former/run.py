@@ -101,7 +101,7 @@ class Trial:
         except TimeoutError:
             process.kill()
             code = await process.wait()
-        if code and not (stop and code == 128 + signal.SIGTERM):
+        if code and not (stop and code in (128 + signal.SIGTERM, -signal.SIGTERM)):
             tail = (
                 (self.folder / f"{file.stem}.log")
                 .read_text(encoding="utf-8", errors="replace")
