@@ -151,7 +151,7 @@ def drawing(name: str) -> str:
 
 
 def table(name: str) -> str:
-    """Return the rows of everyone's rewards with intervals."""
+    """Return the rows of everyone's rewards: of all questions with intervals, then by kind."""
     tasks, found = chosen(name)
     kinds = by_kind(tasks, found["letters"][0])
     databases = len({task["answer"] for task in tasks})
@@ -164,7 +164,9 @@ def table(name: str) -> str:
         for number, run in enumerate(runs, 1):
             seed = f", seed {number}" if len(runs) > 1 else ""
             shown = f"**{title}**{seed}" if who == "after" else title
-            lines.append(f"| {shown} | {' | '.join(map(cell, scores(tasks, run)))} |")
+            whole, *parts = scores(tasks, run)
+            rewards_of = [cell(whole), *(f"{part['reward']:.3f}" for part in parts)]
+            lines.append(f"| {shown} | {' | '.join(rewards_of)} |")
     return "\n".join(lines) + "\n"
 
 
