@@ -1,7 +1,6 @@
 """The demo with a pretrained model for several seeds, and the same training held out by halves of databases.
 
     python bench/record.py router_seeds -- python bench/router_seeds/run.py --names 1 2 3 --schemas 1
-    python bench/record.py router_halves -- python bench/router_seeds/run.py --halves 1
     python bench/router_seeds/run.py [--names SEED ...] [--schemas SEED ...] [--halves SEED ...] [--keep FILE]
 
 ``--names``: seeds of the demo as a person would start it. ``--schemas``: seeds of the harder row
