@@ -92,11 +92,10 @@ def headline(*names: str) -> dict[str, list[dict[str, Any]]]:
 
 
 HEADLINES = {
-    "router": ("router_half_0", "router_half_1"),
+    "router": ("router_half_0",),
     "router, 13 databases": ("router_names",),
     "calc_x": ("calc_x",),
     "spider": ("spider",),
-    "werewolf": ("werewolf",),
 }
 
 
@@ -107,7 +106,7 @@ def main() -> None:
     parser.add_argument("config", nargs="?")
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.name:
         keep(given.name, given.config, given.set, given.runs)
     else:
