@@ -188,6 +188,12 @@ def test_readme_has_the_figures_that_each_task_of_its_headlines_earned(bench: Ca
         found = per_task.headline(*per_task.HEADLINES[name])
         row = learned(found["before"][0], found["after"][0])
         assert f"| {row} |" in README and f"| {row} |" in CHINESE, f"{name}: {row}"
+        if name == "spider":
+            assert row in (ROOT / "examples" / "spider" / "README.md").read_text()
+        if name == "calc_x":
+            rewards = {f"{one['reward']:.3f}" for one in found["after"]}
+            assert rewards == {"0.992"} and len(found["after"]) == 3
+            stands("calc_x ended at 0.992\nfor all three seeds")
     # Games are independent of each other: their number and the share won are all that an interval needs.
     wolves = result("werewolf")["sides"]["wolves"]
     before, after = (
