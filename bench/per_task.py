@@ -45,7 +45,7 @@ def keep(name: str, config: str, sets: Sequence[str], folders: Sequence[Path]) -
     tasks, cluster = configure(read_config).val, read_config.evaluation.cluster
     found = {when: evaluations(folders, when) for when in ("before", "after")}
     head = {"config": config, "set": list(sets), "runs": [one.name for one in folders], "cluster": cluster}
-    fields = dict.fromkeys((*FIELDS, cluster))
+    fields = dict.fromkeys((*FIELDS, cluster) if cluster else FIELDS)
     lines: list[dict[str, Any]] = [head]
     for place, task in enumerate(tasks):
         own = {field: task[field] for field in fields if field in task}
@@ -62,7 +62,8 @@ def _short(reward: float | None) -> float | None:
 
 def kept(*names: str) -> tuple[str | None, list[dict[str, Any]]]:
     """Return the tasks of the files of these names, with the field that says which are not independent."""
-    cluster, tasks = None, []
+    cluster: str | None = None
+    tasks: list[dict[str, Any]] = []
     for name in names:
         head, *own = (KEPT / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         cluster = json.loads(head)["cluster"]

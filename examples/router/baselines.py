@@ -13,6 +13,7 @@ best of them there.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ def shared_letters(asked: Asked, size: int = CHOSEN[0], power: float = CHOSEN[1]
 
     def shared(name: str) -> float:
         mine = _runs(asked.shown[name], size)
-        return len(question & mine) / float(1 + len(mine)) ** power
+        return len(question & mine) / math.pow(1 + len(mine), power)
 
     return max(asked.shown, key=shared)
 
