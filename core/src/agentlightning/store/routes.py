@@ -18,23 +18,12 @@ import msgspec
 
 from agentlightning.roles import Role
 from agentlightning.store import codec
-from agentlightning.store.base import (
-    AttemptEnded,
-    Busy,
-    Conflict,
-    Forbidden,
-    NotFound,
-    Store,
-    StoreError,
-    Unauthorized,
-)
+from agentlightning.store.base import Store
 from agentlightning.types.arrays import from_either, to_bytes, to_list
 
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
 """Seconds that the server holds a waiting request; then the client asks again."""
-REMEMBERED: Final = 900.0
-"""Seconds for which the store remembers a request id, at least."""
 BODY_LIMIT: Final = 256 << 20
 """Bytes of one request."""
 NULL: Final = "null"
@@ -157,20 +146,6 @@ class RolloutTokenBody(msgspec.Struct, forbid_unknown_fields=True):
     ttl: float | None = None
 
 
-class ErrorBody(msgspec.Struct):
-    """The body of an error; ``error`` is the name of its type."""
-
-    error: str
-    message: str
-
-
-class BatchOutcome(msgspec.Struct, omit_defaults=True):
-    """The outcome of one call of a batch: a result, or an error."""
-
-    result: Any = None
-    error: ErrorBody | None = None
-
-
 def _route(verb: str, path: str, name: str, least: Role) -> Route:
     method = getattr(Store, name)
     hints = typing.get_type_hints(method) | _UNDECODED
@@ -228,55 +203,3 @@ def _unpacker(kind: Any) -> Callable[[bytes], Any]:
 
 def _no_extension(code: int, _: memoryview) -> Any:
     raise ValueError(f"the body has an extension of MessagePack (type {code}): send what JSON can say")
-
-
-ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (AttemptEnded, 409),
-    (Conflict, 409),
-    (NotFound, 404),
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (Busy, 503),
-    (StoreError, 503),
-    (msgspec.ValidationError, 400),
-    (msgspec.DecodeError, 400),
-    (ValueError, 400),
-    (TypeError, 400),
-    (OverflowError, 400),
-    (RecursionError, 400),
-)
-"""Error type → HTTP status, subclasses first."""
-
-
-def error_body(error: Exception) -> tuple[ErrorBody, int]:
-    """Return body and status of an error. Any error that ``ERRORS`` lacks is a bug: 500, without its text."""
-    for kind, status in ERRORS:
-        if isinstance(error, kind):
-            return ErrorBody(kind.__name__, str(error)), status
-    return ErrorBody("InternalError", f"{type(error).__name__} in the store; its log says more"), 500
-
-
-def error_from_body(found: ErrorBody) -> Exception:
-    """Make the exception of an error's body, by the name of its type."""
-    for kind, _ in ERRORS:
-        if kind.__name__ == found.error:
-            if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
-                return ValueError(found.message)
-            return kind(found.message)
-    return StoreError(f"{found.error}: {found.message}")
-
-
-def to_outcome(found: Any) -> BatchOutcome:
-    """Return the outcome of a call, to send and to remember."""
-    return (
-        BatchOutcome(error=error_body(found)[0])
-        if isinstance(found, Exception)
-        else BatchOutcome(result=found)
-    )
-
-
-def from_outcome(method: str, found: BatchOutcome) -> Any:
-    """Return the result or the exception of an outcome; the exception is not raised."""
-    if found.error is not None:
-        return error_from_body(found.error)
-    return msgspec.convert(found.result, BY_NAME[method].result_type, dec_hook=from_either)

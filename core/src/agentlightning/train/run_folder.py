@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentlightning.redaction import shown
-from agentlightning.store.sqlite.file.lock import FileLock, Locked
+from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.types import UsageError
 from agentlightning.types.near import nearest
 

@@ -129,6 +129,6 @@ async def test_records_of_several_pages_are_read_within_a_batch(
 ) -> None:
     alive, ended = await two_leases(sqlite)
     rollout_ids = [alive.rollout.rollout_id, ended.rollout.rollout_id]
-    monkeypatch.setattr("agentlightning.store.sql.trace.records.record_pages", lambda ids: [[i] for i in ids])
+    monkeypatch.setattr("agentlightning.store.sql.reading.record_pages", lambda ids: [[i] for i in ids])
     [found] = await sqlite.batch([("records", {"rollout_ids": rollout_ids})])
     assert [record.rollout.rollout_id for record in found] == rollout_ids

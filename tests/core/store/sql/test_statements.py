@@ -17,13 +17,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 import agentlightning.store.sql as room
 from agentlightning.store import SQLiteStore
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.statements import (
+from agentlightning.store.sql.database import (
     compile_for,
     delete_sql,
     insert_sql,
     update_sql,
 )
-from agentlightning.store.sqlite.file.database import SQLiteDatabase
+from agentlightning.store.sqlite.store import SQLiteDatabase
 from agentlightning.types import RolloutStatus
 
 _POSTGRESQL = postgresql.dialect(paramstyle="named")

@@ -20,7 +20,17 @@ from msgspec.structs import asdict
 
 from agentlightning.log_limit import limited
 from agentlightning.roles import Role
-from agentlightning.store.base import Busy, Conflict, Forbidden, Store, StoreError
+from agentlightning.store.base import (
+    BatchOutcome,
+    Busy,
+    Conflict,
+    ErrorBody,
+    Forbidden,
+    Store,
+    StoreError,
+    error_body,
+    to_outcome,
+)
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.http import openapi, traces
 from agentlightning.store.http.access import StoreAccess, StoreCaller, check_attempt_open
@@ -43,14 +53,10 @@ from agentlightning.store.routes import (
     TABLE,
     WAITING,
     BatchItem,
-    BatchOutcome,
-    ErrorBody,
     RolloutTokenBody,
     Route,
     decode,
     encode,
-    error_body,
-    to_outcome,
 )
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.store import SQLStore

@@ -24,7 +24,17 @@ import aiohttp
 import msgspec
 
 from agentlightning.roles import PREFIX as ROLE_TOKEN, Role, derived_token
-from agentlightning.store.base import Busy, Store, StoreError, TooLarge
+from agentlightning.store.base import (
+    REMEMBERED,
+    BatchOutcome,
+    Busy,
+    ErrorBody,
+    Store,
+    StoreError,
+    TooLarge,
+    error_from_body,
+    from_outcome,
+)
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
@@ -37,18 +47,13 @@ from agentlightning.store.routes import (
     NULL,
     PACKED,
     PREFIX,
-    REMEMBERED,
     REQUEST_ID,
     ROLLOUT_TOKEN,
     STORED_RECORDS,
     TABLE,
-    BatchOutcome,
-    ErrorBody,
     Route,
     decode,
     encode,
-    error_from_body,
-    from_outcome,
 )
 from agentlightning.types import Record
 

@@ -16,6 +16,7 @@ import msgspec
 
 from agentlightning._version import __version__
 from agentlightning.roles import Role
+from agentlightning.store.base import BatchOutcome, ErrorBody
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.http.metrics import METRICS, METRICS_ROLE
 from agentlightning.store.http.traces import PATH as TRACES
@@ -34,8 +35,6 @@ from agentlightning.store.routes import (
     TABLE,
     TRACES_ROLE,
     BatchItem,
-    BatchOutcome,
-    ErrorBody,
     RolloutTokenBody,
     Route,
 )

@@ -1,38 +1,77 @@
-"""The store in tables: all of its parts, and batches of calls."""
+"""The store in tables: its operations as methods, and batches of them."""
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import partial, reduce, wraps
 from operator import or_
 from typing import Any
 
-from agentlightning.store.base import Store, StoreError
-from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
-from agentlightning.store.sql import schema
-from agentlightning.store.sql.run_data.retention import RetentionStore
-from agentlightning.store.sql.run_data.rewards import RewardVersionStore
-from agentlightning.store.sql.run_data.runs import RunStore
-from agentlightning.store.sql.run_data.statistics import StatisticsStore
-from agentlightning.store.sql.trace.reading import TraceReader
-from agentlightning.store.sql.trace.records import RecordReader
-from agentlightning.store.sql.writer import PartialWrite, Touched
+from agentlightning.store.base import (
+    OPERATIONS,
+    BatchOutcome,
+    Store,
+    StoreError,
+    from_outcome,
+    to_outcome,
+)
+from agentlightning.store.calls import StoredRecord
+from agentlightning.store.sql import (
+    attempts,
+    expiry,
+    leases,
+    reading,
+    resources,
+    rollouts,
+    runs,
+    schema,
+    trace,
+)
+from agentlightning.store.sql.core import Operation, StoreCache, Tables
+from agentlightning.store.sql.database import Database, PartialWrite, Touched, Writer
+from agentlightning.store.sql.run_data import retention, rewards, statistics
+from agentlightning.store.sql.waiting import Clock, ExpiryTimer, LoopWatch, Waiters
 
 _PAGES = 4 * 4096
 """Bytes that no free place in a page of the file holds."""
+_MODULES = (
+    resources,
+    rollouts,
+    attempts,
+    expiry,
+    leases,
+    trace,
+    reading,
+    runs,
+    rewards,
+    retention,
+    statistics,
+)
+"""Where the operations are."""
 
 
-class SQLStore(
-    TraceReader,
-    RecordReader,
-    RunStore,
-    RewardVersionStore,
-    StatisticsStore,
-    RetentionStore,
-    Store,
-):
+class SQLStore(Tables, Store):
     """All of :class:`~agentlightning.store.base.Store`, in tables of a database that this process opened."""
+
+    def __init__(
+        self, db: Database, writer: Writer, clock: Clock, cache: StoreCache, waiters: Waiters
+    ) -> None:
+        super().__init__(db, writer, clock, cache, waiters)
+        self.timer = ExpiryTimer(partial(expiry.expire_due, self))
+        self.watch = LoopWatch(clock, lambda: self.cache.next_due != math.inf)
+        self.opened = clock()
+
+    async def expire(self, now: float | None = None) -> int:
+        """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
+        return await self.write_once(
+            "expire", lambda: expiry.end_overdue(self, self.clock() if now is None else now)
+        )
+
+    async def stored_records(self, rollout_ids: Sequence[str]) -> list[StoredRecord]:
+        """Return the same as :meth:`records`, with calls as they are stored."""
+        return await reading.stored_records(self, rollout_ids)
 
     async def batch(
         self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
@@ -46,12 +85,12 @@ class SQLStore(
         """
         coroutines = [partial(self._run_call, method, given) for method, given in calls]
         names = [method for method, _ in calls]
-        if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
+        if not any(name in OPERATIONS and "request_id" in OPERATIONS[name].parameters for name in names):
             request_id = None  # nothing to remember
 
         for savepoints in (False, True):
             try:
-                return await self._write(
+                return await self.write_once(
                     "batch",
                     partial(self.writer.write_batch, coroutines, savepoints),
                     request_id,
@@ -67,8 +106,8 @@ class SQLStore(
         raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
 
     async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
-        if method not in BY_NAME:
-            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(BY_NAME))}")
+        if method not in OPERATIONS:
+            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(OPERATIONS))}")
         if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
             raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
         return await getattr(self, method)(**given)
@@ -77,7 +116,7 @@ class SQLStore(
         """Write something that takes room on the disk, and take it back. Raise :class:`StoreError` where the
         store cannot be written.
         """
-        await self._write("check", self._write_and_delete)
+        await self.write_once("check", self._write_and_delete)
 
     def _write_and_delete(self) -> None:
         request_id = f"check-{secrets.token_hex(8)}"
@@ -92,3 +131,23 @@ class SQLStore(
     def in_use(self) -> bool:
         """Whether a process may be writing the store."""
         return True
+
+
+def _method(operation: Operation[Any]) -> Any:
+    """Return an operation as the method that the interface declares."""
+    signature = OPERATIONS[operation.__name__]
+
+    @wraps(getattr(Store, operation.__name__))
+    async def method(self: SQLStore, *args: Any, **given: Any) -> Any:
+        bound = signature.bind(self, *args, **given)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        return await operation(self, **bound.arguments)
+
+    return method
+
+
+for _module in _MODULES:
+    for _name, _operation in vars(_module).items():
+        if _name in OPERATIONS:
+            setattr(SQLStore, _name, _method(_operation))

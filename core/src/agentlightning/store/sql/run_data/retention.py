@@ -21,8 +21,8 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.core import StoreCore
-from agentlightning.store.sql.statements import InJson, given
+from agentlightning.store.sql.core import Tables
+from agentlightning.store.sql.database import InJson, given
 
 _log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
@@ -83,132 +83,123 @@ _RUNS = (
 """Run → its last activity, and the number of its rollouts that have not ended; the oldest run first."""
 
 
-class RetentionStore(StoreCore):
-    """Deletion of finished runs."""
+async def delete_run(store: Tables, run_id: str, request_id: str | None) -> dict[str, int]:
+    if (known := await _answer(store, "delete_run", request_id)) is not None:
+        return known
+    deleted = Counter(await store.write_once("delete_run", lambda: _begin_deletion(store, run_id)))
+    deleted.update(await _delete_all(store, _OF_RUN, run_id=run_id))
 
-    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
-        """Delete a run with everything it made. Return the number of deleted rows by table.
+    def last() -> dict[str, int]:
+        found = _delete_run_rows(store, run_id)
+        return {name: deleted[name] + found.get(name, 0) for name in {**deleted, **found}}
 
-        Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
-        rollouts use, and the latest resources, stay.
-        """
-        if (known := await self._answer("delete_run", request_id)) is not None:
-            return known
-        deleted = Counter(await self._write("delete_run", lambda: self._begin_deletion(run_id)))
-        deleted.update(await self._delete_all(_OF_RUN, run_id=run_id))
+    return await store.write_once("delete_run", last, request_id, dict[str, int])
 
-        def last() -> dict[str, int]:
-            found = self._delete_run_rows(run_id)
-            return {name: deleted[name] + found.get(name, 0) for name in {**deleted, **found}}
 
-        return await self._write("delete_run", last, request_id, dict[str, int])
+async def _answer(store: Tables, method: str, request_id: str | None) -> dict[str, int] | None:
+    """Return the remembered answer of a request that was sent before."""
+    found = await store.writer.read(lambda: store.find_answer(method, request_id))
+    return None if found is None else dict(codec.unpack(found, dict[str, int]))
 
-    async def _answer(self, method: str, request_id: str | None) -> dict[str, int] | None:
-        """Return the remembered answer of a request that was sent before."""
-        found = await self.writer.read(lambda: self._find_answer(method, request_id))
-        return None if found is None else dict(codec.unpack(found, dict[str, int]))
 
-    async def prune(
-        self,
-        *,
-        older_than: float | None = None,
-        keep_runs: int | None = None,
-        run_id: str | None = None,
-        request_id: str | None = None,
-    ) -> dict[str, int]:
-        """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
-        ``keep_runs``. Return the number of deleted rows by table; ``kept``: runs that are due, but have work
-        queued or under way.
+async def prune(
+    store: Tables, older_than: float | None, keep_runs: int | None, run_id: str | None, request_id: str | None
+) -> dict[str, int]:
+    if run_id is not None:
+        if older_than is not None or keep_runs is not None:
+            raise ValueError("prune: give run_id alone, or older_than and keep_runs")
+        return await delete_run(store, run_id, request_id=request_id)
+    if older_than is None and keep_runs is None:
+        raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
+    check_seconds("older_than", older_than)
+    check_count("keep_runs", keep_runs)
+    if (known := await _answer(store, "prune", request_id)) is not None:
+        return known
+    deleted: Counter[str] = Counter()
+    chosen, kept = await store.writer.read(lambda: _choose(store, older_than, keep_runs))
+    for chosen_id in chosen:
+        try:
+            deleted.update(await delete_run(store, chosen_id, None))
+        except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
+            kept += 1
+    if older_than is not None:
+        deleted.update(await _delete_all(store, _WITHOUT_RUN, before=store.clock() - older_than))
+    return await store.write_once("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
 
-        ``older_than`` also deletes rollouts of no run that ended before.
-        """
-        if run_id is not None:
-            if older_than is not None or keep_runs is not None:
-                raise ValueError("prune: give run_id alone, or older_than and keep_runs")
-            return await self.delete_run(run_id, request_id=request_id)
-        if older_than is None and keep_runs is None:
-            raise ValueError("prune: say what to delete: run_id, older_than (seconds), or keep_runs")
-        check_seconds("older_than", older_than)
-        check_count("keep_runs", keep_runs)
-        if (known := await self._answer("prune", request_id)) is not None:
-            return known
-        deleted: Counter[str] = Counter()
-        chosen, kept = await self.writer.read(lambda: self._choose(older_than, keep_runs))
-        for chosen_id in chosen:
-            try:
-                deleted.update(await self.delete_run(chosen_id))
-            except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
-                kept += 1
-        if older_than is not None:
-            deleted.update(await self._delete_all(_WITHOUT_RUN, before=self.clock() - older_than))
-        return await self._write("prune", lambda: {**deleted, "kept": kept}, request_id, dict[str, int])
 
-    def _choose(self, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
-        """Return the runs to delete, oldest first, and the number of due runs that are not finished."""
-        due = self.db.all(_RUNS)
-        if keep_runs is not None:
-            due = due[: max(0, len(due) - keep_runs)]
-        if older_than is not None:
-            limit = self.clock() - older_than
-            due = [row for row in due if row[1] <= limit]
-        finished = [run_id for run_id, _, unfinished in due if not unfinished]
-        return finished, len(due) - len(finished)
+def _choose(store: Tables, older_than: float | None, keep_runs: int | None) -> tuple[list[str], int]:
+    """Return the runs to delete, oldest first, and the number of due runs that are not finished."""
+    due = store.db.all(_RUNS)
+    if keep_runs is not None:
+        due = due[: max(0, len(due) - keep_runs)]
+    if older_than is not None:
+        limit = store.clock() - older_than
+        due = [row for row in due if row[1] <= limit]
+    finished = [run_id for run_id, _, unfinished in due if not unfinished]
+    return finished, len(due) - len(finished)
 
-    def _begin_deletion(self, run_id: str) -> dict[str, int]:
-        """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
-        may lease a rollout that is about to be deleted.
-        """
-        if not (self.db.one(_KNOWN, run_id=run_id) or self.db.one(_OF_RUN, run_id=run_id, last=-1)):
-            raise NotFound(f"no run {run_id}")
-        self._refuse_live(run_id)
-        used = {row[0] for row in self.db.all(_USED.where(_OF), run_id=run_id)}
-        used.update(json.loads(self._take_note(run_id)))
-        self.db.insert(schema.meta, {"key": f"deleting:{run_id}", "value": json.dumps(sorted(used))})
-        return self._delete([row[0] for row in self.db.all(_WAITING, run_id=run_id)])
 
-    def _take_note(self, run_id: str) -> str:
-        """Return the JSON list of the resources that a run under deletion used, and delete that note."""
-        key = f"deleting:{run_id}"
-        noted = self.db.value(_NOTED, key=key)
-        self.db.delete(schema.meta, key=key)
-        return "[]" if noted is None else str(noted)
+def _begin_deletion(store: Tables, run_id: str) -> dict[str, int]:
+    """Note which resources the run used, and delete its queued rollouts, in one transaction: no worker
+    may lease a rollout that is about to be deleted.
+    """
+    if not (store.db.one(_KNOWN, run_id=run_id) or store.db.one(_OF_RUN, run_id=run_id, last=-1)):
+        raise NotFound(f"no run {run_id}")
+    _refuse_live(store, run_id)
+    used = {row[0] for row in store.db.all(_USED.where(_OF), run_id=run_id)}
+    used.update(json.loads(_take_note(store, run_id)))
+    store.db.insert(schema.meta, {"key": f"deleting:{run_id}", "value": json.dumps(sorted(used))})
+    return _delete(store, [row[0] for row in store.db.all(_WAITING, run_id=run_id)])
 
-    def _delete_run_rows(self, run_id: str) -> dict[str, int]:
-        deleted = {table.name: self.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
-        return {**deleted, "resources": self.db.execute(_UNUSED, ids=self._take_note(run_id))}
 
-    def _refuse_live(self, run_id: str | None) -> None:
-        live = self.db.one(_LIVE, run_id=run_id)
-        if live is not None:
-            raise Conflict(
-                f"run {run_id} is at work: attempt {live[0]} of worker {live[1]} is live. Let it end, or "
-                "cancel its rollouts, then delete the run"
-            )
+def _take_note(store: Tables, run_id: str) -> str:
+    """Return the JSON list of the resources that a run under deletion used, and delete that note."""
+    key = f"deleting:{run_id}"
+    noted = store.db.value(_NOTED, key=key)
+    store.db.delete(schema.meta, key=key)
+    return "[]" if noted is None else str(noted)
 
-    async def _delete_all(self, query: Select[Any], **values: Any) -> Counter[str]:
-        """Delete the rollouts of a query, a few in each transaction."""
-        deleted: Counter[str] = Counter()
-        last = -1
-        while True:
-            piece = partial(self._delete_piece, query, last=last, **values)
-            done, last = await self._write("prune", piece)
-            if not done["rollouts"]:
-                return deleted
-            deleted.update(done)
 
-    def _delete_piece(self, query: Select[Any], **values: Any) -> tuple[dict[str, int], int]:
-        """Delete the next rollouts of a query. Return the number of deleted rows, and the last rollout."""
-        rows = self.db.all(query, **values)
-        self._refuse_live(values.get("run_id"))
-        return self._delete([row[0] for row in rows]), rows[-1][1] if rows else values["last"]
+def _delete_run_rows(store: Tables, run_id: str) -> dict[str, int]:
+    deleted = {table.name: store.db.delete(table, run_id=run_id) for table in _TABLES_OF_RUN}
+    return {**deleted, "resources": store.db.execute(_UNUSED, ids=_take_note(store, run_id))}
 
-    def _delete(self, ids: Sequence[str]) -> dict[str, int]:
-        """Delete rollouts with everything they made. Return the number of deleted rows by table."""
-        for rollout_id in ids:
-            self.cache.attempts.pop(rollout_id, None)
-            self.waiters.notify_ended(rollout_id)
-        which = json.dumps(ids)
-        return {name: self.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
+
+def _refuse_live(store: Tables, run_id: str | None) -> None:
+    live = store.db.one(_LIVE, run_id=run_id)
+    if live is not None:
+        raise Conflict(
+            f"run {run_id} is at work: attempt {live[0]} of worker {live[1]} is live. Let it end, or "
+            "cancel its rollouts, then delete the run"
+        )
+
+
+async def _delete_all(store: Tables, query: Select[Any], **values: Any) -> Counter[str]:
+    """Delete the rollouts of a query, a few in each transaction."""
+    deleted: Counter[str] = Counter()
+    last = -1
+    while True:
+        piece = partial(partial(_delete_piece, store), query, last=last, **values)
+        done, last = await store.write_once("prune", piece)
+        if not done["rollouts"]:
+            return deleted
+        deleted.update(done)
+
+
+def _delete_piece(store: Tables, query: Select[Any], **values: Any) -> tuple[dict[str, int], int]:
+    """Delete the next rollouts of a query. Return the number of deleted rows, and the last rollout."""
+    rows = store.db.all(query, **values)
+    _refuse_live(store, values.get("run_id"))
+    return _delete(store, [row[0] for row in rows]), rows[-1][1] if rows else values["last"]
+
+
+def _delete(store: Tables, ids: Sequence[str]) -> dict[str, int]:
+    """Delete rollouts with everything they made. Return the number of deleted rows by table."""
+    for rollout_id in ids:
+        store.cache.attempts.pop(rollout_id, None)
+        store.waiters.notify_ended(rollout_id)
+    which = json.dumps(ids)
+    return {name: store.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
 
 
 async def keep_pruned(

@@ -17,8 +17,8 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.pages import check_limit
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.core import StoreCore, read, write
-from agentlightning.store.sql.statements import InJson, given
+from agentlightning.store.sql.core import Tables, read, write
+from agentlightning.store.sql.database import InJson, given
 from agentlightning.types import Rescored, RewardVersion
 
 _v, _s, _r = schema.reward_versions, schema.rescored, schema.rollouts
@@ -31,83 +31,72 @@ _IDENTITY = ("function", "digest", "per", "agent")
 """What two versions of one name must have in common to be the same."""
 
 
-class RewardVersionStore(StoreCore):
-    """Versions of rewards, and the entries of each."""
+@write
+def add_reward_version(store: Tables, version: RewardVersion) -> RewardVersion:
+    if not version.name or not version.run_id:
+        raise ValueError("a version of rewards needs a name and a run")
+    key = {"run_id": version.run_id, "name": version.name}
+    known = store.db.value(_VERSION, **key)
+    if known is None:
+        made = msgspec.structs.replace(version, create_time=store.clock())
+        store.db.insert(_v, {**key, "version": codec.pack(made)})
+        return made
+    there: RewardVersion = codec.unpack(known, RewardVersion)
+    for name in _IDENTITY:
+        was, now = getattr(there, name), getattr(version, name)
+        if was != now:
+            raise Conflict(
+                f"run {version.run_id} has rewards {version.name} already, whose {name} is {was!r} and "
+                f"not {now!r}: give the new ones another name"
+            )
+    return there
 
-    @write
-    def add_reward_version(self, version: RewardVersion, *, request_id: str | None = None) -> RewardVersion:
-        """Register a version; return it as it is stored. One that is there already stays as it was; raise
-        ``Conflict`` if that is of another function, content, or kind.
-        """
-        if not version.name or not version.run_id:
-            raise ValueError("a version of rewards needs a name and a run")
-        key = {"run_id": version.run_id, "name": version.name}
-        known = self.db.value(_VERSION, **key)
-        if known is None:
-            made = msgspec.structs.replace(version, create_time=self.clock())
-            self.db.insert(_v, {**key, "version": codec.pack(made)})
-            return made
-        there: RewardVersion = codec.unpack(known, RewardVersion)
-        for name in _IDENTITY:
-            was, now = getattr(there, name), getattr(version, name)
-            if was != now:
-                raise Conflict(
-                    f"run {version.run_id} has rewards {version.name} already, whose {name} is {was!r} and "
-                    f"not {now!r}: give the new ones another name"
-                )
-        return there
 
-    @read
-    def query_reward_versions(
-        self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[RewardVersion]:
-        """Return the versions of a run's rewards, oldest first. ``after``: the last name of the page
-        before.
-        """
-        check_limit(limit)
-        query = _VERSIONS.where(_v.c.run_id == run_id).limit(limit)
-        if after is not None:
-            place = self.db.value(_PLACE, run_id=run_id, name=after)
-            if place is None:
-                raise NotFound(f"after: run {run_id} has no rewards {after}")
-            query = query.where(_v.c.seq > place)
-        return [codec.unpack(row[0], RewardVersion) for row in self.db.all(query)]
+@read
+def query_reward_versions(
+    store: Tables, run_id: str, limit: int | None, after: str | None
+) -> list[RewardVersion]:
+    check_limit(limit)
+    query = _VERSIONS.where(_v.c.run_id == run_id).limit(limit)
+    if after is not None:
+        place = store.db.value(_PLACE, run_id=run_id, name=after)
+        if place is None:
+            raise NotFound(f"after: run {run_id} has no rewards {after}")
+        query = query.where(_v.c.seq > place)
+    return [codec.unpack(row[0], RewardVersion) for row in store.db.all(query)]
 
-    @write
-    def add_rescored(self, rescored: Sequence[Rescored], *, request_id: str | None = None) -> int:
-        """Store entries of versions; return how many are new or replace an error. An entry for a rollout
-        that has rewards in that version already is not stored.
-        """
-        ids = json.dumps([one.rollout_id for one in rescored])
-        runs = dict(self.db.all(_RUNS, ids=ids))
-        for one in rescored:
-            self._check(one, runs)
-        stored = 0
-        for one in rescored:
-            key = {"rollout_id": one.rollout_id, "version": one.version}
-            known = self.db.all(_ENTRIES, ids=json.dumps([one.rollout_id]), version=one.version)
-            if known and not known[0][1]:
-                continue
-            self.db.delete(_s, **key)
-            failed = int(one.error is not None)
-            self.db.insert(_s, {**key, "failed": failed, "data": codec.pack(one)})
-            stored += 1
-        return stored
 
-    def _check(self, one: Rescored, runs: dict[str, Any]) -> None:
-        if one.rollout_id not in runs:
-            raise NotFound(f"no rollout {one.rollout_id}")
-        if one.error is not None and one.rewards:
-            raise ValueError(f"{one.rollout_id}: an entry has rewards or an error, not both")
-        run_id = runs[one.rollout_id]
-        if run_id is None or self.db.value(_VERSION, run_id=run_id, name=one.version) is None:
-            raise NotFound(f"the run of {one.rollout_id} ({run_id}) has no rewards {one.version}")
+@write
+def add_rescored(store: Tables, rescored: Sequence[Rescored]) -> int:
+    ids = json.dumps([one.rollout_id for one in rescored])
+    runs = dict(store.db.all(_RUNS, ids=ids))
+    for one in rescored:
+        _check(store, one, runs)
+    stored = 0
+    for one in rescored:
+        key = {"rollout_id": one.rollout_id, "version": one.version}
+        known = store.db.all(_ENTRIES, ids=json.dumps([one.rollout_id]), version=one.version)
+        if known and not known[0][1]:
+            continue
+        store.db.delete(_s, **key)
+        failed = int(one.error is not None)
+        store.db.insert(_s, {**key, "failed": failed, "data": codec.pack(one)})
+        stored += 1
+    return stored
 
-    @read
-    def rescored(self, rollout_ids: Sequence[str], version: str) -> list[Rescored]:
-        """Return the entries of these rollouts in a version, in the order asked for; a rollout without one
-        is absent.
-        """
-        rows = self.db.all(_ENTRIES, ids=json.dumps(list(rollout_ids)), version=version)
-        found = {row[0]: codec.unpack(row[2], Rescored) for row in rows}
-        return [found[one] for one in rollout_ids if one in found]
+
+def _check(store: Tables, one: Rescored, runs: dict[str, Any]) -> None:
+    if one.rollout_id not in runs:
+        raise NotFound(f"no rollout {one.rollout_id}")
+    if one.error is not None and one.rewards:
+        raise ValueError(f"{one.rollout_id}: an entry has rewards or an error, not both")
+    run_id = runs[one.rollout_id]
+    if run_id is None or store.db.value(_VERSION, run_id=run_id, name=one.version) is None:
+        raise NotFound(f"the run of {one.rollout_id} ({run_id}) has no rewards {one.version}")
+
+
+@read
+def rescored(store: Tables, rollout_ids: Sequence[str], version: str) -> list[Rescored]:
+    rows = store.db.all(_ENTRIES, ids=json.dumps(list(rollout_ids)), version=version)
+    found = {row[0]: codec.unpack(row[2], Rescored) for row in rows}
+    return [found[one] for one in rollout_ids if one in found]

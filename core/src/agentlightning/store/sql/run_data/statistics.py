@@ -10,10 +10,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
-from agentlightning.store.bounds import check_count
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.core import StoreCore, read, write
-from agentlightning.store.sql.statements import given, least
+from agentlightning.store.sql.core import Tables, read
+from agentlightning.store.sql.database import given, least
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
 QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -84,71 +83,39 @@ _COUNTS = select(_n.kind, _n.reason, func.sum(_n.n)).group_by(_n.kind, _n.reason
 _COUNTS_OF = _COUNTS.where(given(_n.rollout_id))
 
 
-class StatisticsStore(StoreCore):
-    """Counts and sums."""
+@read
+def statistics(store: Tables, run_id: str | None) -> dict[str, Any]:
+    which, asked = int(run_id is not None), {"run_id": run_id, "now": store.clock()}
+    found: dict[str, Any] = {
+        name: dict(store.db.all(queries[which], **asked)) for name, queries in _STATUS.items()
+    }
+    calls, prompt, completion, size = store.db.all(_CALLS[which], **asked)[0]
+    found["calls"], found["spans"] = calls, store.db.value(_SPANS[which], **asked)
+    found["tokens"] = {"prompt": prompt, "completion": completion}
+    found["work"] = _work(store.db.all(_WORK[which], **asked))
+    if run_id is None:
+        found["workers"] = dict(store.db.all(_WORKERS))
+        found["resources"], found["runs"] = store.db.value(_RESOURCES), store.db.value(_RUNS)
+        found["bytes"], found["free_bytes"] = store.db.size_bytes(), store.db.free_bytes()
+        found["schema_version"] = schema.SCHEMA_VERSION
+    else:
+        found["call_bytes"] = size
+        found.update((name, _quantiles(store, query, run_id)) for name, query in _SECONDS.items())
+    return found
 
-    @write
-    def count(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        n: int = 1,
-        request_id: str | None = None,
-    ) -> None:
-        """Add ``n`` to the count of ``kind`` for ``reason``."""
-        check_count("n, by which a count grows,", n)
-        self._count(kind, reason, rollout_id, attempt_id, n)
 
-    @read
-    def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return kind → reason → n, of one rollout or (``None``) of everything."""
-        query = _COUNTS if rollout_id is None else _COUNTS_OF
-        out: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        for kind, reason, n in self.db.all(query, rollout_id=rollout_id):
-            out[kind][reason] = n
-        return dict(out)
+def _quantiles(store: Tables, query: Select[Any], run_id: str) -> dict[str, float]:
+    rows = store.db.all(query, run_id=run_id)
+    if not rows:
+        return {}
+    by_rank = {row[0]: row[3] for row in rows}
+    _, n, mean, _ = rows[0]
+    return {"mean": mean, **{name: by_rank[_rank(n, share)] for name, share in QUANTILES.items()}}
 
-    @read
-    def statistics(self, run_id: str | None = None) -> dict[str, Any]:
-        """Return rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
 
-        For one run also quantiles of call and attempt seconds, and ``call_bytes``; for the whole store also
-        workers by status, resources, runs, and the size of the file (``free_bytes``: free pages in it).
-        ``work``: worker → its ``attempts`` by status and its ``busy_seconds``. An unknown run has zeros.
-        """
-        which, asked = int(run_id is not None), {"run_id": run_id, "now": self.clock()}
-        found: dict[str, Any] = {
-            name: dict(self.db.all(queries[which], **asked)) for name, queries in _STATUS.items()
-        }
-        calls, prompt, completion, size = self.db.all(_CALLS[which], **asked)[0]
-        found["calls"], found["spans"] = calls, self.db.value(_SPANS[which], **asked)
-        found["tokens"] = {"prompt": prompt, "completion": completion}
-        found["work"] = self._work(self.db.all(_WORK[which], **asked))
-        if run_id is None:
-            found["workers"] = dict(self.db.all(_WORKERS))
-            found["resources"], found["runs"] = self.db.value(_RESOURCES), self.db.value(_RUNS)
-            found["bytes"], found["free_bytes"] = self.db.size_bytes(), self.db.free_bytes()
-            found["schema_version"] = schema.SCHEMA_VERSION
-        else:
-            found["call_bytes"] = size
-            found.update((name, self._quantiles(query, run_id)) for name, query in _SECONDS.items())
-        return found
-
-    def _quantiles(self, query: Select[Any], run_id: str) -> dict[str, float]:
-        rows = self.db.all(query, run_id=run_id)
-        if not rows:
-            return {}
-        by_rank = {row[0]: row[3] for row in rows}
-        _, n, mean, _ = rows[0]
-        return {"mean": mean, **{name: by_rank[_rank(n, share)] for name, share in QUANTILES.items()}}
-
-    @staticmethod
-    def _work(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
-        done: defaultdict[str, dict[str, Any]] = defaultdict(lambda: {"attempts": {}, "busy_seconds": 0.0})
-        for worker_id, status, n, seconds in rows:
-            done[worker_id]["attempts"][status] = n
-            done[worker_id]["busy_seconds"] += seconds
-        return dict(done)
+def _work(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+    done: defaultdict[str, dict[str, Any]] = defaultdict(lambda: {"attempts": {}, "busy_seconds": 0.0})
+    for worker_id, status, n, seconds in rows:
+        done[worker_id]["attempts"][status] = n
+        done[worker_id]["busy_seconds"] += seconds
+    return dict(done)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.writer import PartialWrite, Touched, nothing, run_to_end
+from agentlightning.store.sql.database import PartialWrite, Touched, nothing, run_to_end
 
 T = TypeVar("T")
 _POLL_SECONDS = 1.0

@@ -10,7 +10,8 @@ import pytest
 from contract.store import Clock
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.queue import expiry
+from agentlightning.store.sql import expiry
+from agentlightning.store.sql.core import Tables
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus
 
@@ -86,16 +87,16 @@ async def test_a_limit_that_is_set_later_holds(tmp_path: Path) -> None:
 async def test_a_look_that_fails_is_logged_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agentlightning.store.sql.queue.expiry._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("agentlightning.store.sql.expiry._RETRY_SECONDS", 0.0)
     store = SQLiteStore(tmp_path / "s.sqlite")
-    work, tries = store._end_overdue, iter([StoreError("disk full"), None])
+    work, tries = expiry.end_overdue, iter([StoreError("disk full"), None])
 
-    def failing(now: float) -> int:
+    def failing(store: Tables, now: float) -> int:
         if error := next(tries, None):
             raise error
-        return work(now)
+        return work(store, now)
 
-    monkeypatch.setattr(store, "_end_overdue", failing)
+    monkeypatch.setattr(expiry, "end_overdue", failing)
     lease = await store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=0.05, max_attempts=1))
     (done,) = await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=300.0)
     assert done.status is RolloutStatus.FAILED and "disk full" in caplog.text

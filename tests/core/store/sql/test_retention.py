@@ -10,6 +10,7 @@ import pytest
 from contract.store import Clock
 
 from agentlightning.store.base import Conflict, StoreError
+from agentlightning.store.sql.core import Tables
 from agentlightning.store.sql.run_data import retention
 from agentlightning.store.sql.run_data.retention import keep_pruned
 from agentlightning.store.sqlite.store import SQLiteStore
@@ -47,18 +48,18 @@ async def test_others_write_between_two_transactions(filled: SQLiteStore) -> Non
 async def test_a_deletion_that_was_interrupted_goes_on(
     filled: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    piece, left = filled._delete_piece, iter(range(3))
+    piece, left = retention._delete_piece, iter(range(3))
 
-    def failing(query: Any, **values: Any) -> tuple[dict[str, int], int]:
+    def failing(store: Tables, query: Any, **values: Any) -> tuple[dict[str, int], int]:
         if next(left, None) is None:
             raise StoreError("power cut")
-        return piece(query, **values)
+        return piece(store, query, **values)
 
-    monkeypatch.setattr(filled, "_delete_piece", failing)
+    monkeypatch.setattr(retention, "_delete_piece", failing)
     with pytest.raises(StoreError, match="power cut"):
         await filled.delete_run("old")
     assert len(await filled.query_rollouts(run_id="old")) == MANY - 3 * retention._ROLLOUTS_PER_TRANSACTION
-    monkeypatch.setattr(filled, "_delete_piece", piece)
+    monkeypatch.setattr(retention, "_delete_piece", piece)
     gone = await filled.delete_run("old")
     assert gone["rollouts"] == MANY - 3 * retention._ROLLOUTS_PER_TRANSACTION and gone["resources"] == 1
     assert filled.db.connection.execute("SELECT key FROM meta").fetchall() == [("schema_version",)]
