@@ -26,7 +26,7 @@ from agentlightning.train.description.run_file import load_config
 from agentlightning.train.policies import read_policies
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_audit.commands.runs import table
 from agl_audit.run_list import RunSummary
 

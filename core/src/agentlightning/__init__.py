@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
-    from agentlightning.types.policy import PolicyFolder as PolicyFolder
+    from agentlightning.types.work import PolicyFolder as PolicyFolder
 
 # module → its public names
 _PUBLIC = {

@@ -19,7 +19,7 @@ from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.app import create_app
 from agentlightning.types import Resources, Rollout
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
+from agentlightning.types.work import LLM, JsonResource, PromptTemplate
 from agentlightning.webserver import app_runner, listen
 from agl_dashboard.data.places import Places
 from agl_dashboard.pages.difference import words

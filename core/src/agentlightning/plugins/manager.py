@@ -28,7 +28,7 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"

@@ -18,7 +18,7 @@ from agentlightning.runs.run import OpenRun
 from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
-from agentlightning.types.rewards import by_agent_beside_judge
+from agentlightning.types.record import by_agent_beside_judge
 
 _PAGE = 100
 """Rollouts whose records are read at once, with every token."""

@@ -10,7 +10,7 @@ from agentlightning import find_final_reward, semconv
 from agentlightning.capture.delivery import remember_response
 from agentlightning.capture.emit.validation import BadRecord, admit, validated
 from agentlightning.types import Reward, Span
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 
 def span(name: str, **attributes: Any) -> Span:

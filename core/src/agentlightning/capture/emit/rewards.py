@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from agentlightning.types import Span
-from agentlightning.types.rewards import (
+from agentlightning.types.record import (
     by_precedence,
     effective_reward,
     is_rollout_reward,

@@ -26,7 +26,7 @@ from agentlightning.store.sql.database import InJson, given, pause
 from agentlightning.store.sql.rollouts import ROLLOUT_COLUMNS, find_rollout, rollout_from_row
 from agentlightning.store.sql.trace import CALL_COLUMNS, SPAN_COLUMNS, calls_of, span_from_row, stored_calls
 from agentlightning.types import AttemptStatus, Call, EarlierAttempt, Record, Reward, Span
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 _s, _c, _a, _r = schema.spans, schema.calls, schema.attempts, schema.rollouts
 _OF = given(_c.c.rollout_id)

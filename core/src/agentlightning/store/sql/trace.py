@@ -43,7 +43,7 @@ from agentlightning.store.sql.attempts import (
 from agentlightning.store.sql.core import StoreRefusal, Tables, write
 from agentlightning.store.sql.database import InJson, Touched, given
 from agentlightning.types import Attempt, AttemptStatus, Call, Span
-from agentlightning.types.rewards import reward_of, reward_target
+from agentlightning.types.record import reward_of, reward_target
 
 _s = schema.spans
 SPAN_COLUMNS = (_s.c.rollout_id, _s.c.attempt_id, _s.c.sequence, _s.c.name, _s.c.data, _s.c.returned)

@@ -19,8 +19,7 @@ from agentlightning.plugins.suite import not_installed
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import PolicySource
 from agentlightning.types import Recipe
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import elsewhere, nearest
+from agentlightning.types.base import ConfigError, elsewhere, nearest
 from agentlightning.types.sections import FILE, Section
 
 

@@ -22,7 +22,6 @@ from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
 from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import LLM
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (
     Choices,
     EnvironmentSection,
@@ -33,6 +32,7 @@ from agentlightning.types.sections import (
     Text,
     TrainingSection,
 )
+from agentlightning.types.work import PolicyFolder
 
 
 class AgentSection(RunnerSection):

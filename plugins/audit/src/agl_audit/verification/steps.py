@@ -19,7 +19,7 @@ from agentlightning.credit.metrics import policy_batch
 from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
 from agentlightning.runs.run import OpenRun
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
-from agentlightning.types.rewards import effective_reward
+from agentlightning.types.record import effective_reward
 from agl_audit.verification.compare import (
     changed_outputs,
     code_difference,

@@ -27,7 +27,7 @@ from agentlightning.store.sql.trace import SPAN_COLUMNS, span_from_row
 from agentlightning.store.sqlite.store import SQLiteDatabase
 from agentlightning.types import Attempt, AttemptStatus, Call, Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.failure import FailureTable, read_failure_table
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 TEXT = 400
 """Characters of a task that can be searched."""

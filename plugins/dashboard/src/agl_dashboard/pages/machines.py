@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from agentlightning.redaction import redacted
-from agentlightning.types.resources import LLM
+from agentlightning.types.work import LLM
 from agl_audit.run_list import summarise
 from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
