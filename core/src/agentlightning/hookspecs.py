@@ -103,6 +103,11 @@ def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
+    """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
+
+
+@hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 
@@ -136,6 +141,14 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
 def agl_serve_script(script: Any, model: str) -> Any:
     """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
     ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+    """
+
+
+@hookspec
+def agl_gateways(job: specs.GatewayJob) -> Any:
+    """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
+    gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.
+    An error is raised.
     """
 
 

@@ -11,12 +11,11 @@ and is counted.
 
 from __future__ import annotations
 
-import inspect
+import typing
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_type_hints
-
-import msgspec
+from inspect import iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agentlightning.types import (
     Attempt,
@@ -39,7 +38,6 @@ from agentlightning.types import (
     UsageError,
     Worker,
 )
-from agentlightning.types.arrays import from_either
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 REMEMBERED: Final = 900.0
-"""Seconds for which the store remembers a request id, at least."""
+"""Seconds for which a store remembers a request id, at least."""
 GivenResource = Resource | str | dict[str, Any]
 """A resource, the text of a prompt template, or a dict that describes a resource."""
 
@@ -554,11 +552,34 @@ class Store:
     async def close(self) -> None:
         """Close the store. A second call does nothing."""
 
+    def act_as(self, role: str) -> None:
+        """Use no more rights than ``role`` needs (``runner``, ``trainer``, …) from now on. Call it before the
+        first request. The store of one's own process knows no roles.
+        """
+
     def for_other_loop(self) -> Store:
         """Return this store for the event loop of another thread: itself, if its coroutines may be awaited
         from any loop, else one that is closed by the caller, on that loop.
         """
         return self
+
+
+OPERATIONS: Final = frozenset(
+    name
+    for name, method in vars(Store).items()
+    if iscoroutinefunction(method) and name not in ("close", "add_otel_span")
+)
+"""The methods that another process may ask for, alone or in a batch."""
+CHANGES: Final = frozenset(
+    name for name in OPERATIONS if "request_id" in signature(getattr(Store, name)).parameters
+)
+"""Those of them that change the store."""
+
+
+@cache
+def result_type(operation: str) -> Any:
+    """Return the type of what an operation returns."""
+    return typing.get_type_hints(getattr(Store, operation))["return"]
 
 
 def _only(found: Sequence[T], request_id: str | None) -> T:
@@ -568,86 +589,3 @@ def _only(found: Sequence[T], request_id: str | None) -> T:
             f"request id {request_id} was already used for another request, of {len(found)} things"
         )
     return found[0]
-
-
-OPERATIONS: Final = {
-    name: inspect.signature(method)
-    for name, method in vars(Store).items()
-    if inspect.iscoroutinefunction(method) and name not in ("close", "add_otel_span")
-}
-"""The methods that a server and a batch offer, whose parameters and result can be sent. Those that change
-something have a parameter ``request_id``.
-"""
-
-
-@cache
-def result_type(operation: str) -> Any:
-    """Return the type of an operation's result, as the interface declares it."""
-    return get_type_hints(getattr(Store, operation))["return"]
-
-
-# ------------------------------------------------------------------------------------------ outcomes as data
-class ErrorBody(msgspec.Struct):
-    """The body of an error; ``error`` is the name of its type."""
-
-    error: str
-    message: str
-
-
-class BatchOutcome(msgspec.Struct, omit_defaults=True):
-    """The outcome of one call of a batch: a result, or an error."""
-
-    result: Any = None
-    error: ErrorBody | None = None
-
-
-ERRORS: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (AttemptEnded, 409),
-    (Conflict, 409),
-    (NotFound, 404),
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (Busy, 503),
-    (StoreError, 503),
-    (msgspec.ValidationError, 400),
-    (msgspec.DecodeError, 400),
-    (ValueError, 400),
-    (TypeError, 400),
-    (OverflowError, 400),
-    (RecursionError, 400),
-)
-"""Error type → HTTP status, subclasses first."""
-
-
-def error_body(error: Exception) -> tuple[ErrorBody, int]:
-    """Return body and status of an error. Any error that ``ERRORS`` lacks is a bug: 500, without its text."""
-    for kind, status in ERRORS:
-        if isinstance(error, kind):
-            return ErrorBody(kind.__name__, str(error)), status
-    return ErrorBody("InternalError", f"{type(error).__name__} in the store; its log says more"), 500
-
-
-def error_from_body(found: ErrorBody) -> Exception:
-    """Make the exception of an error's body, by the name of its type."""
-    for kind, _ in ERRORS:
-        if kind.__name__ == found.error:
-            if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
-                return ValueError(found.message)
-            return kind(found.message)
-    return StoreError(f"{found.error}: {found.message}")
-
-
-def to_outcome(found: Any) -> BatchOutcome:
-    """Return the outcome of a call, to send and to remember."""
-    return (
-        BatchOutcome(error=error_body(found)[0])
-        if isinstance(found, Exception)
-        else BatchOutcome(result=found)
-    )
-
-
-def from_outcome(operation: str, found: BatchOutcome) -> Any:
-    """Return the result or the exception of an outcome; the exception is not raised."""
-    if found.error is not None:
-        return error_from_body(found.error)
-    return msgspec.convert(found.result, result_type(operation), dec_hook=from_either)

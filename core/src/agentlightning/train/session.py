@@ -7,10 +7,10 @@ engine → runner.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,30 @@ from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.child_environment import hide_secrets
+from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
-from agentlightning.plugins.manager import Plugins
+from agentlightning.keys import Keys
+from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import Role
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import RemoteRunner, RunnerJob
-from agentlightning.store import Store, StoreClient
+from agentlightning.specs import GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.store import Store
+from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
-from agentlightning.train.artifacts.fetching import fetch_run
-from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
-from agentlightning.train.run_folder import RunFolder, open_run_folder, say
+from agentlightning.train.run_folder import open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info
-from agentlightning.train.services.gateways import open_gateway
-from agentlightning.train.services.metrics_port import RunMetrics
 from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Resource, UsageError
+from agentlightning.train.spending import spending_of
+from agentlightning.types import Call, Resource, UsageError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -60,8 +59,8 @@ class TrainingSession:
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
     initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    artifacts: str | None = None
-    """URL of object storage at which the run's files are kept."""
+    services: bool = True
+    """Whether the run has what lives as long as it does (hook ``agl_run_services``)."""
 
     @asynccontextmanager
     async def open(
@@ -74,8 +73,8 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
-        async with AsyncExitStack() as stack:
-            await self._fetch_run()
+        async with AsyncExitStack() as last, AsyncExitStack() as stack:
+            listeners = await self._services(stack)
             run = open_run_folder(
                 Path(config.output),
                 config.agent.name,
@@ -83,13 +82,8 @@ class TrainingSession:
                 run=config.run,
                 resume=config.resume,
             )
-            stack.callback(run.close)
-            keeper = await self._keeper(run, stack)
-            page = RunMetrics() if config.metrics is not None else None
-            own = [*keeper, *([page] if page is not None else [])]
-            plugins, trackers = self._plugins_with_listeners(run.folder, own, stack)
-            if page is not None and config.metrics is not None:
-                say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
+            last.callback(run.close)
+            plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
             gateway = await self._gateway(store, plugins, stack)
             remote = self._remote_runner(store, gateway, run.run_id)
@@ -142,21 +136,14 @@ class TrainingSession:
         spec = self.plugins.runners.get(kind) if kind is not None else None
         return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
-    async def _fetch_run(self) -> None:
-        """Bring the run that is resumed from where its files are kept, if it is not here."""
-        if self.artifacts is not None and self.config.resume and self.config.run is not None:
-            output = Path(self.config.output)
-            await asyncio.to_thread(fetch_run, self.artifacts, output, self.config.run, say)
-
-    async def _keeper(self, run: RunFolder, stack: AsyncExitStack) -> list[ArtifactKeeper]:
-        """Return what keeps the run's files elsewhere, if they are to be kept. It closes after all that
-        writes to the folder.
-        """
-        if self.artifacts is None:
+    async def _services(self, stack: AsyncExitStack) -> list[object]:
+        """Open what lives as long as the run, and return what listens to it."""
+        if not self.services:
             return []
-        keeper = await asyncio.to_thread(ArtifactKeeper, self.artifacts, run.folder, say)
-        stack.push_async_callback(lambda: asyncio.to_thread(keeper.close, started=run.started))
-        return [keeper]
+        if artifact_place() is not None:
+            pick(self.plugins.run_services, "service", "storage")  # files that nobody would keep
+        opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
+        return [await stack.enter_async_context(one) for one in opened if one is not None]
 
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
@@ -180,8 +167,7 @@ class TrainingSession:
             store: Store = given
             return store
         store = open_store(folder / "store.sqlite" if given is None else given, plugins=self.plugins)
-        if isinstance(store, StoreClient):
-            store.act_as(Role.TRAINER)
+        store.act_as("trainer")
         stack.push_async_callback(store.close)
         return store
 
@@ -190,7 +176,17 @@ class TrainingSession:
         calls = config.routed_agent
         if self.hosted.select is not None:
             calls = calls.model_copy(update={"select": self.hosted.select})
-        return await open_gateway(config, calls, store, plugins, stack)
+        on_call = None  # the gateway then makes nothing for it
+        if plugins.has_listeners("agl_call_recorded"):
+            on_call = partial(_call_recorded, plugins)
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, spending_of(config))
+        if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
+            opened: RunGateway = await stack.enter_async_context(elsewhere)
+            return opened
+        gateway = Gateway(store, job.keys, config.gateway, calls, on_call=on_call, spending=job.spending)
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        return gateway
 
     async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
         policies = self.config.served
@@ -233,3 +229,7 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+def _call_recorded(plugins: Plugins, call: Call) -> None:
+    plugins.notify("agl_call_recorded", call=call)

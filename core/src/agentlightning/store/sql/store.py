@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import secrets
 from collections.abc import Sequence
@@ -9,15 +10,9 @@ from functools import partial, reduce, wraps
 from operator import or_
 from typing import Any
 
-from agentlightning.store.base import (
-    OPERATIONS,
-    BatchOutcome,
-    Store,
-    StoreError,
-    from_outcome,
-    to_outcome,
-)
+from agentlightning.store.base import CHANGES, OPERATIONS, Store, StoreError
 from agentlightning.store.calls import StoredRecord
+from agentlightning.store.codec import BatchOutcome, from_outcome, to_outcome
 from agentlightning.store.sql import (
     attempts,
     expiry,
@@ -85,7 +80,7 @@ class SQLStore(Tables, Store):
         """
         coroutines = [partial(self._run_call, method, given) for method, given in calls]
         names = [method for method, _ in calls]
-        if not any(name in OPERATIONS and "request_id" in OPERATIONS[name].parameters for name in names):
+        if not CHANGES.intersection(names):
             request_id = None  # nothing to remember
 
         for savepoints in (False, True):
@@ -135,9 +130,10 @@ class SQLStore(Tables, Store):
 
 def _method(operation: Operation[Any]) -> Any:
     """Return an operation as the method that the interface declares."""
-    signature = OPERATIONS[operation.__name__]
+    declared = getattr(Store, operation.__name__)
+    signature = inspect.signature(declared)
 
-    @wraps(getattr(Store, operation.__name__))
+    @wraps(declared)
     async def method(self: SQLStore, *args: Any, **given: Any) -> Any:
         bound = signature.bind(self, *args, **given)
         bound.apply_defaults()

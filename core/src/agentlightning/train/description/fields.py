@@ -64,13 +64,13 @@ class RunFields(TypedDict, total=False):
     advertise: str | None
     max_requests: int
     attempt_bytes: int
-    gateways: int
+    gateways: int  # of agl-cluster
     over_length: Literal["error", "drop", "truncate"]
     reserve: int
     max_len: int | None
     reasoning: Literal["keep", "split", "split-opened"]
     budget: Any
-    metrics: Any
+    metrics: Any  # of agl-cluster
     runner: str | Mapping[str, Any] | None
     output: str | Path
     run: str | None

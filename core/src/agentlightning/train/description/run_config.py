@@ -20,7 +20,6 @@ from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
-from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import LLM
 from agentlightning.types.sections import (
     Choices,
@@ -135,9 +134,6 @@ class RunConfig(Section):
     budget: BudgetSection | None = None
     """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
     {…}}`` (``docs/budgets.md``); none: no limit."""
-    metrics: MetricsSection | None = None
-    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics``: ``{port: 9100}``
-    (``docs/monitoring.md``); none: no such port."""
     runner: RunnerField = None
     """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""
