@@ -22,7 +22,7 @@ from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Rollout, UsageError
 
-INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/v03"
+INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/cluster \./plugins/v03"
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""The gateway as a run sees it: :class:`~agentlightning.gateway.app.Gateway` in the run's own process, or what
-a plugin has in its place (hook ``agl_gateways``), such as several processes.
+"""The gateway as a run sees it: a :class:`~agentlightning.gateway.app.Gateway` in its process, or what a
+plugin has in its place (hook ``agl_gateways``), such as several processes.
 """
 
 from __future__ import annotations
