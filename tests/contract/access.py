@@ -28,7 +28,7 @@ from agentlightning.types import (
     StepReport,
     new_id,
 )
-from agentlightning.types.rescored import Rescored, RewardVersion
+from agl_audit.store.reward_versions import Rescored, RewardVersion
 from agl_cluster.roles import Role, RoleTokens
 from agl_cluster.store import traces
 from agl_cluster.store.routes import (

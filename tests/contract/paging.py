@@ -284,8 +284,7 @@ class PagingContract:
                     "steps": 1,
                     "links": 1,
                     "runs": 1,
-                    "reward_versions": 0,
-                    "rescored": 0,
+                    "notes": 0,
                     "resources": 1,
                 },
             }
@@ -352,7 +351,6 @@ GONE = (
     "links",
     "runs",
     "resources",
-    "reward_versions",
-    "rescored",
+    "notes",
 )
-ONE_RUN = dict.fromkeys(GONE[:-3], 1)
+ONE_RUN = dict.fromkeys(GONE[:-2], 1)

@@ -8,8 +8,8 @@ import pytest
 from contract.storing import Clock, reward
 
 from agentlightning.store.base import Conflict, NotFound, Store
-from agentlightning.store.pages import pages
-from agentlightning.types import AttemptStatus, Rescored, Reward, RewardVersion
+from agentlightning.types import AttemptStatus, Reward
+from agl_audit.store.reward_versions import Rescored, RewardVersion
 
 
 def version(name: str = "v", **fields: object) -> RewardVersion:
@@ -96,10 +96,10 @@ class RescoredContract:
         one = await self._ended(store)
         made = [await store.add_reward_version(version(f"v{n}")) for n in (3, 1, 2)]
         await store.add_rescored([entry(one, name="v1")])
-        found = [one async for page in pages(store.query_reward_versions, "r", size=2) for one in page]
-        assert found == made
+        assert await store.query_reward_versions("r", limit=2) == made[:2]
+        assert await store.query_reward_versions("r", limit=2, after=made[1].name) == made[2:]
         with pytest.raises((NotFound, ValueError), match="after"):
             await store.query_reward_versions("r", after="v9")
         deleted = await store.delete_run("r")
-        assert (deleted["reward_versions"], deleted["rescored"]) == (3, 1)
+        assert deleted["notes"] == 4
         assert await store.query_reward_versions("r") == []

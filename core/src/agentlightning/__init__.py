@@ -81,11 +81,11 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
-        ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
         RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,
-    "types.policy": "PolicyFolder",
+    "types.work": "PolicyFolder",
 }
 
 

@@ -25,10 +25,8 @@ from agentlightning.types import (
     Call,
     Mode,
     Record,
-    Rescored,
     Resource,
     Resources,
-    RewardVersion,
     Rollout,
     RolloutConfig,
     RolloutFingerprint,
@@ -368,31 +366,6 @@ class Store:
         (``None``) in order of arrival. ``after``: the last call id of the page before.
         """
 
-    # -- rewards that were given afterwards
-    async def add_reward_version(
-        self, version: RewardVersion, *, request_id: str | None = None
-    ) -> RewardVersion:
-        """Register a version; return it as it is stored. One that is there already stays as it was; raise
-        ``Conflict`` if that is of another function, content, or kind.
-        """
-
-    async def query_reward_versions(
-        self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[RewardVersion]:
-        """Return the versions of a run's rewards, oldest first. ``after``: the last name of the page
-        before.
-        """
-
-    async def add_rescored(self, rescored: Sequence[Rescored], *, request_id: str | None = None) -> int:
-        """Store entries of versions; return how many are new or replace an error. An entry for a rollout
-        that has rewards in that version already is not stored.
-        """
-
-    async def rescored(self, rollout_ids: Sequence[str], version: str) -> list[Rescored]:
-        """Return the entries of these rollouts in a version, in the order asked for; a rollout without one
-        is absent.
-        """
-
     # -- resources
     async def add_resources(
         self,
@@ -447,28 +420,6 @@ class Store:
     async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]:
         """Return runs, newest first: their info with ``run_id``, ``create_time`` and ``update_time``.
         ``after``: the last id of the page before.
-        """
-
-    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
-        """Delete a run with everything it made. Return the number of deleted rows by table.
-
-        Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
-        rollouts use, and the latest resources, stay.
-        """
-
-    async def prune(
-        self,
-        *,
-        older_than: float | None = None,
-        keep_runs: int | None = None,
-        run_id: str | None = None,
-        request_id: str | None = None,
-    ) -> dict[str, int]:
-        """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
-        ``keep_runs``. Return the number of deleted rows by table; ``kept``: runs that are due, but have work
-        queued or under way.
-
-        ``older_than`` also deletes rollouts of no run that ended before.
         """
 
     async def add_step(
@@ -540,14 +491,6 @@ class Store:
         self, *, status: str | None = None, limit: int | None = None, after: str | None = None
     ) -> list[Worker]:
         """Return all workers that ever registered, by id. ``after``: the last id of the page before."""
-
-    async def statistics(self, run_id: str | None = None) -> dict[str, Any]:
-        """Return rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
-
-        For one run also quantiles of call and attempt seconds, and ``call_bytes``; for the whole store also
-        workers by status, resources, runs, and the size of the file (``free_bytes``: free pages in it).
-        ``work``: worker → its ``attempts`` by status and its ``busy_seconds``. An unknown run has zeros.
-        """
 
     async def close(self) -> None:
         """Close the store. A second call does nothing."""

@@ -29,10 +29,6 @@ from agentlightning.types.record import (
     Span as Span,
     Triplet as Triplet,
 )
-from agentlightning.types.rescored import (
-    Rescored as Rescored,
-    RewardVersion as RewardVersion,
-)
 from agentlightning.types.training import (
     AuditLink as AuditLink,
     Batch as Batch,

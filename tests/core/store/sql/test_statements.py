@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 import agentlightning.store.sql as room
+import agl_audit.store
 from agentlightning.store import SQLiteStore
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.database import (
@@ -50,7 +51,10 @@ def prepared() -> dict[str, Executable]:
                 yield from within(f"{name}[{place}]", inner)
 
     found: dict[str, Executable] = {}
-    for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+    modules: list[pkgutil.ModuleInfo] = []
+    for package in (room, agl_audit.store):  # whose operations run in the same databases
+        modules += pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    for module in modules:
         for name, value in vars(importlib.import_module(module.name)).items():
             found.update(within(f"{module.name}.{name}", value))
     return found

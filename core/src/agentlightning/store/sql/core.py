@@ -12,13 +12,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import Any, TypeVar
+from functools import cache, partial, wraps
+from inspect import Parameter, signature
+from typing import Any, TypeVar, get_type_hints
 
 from sqlalchemy import bindparam, delete, func, select, update
 
 from agentlightning.store import codec
-from agentlightning.store.base import REMEMBERED, AttemptEnded, Conflict, result_type
+from agentlightning.store.base import REMEMBERED, AttemptEnded, Conflict
 from agentlightning.store.calls import CallIndex
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.database import Database, Touched, Writer, given, nothing
@@ -164,15 +165,37 @@ def write(work: Callable[..., T]) -> Operation[T]:
     ``request_id``.
     """
 
-    @wraps(work)
-    async def operation(store: Tables, request_id: str | None = None, **given: Any) -> T:
-        do: Callable[[], T] = partial(work, store, **given)
-        name = work.__name__
-        return await store.write_once(
-            name, do, request_id, result_type(name), touched=lambda: Touched.by(given)
-        )
+    kind = cache(lambda: get_type_hints(work)["return"])
 
+    @wraps(work)
+    async def operation(store: Tables, *, request_id: str | None = None, **given: Any) -> T:
+        do: Callable[[], T] = partial(work, store, **given)
+        touched = partial(Touched.by, given)
+        return await store.write_once(work.__name__, do, request_id, kind(), touched=touched)
+
+    of_work, asked = signature(work), Parameter("request_id", Parameter.KEYWORD_ONLY, default=None)
+    parameters = sorted([*of_work.parameters.values(), asked], key=lambda one: one.kind)
+    operation.__signature__ = of_work.replace(parameters=parameters)  # type: ignore[attr-defined]
+    operation.__annotations__ = {**work.__annotations__, "request_id": "str | None"}
     return operation
+
+
+def everywhere(operation: Operation[T]) -> Operation[T]:
+    """Make a plugin's operation (hook ``agl_store_operations``) of this one: it may be asked of any store.
+    One in tables runs it here; any other has the operation of this name.
+    """
+    parameters = signature(operation)
+
+    @wraps(operation)
+    async def ask(store: Any, *args: Any, **given: Any) -> T:
+        if not isinstance(store, Tables):
+            found: T = await getattr(store, operation.__name__)(*args, **given)
+            return found
+        bound = parameters.bind(store, *args, **given)
+        bound.apply_defaults()
+        return await operation(**bound.arguments)
+
+    return ask
 
 
 # ----------------------------------------------------------------------------------------------------- cached

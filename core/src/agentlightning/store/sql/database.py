@@ -229,7 +229,7 @@ class Touched:
     def by(cls, parameters: Mapping[str, Any]) -> Touched:
         """Return what a method of the store with these parameters is going to change."""
         rollouts, attempts = set(parameters.get("rollout_ids") or ()), parameters.get("attempt_ids") or ()
-        for name in ("spans", "returned", "calls", "rescored"):
+        for name in ("spans", "returned", "calls"):
             rollouts.update(one.rollout_id for one in parameters.get(name) or ())
         rollouts.update(rollout_id for rollout_id, _ in parameters.get("attempts") or ())
         if isinstance(known := parameters.get("rollout_id"), str):

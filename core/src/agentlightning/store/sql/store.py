@@ -7,8 +7,9 @@ import math
 import secrets
 from collections.abc import Sequence
 from functools import partial, reduce, wraps
+from importlib import import_module
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentlightning.store.base import CHANGES, OPERATIONS, Store, StoreError
 from agentlightning.store.calls import StoredRecord
@@ -26,24 +27,11 @@ from agentlightning.store.sql import (
 )
 from agentlightning.store.sql.core import Operation, StoreCache, Tables
 from agentlightning.store.sql.database import Database, PartialWrite, Touched, Writer
-from agentlightning.store.sql.run_data import retention, rewards, statistics
 from agentlightning.store.sql.waiting import Clock, ExpiryTimer, LoopWatch, Waiters
 
 _PAGES = 4 * 4096
 """Bytes that no free place in a page of the file holds."""
-_MODULES = (
-    resources,
-    rollouts,
-    attempts,
-    expiry,
-    leases,
-    trace,
-    reading,
-    runs,
-    rewards,
-    retention,
-    statistics,
-)
+_MODULES = (resources, rollouts, attempts, expiry, leases, trace, reading, runs)
 """Where the operations are."""
 
 
@@ -57,6 +45,15 @@ class SQLStore(Tables, Store):
         self.timer = ExpiryTimer(partial(expiry.expire_due, self))
         self.watch = LoopWatch(clock, lambda: self.cache.next_due != math.inf)
         self.opened = clock()
+
+    if not TYPE_CHECKING:  # so that a misspelt method is an error to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an operation that a plugin adds (hook ``agl_store_operations``)."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            operation = import_module("agentlightning.plugins.manager").store_operation(name)
+            return partial(operation, self)
 
     async def expire(self, now: float | None = None) -> int:
         """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""

@@ -319,12 +319,13 @@ _WAITS: Mapping[str, tuple[str, Callable[[dict[str, Any], Any], bool]]] = {
 
 
 def _method(route: Route) -> Callable[..., Awaitable[Any]]:
-    signature = inspect.signature(getattr(Store, route.name))
+    signature = inspect.signature(route.operation)
+    this = next(iter(signature.parameters))
 
     async def call(self: StoreClient, *args: Any, **given: Any) -> Any:
         bound = signature.bind(self, *args, **given)
         bound.apply_defaults()
-        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+        arguments = {name: value for name, value in bound.arguments.items() if name != this}
         if route.name in _WAITS:
             return await _wait(self, route.name, arguments)
         result = await self._call(route.name, **arguments)

@@ -17,7 +17,6 @@ import msgspec
 from agentlightning._version import __version__
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.codec import BatchOutcome, ErrorBody
-from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.tokens import TokenIds
 from agl_cluster.probes import HEALTH, READY
 from agl_cluster.roles import Role
@@ -105,7 +104,7 @@ def _array(kind: type) -> dict[str, Any]:
 
 def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     body = components[found[str(route.body)]["$ref"].rpartition("/")[2]]
-    operation = _described(route.name, getattr(SQLiteStore, route.name), route.least)
+    operation = _described(route.name, route.operation, route.least)
     operation["parameters"] = [_path_parameter(name) for name in route.path_parameters]
     if route.verb == "GET":
         required = body.get("required", ())

@@ -7,24 +7,21 @@ when it is asked for again, because the run's own row is deleted last.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Select, bindparam, case, delete, func, literal_column, null, select, text, union_all
 
 from agentlightning.store import codec
-from agentlightning.store.base import Conflict, NotFound, Store, StoreError
+from agentlightning.store.base import Conflict, NotFound
 from agentlightning.store.bounds import check_count, check_seconds
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.core import Tables
+from agentlightning.store.sql.core import Tables, everywhere
 from agentlightning.store.sql.database import InJson, given
 
-_log = logging.getLogger(__name__)
 _ROLLOUTS_PER_TRANSACTION = 25
 """Rollouts deleted in one transaction, with their attempts, spans, calls, counts and fingerprints."""
 _r, _a, _n, _k, _t = schema.rollouts, schema.attempts, schema.runs, schema.resources, schema.steps
@@ -55,12 +52,9 @@ _UNUSED = delete(_k).where(
 _NOTED = select(schema.meta.c.value).where(given(schema.meta.c.key))
 _DELETE = {
     table.name: delete(table).where(InJson(table.c.rollout_id))
-    for table in (
-        *(schema.spans, schema.calls, schema.counts, schema.fingerprints, schema.rescored),
-        *(_a, _r),
-    )
+    for table in (schema.spans, schema.calls, schema.counts, schema.fingerprints, _a, _r)
 }
-_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, schema.reward_versions, _n)
+_TABLES_OF_RUN = (schema.fingerprints, schema.steps, schema.links, schema.notes, _n)
 _open = func.sum(case((_r.c.status.in_(("queuing", "preparing", "running", "requeuing")), 1), else_=0))
 _activity = union_all(
     select(
@@ -83,7 +77,13 @@ _RUNS = (
 """Run → its last activity, and the number of its rollouts that have not ended; the oldest run first."""
 
 
-async def delete_run(store: Tables, run_id: str, request_id: str | None) -> dict[str, int]:
+@everywhere
+async def delete_run(store: Tables, run_id: str, *, request_id: str | None = None) -> dict[str, int]:
+    """Delete a run with everything it made. Return the number of deleted rows by table.
+
+    Its queued rollouts are deleted first. ``Conflict`` if it has a live attempt. Resources that other
+    rollouts use, and the latest resources, stay.
+    """
     if (known := await _answer(store, "delete_run", request_id)) is not None:
         return known
     deleted = Counter(await store.write_once("delete_run", lambda: _begin_deletion(store, run_id)))
@@ -102,9 +102,21 @@ async def _answer(store: Tables, method: str, request_id: str | None) -> dict[st
     return None if found is None else dict(codec.unpack(found, dict[str, int]))
 
 
+@everywhere
 async def prune(
-    store: Tables, older_than: float | None, keep_runs: int | None, run_id: str | None, request_id: str | None
+    store: Tables,
+    *,
+    older_than: float | None = None,
+    keep_runs: int | None = None,
+    run_id: str | None = None,
+    request_id: str | None = None,
 ) -> dict[str, int]:
+    """Delete finished runs: this one, or all older than ``older_than`` seconds and not among the newest
+    ``keep_runs``. Return the number of deleted rows by table; ``kept``: runs that are due, but have work
+    queued or under way.
+
+    ``older_than`` also deletes rollouts of no run that ended before.
+    """
     if run_id is not None:
         if older_than is not None or keep_runs is not None:
             raise ValueError("prune: give run_id alone, or older_than and keep_runs")
@@ -119,7 +131,7 @@ async def prune(
     chosen, kept = await store.writer.read(lambda: _choose(store, older_than, keep_runs))
     for chosen_id in chosen:
         try:
-            deleted.update(await delete_run(store, chosen_id, None))
+            deleted.update(await delete_run(store, chosen_id))
         except (Conflict, NotFound):  # it got a live attempt, or was deleted, meanwhile
             kept += 1
     if older_than is not None:
@@ -200,23 +212,3 @@ def _delete(store: Tables, ids: Sequence[str]) -> dict[str, int]:
         store.waiters.notify_ended(rollout_id)
     which = json.dumps(ids)
     return {name: store.db.execute(statement, ids=which) for name, statement in _DELETE.items()}
-
-
-async def keep_pruned(
-    store: Store,
-    *,
-    older_than: float | None,
-    keep_runs: int | None,
-    report: Callable[[dict[str, int]], None],
-    every: float = 3600.0,
-) -> None:
-    """Prune at once and then every ``every`` seconds, until cancelled. ``report`` gets the counts."""
-    while True:
-        try:
-            deleted = await store.prune(older_than=older_than, keep_runs=keep_runs)
-        except StoreError:
-            _log.exception("old runs could not be deleted; the next try is in %g s", every)
-        else:
-            if any(n for name, n in deleted.items() if name != "kept"):
-                report(deleted)
-        await asyncio.sleep(every)

@@ -1,7 +1,4 @@
-"""Counts of events such as refused writes, and statistics of the store or of one run.
-
-Invariants: a count only grows. Statistics are sums over columns and indices; no record is read.
-"""
+"""Statistics of a store or of one run: sums over columns and indices; no record is read."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select
 
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.core import Tables, read
+from agentlightning.store.sql.core import Tables, everywhere, read
 from agentlightning.store.sql.database import given, least
 
 _r, _a, _c, _s = schema.rollouts, schema.attempts, schema.calls, schema.spans
@@ -78,13 +75,17 @@ _SECONDS = {
 _WORKERS = select(schema.workers.c.status, func.count()).group_by(schema.workers.c.status)
 _RESOURCES = select(func.count()).select_from(schema.resources)
 _RUNS = select(func.count()).select_from(schema.runs)
-_n = schema.counts.c
-_COUNTS = select(_n.kind, _n.reason, func.sum(_n.n)).group_by(_n.kind, _n.reason)
-_COUNTS_OF = _COUNTS.where(given(_n.rollout_id))
 
 
+@everywhere
 @read
-def statistics(store: Tables, run_id: str | None) -> dict[str, Any]:
+def statistics(store: Tables, run_id: str | None = None) -> dict[str, Any]:
+    """Return rollouts and attempts by status, calls, spans, tokens, and the work of each worker.
+
+    For one run also quantiles of call and attempt seconds, and ``call_bytes``; for the whole store also
+    workers by status, resources, runs, and the size of the file (``free_bytes``: free pages in it).
+    ``work``: worker → its ``attempts`` by status and its ``busy_seconds``. An unknown run has zeros.
+    """
     which, asked = int(run_id is not None), {"run_id": run_id, "now": store.clock()}
     found: dict[str, Any] = {
         name: dict(store.db.all(queries[which], **asked)) for name, queries in _STATUS.items()

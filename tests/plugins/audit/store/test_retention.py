@@ -11,10 +11,10 @@ from contract.store import Clock
 
 from agentlightning.store.base import Conflict, StoreError
 from agentlightning.store.sql.core import Tables
-from agentlightning.store.sql.run_data import retention
-from agentlightning.store.sql.run_data.retention import keep_pruned
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout
+from agl_audit.store import retention
+from agl_cluster.commands.store import keep_pruned
 
 MANY = 200
 
@@ -109,22 +109,19 @@ async def test_freed_space_is_used_again(sqlite: SQLiteStore) -> None:
 
 
 async def test_pruning_goes_on_after_an_error(
-    filled: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    filled: SQLiteStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prune, errors = filled.prune, iter([StoreError("disk full")])
+    errors = iter([StoreError("disk full")])
     told: asyncio.Queue[dict[str, int]] = asyncio.Queue()
 
-    async def failing(**given: Any) -> dict[str, int]:
+    async def prune() -> dict[str, int]:
         if error := next(errors, None):
             raise error
-        return await prune(**given)
+        return await filled.prune(older_than=10.0)
 
-    monkeypatch.setattr(filled, "prune", failing)
     clock.now += 100
     with caplog.at_level(logging.ERROR):
-        keeping = asyncio.create_task(
-            keep_pruned(filled, older_than=10.0, keep_runs=None, report=told.put_nowait, every=0.0)
-        )
+        keeping = asyncio.create_task(keep_pruned(prune, told.put_nowait, every=0.0))
         assert (await told.get())["rollouts"] == MANY
     assert "disk full" in caplog.text
     keeping.cancel()
