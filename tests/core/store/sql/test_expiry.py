@@ -109,7 +109,7 @@ async def test_closing_lets_everybody_who_waits_return(tmp_path: Path) -> None:
     waiting = asyncio.create_task(store.wait_for_rollouts([made.rollout_id]))
     idle = asyncio.create_task(store.dequeue_rollout(run_id="b", wait=60.0))
     for _ in range(5):
-        await store.statistics()
+        await store.counts()
     store.waiters.wake_all()
     assert await waiting == [] and await idle is None
     await store.close()

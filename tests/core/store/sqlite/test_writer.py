@@ -18,7 +18,7 @@ from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, Rollo
 
 
 async def test_writes_of_one_turn_share_a_commit(sqlite: SQLiteStore) -> None:
-    await sqlite.statistics()
+    await sqlite.counts()
     before = sqlite.writer.commits
     await asyncio.gather(*(sqlite.enqueue_rollout(i) for i in range(50)))
     assert sqlite.writer.commits == before + 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from contract.store import Clock
+from core.store.test_full_disk import BIG, limit
 
 from agentlightning.store.base import Conflict, StoreError
 from agentlightning.store.sql.core import Tables
@@ -125,3 +126,14 @@ async def test_pruning_goes_on_after_an_error(
         assert (await told.get())["rollouts"] == MANY
     assert "disk full" in caplog.text
     keeping.cancel()
+
+
+async def test_deleting_makes_room(sqlite: SQLiteStore) -> None:
+    for i in range(3):
+        await sqlite.enqueue_rollout(BIG + str(i), run_id="old")
+    limit(sqlite, 1)
+    with pytest.raises(StoreError, match="full"):
+        await sqlite.enqueue_rollout(BIG)
+    await sqlite.delete_run("old")
+    assert (await sqlite.statistics())["free_bytes"] > len(BIG)
+    await sqlite.enqueue_rollout(BIG)
