@@ -86,15 +86,16 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
-    "argument": {
-        **dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "field": {
         **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
+        **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),
     },
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework. Of names, modules, arguments
-of ``Trainer`` and what agents may have: those that come with a plugin.
+of ``Trainer``, fields of a run and what agents may have: those that come with a plugin.
 """
 
 

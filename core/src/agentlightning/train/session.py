@@ -24,9 +24,11 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
+from agentlightning.plugins.suite import not_installed
+from agentlightning.redaction import redacted
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
@@ -140,8 +142,9 @@ class TrainingSession:
         """Open what lives as long as the run, and return what listens to it."""
         if not self.services:
             return []
-        if artifact_place() is not None:
-            pick(self.plugins.run_services, "service", "storage")  # files that nobody would keep
+        place = artifact_place()
+        if place is not None and "storage" not in self.plugins.run_services:
+            raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
         opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
         return [await stack.enter_async_context(one) for one in opened if one is not None]
 

@@ -20,6 +20,7 @@ from agentlightning.runner.runner import Runner
 from agentlightning.store import Store
 from agentlightning.store.places import store_place
 from agentlightning.types import RolloutConfig, UsageError
+from agentlightning.webserver.loopback import token_from_env
 from agl_cluster.runners.attempt_keys import attempt_keys_for
 from agl_cluster.runners.service import serve
 from agl_cluster.store.client import StoreClient
@@ -71,10 +72,8 @@ def _is_backend(given: Any) -> bool:
 
 
 async def _serve_url(trainer: Any, agent: Any, url: str) -> dict[str, Any]:
-    store = open_store(url, plugins=trainer.plugins)
+    store = StoreClient(url, token_from_env("AGL_TOKEN"), patience=PATIENCE_SECONDS)
     store.act_as("runner")
-    if isinstance(store, StoreClient):
-        store.patience = PATIENCE_SECONDS
     try:
         return await _serve(trainer, agent, store, _limit(trainer))
     finally:

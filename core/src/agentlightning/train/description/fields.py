@@ -172,7 +172,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
         if name in sections:
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
         elif name not in section_of:
-            said = not_installed("argument", name)
+            said = not_installed("argument", name) or not_installed("field", name)
             hint = f": {said}" if said else _near(name, [*section_of, *sections])
             raise TypeError(f"Trainer has no field {name!r}{hint}")
         elif (section := section_of[name]) is None:
@@ -250,6 +250,8 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
+    if (said := not_installed("field", keys[-1])) is not None:
+        return f": {said}"
     known = fields()
     inner = {**known.sections, **known.nested}
     section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.child_environment import hide_secrets
-from agentlightning.gateway.app import Gateway
 from agentlightning.gateway.settings import CallSection, GatewaySection, RouteSection
 from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import Keys
@@ -36,6 +35,7 @@ from agl_cluster.gateways.messages import (
     RouteState,
     ToProcess,
 )
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_cluster.store.client import StoreClient
 
 
@@ -71,7 +71,7 @@ class GatewayProcess:
         keys = Keys(setup.secret)
         keys.shared = setup.shared
         self.store = _store(setup)
-        self.gateway = Gateway(self.store, keys, setup.settings, setup.calls, spending=self.spending)
+        self.gateway = WatchedGateway(self.store, keys, setup.settings, setup.calls, spending=self.spending)
         self._routes: dict[str, RouteState] = {}
         self._versions: dict[str, int | None] = {}
         self._sampling: set[str] = set()

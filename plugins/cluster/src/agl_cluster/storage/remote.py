@@ -167,7 +167,7 @@ def open_place(place: str) -> tuple[Any, str]:
 
         fs, root = url_to_fs(place)
     except ImportError as error:
-        libraries = {"s3": "s3fs (the extra s3 of agl-core)", "gs": "gcsfs", "gcs": "gcsfs"}
+        libraries = {"s3": "s3fs (the extra s3 of agl-cluster)", "gs": "gcsfs", "gcs": "gcsfs"}
         library = libraries.get(scheme, "adlfs" if scheme in ("az", "abfs") else "fsspec")
         raise StorageError(f"AGL_STORAGE={place}: install {library}: {error}") from None
     return fs, str(root)
