@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentlightning.capture.emit.emitters import BODY
+from agentlightning.capture.emit import BODY
 from agentlightning.hookspecs import hookimpl
 from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec

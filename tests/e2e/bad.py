@@ -20,7 +20,7 @@ from agl_testing import ScriptedModelServer
 import agl_audit.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from agentlightning import specs
-    from agentlightning.types import Attempt, Batch, Call, Evaluation, Progress, Reward, Rollout, StepReport
+    from agentlightning.types import (
+        Attempt,
+        Batch,
+        Call,
+        Evaluation,
+        Progress,
+        Reward,
+        Rollout,
+        Span,
+        StepReport,
+    )
 
 hookspec = pluggy.HookspecMarker("agentlightning")
 hookimpl = pluggy.HookimplMarker("agentlightning")
@@ -120,6 +131,13 @@ def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
 
 
 # ---------------------------------------------------------------------------------------------- adaptations
+@hookspec
+def agl_reward_formats() -> list[Callable[[Span], Span]]:  # type: ignore[empty-body]
+    """Functions that make the reward in a span of another emitter a reward of ours, and return any other span
+    as it is. Spans pass them where they come in, before they are checked.
+    """
+
+
 @hookspec
 def agl_missing(module: str, name: str) -> Any:
     """Asked for ``name`` of ``module`` (its path in the package ``agentlightning``; empty: the package) where

@@ -29,6 +29,7 @@ from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.base import nearest
+from agentlightning.types.record import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -209,7 +210,9 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
-    return build()
+    plugins = build()
+    REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
+    return plugins
 
 
 def store_operation(name: str) -> Any:

@@ -23,7 +23,7 @@ _NAMES_V03 = """
     ResourceUnion ResourcesUpdate RolloutLegacy RolloutMode RolloutRawResult Runner
     SharedMemoryExecutionStrategy Task TaskInput ThreadingEvent TraceAdapter TraceToMessages
     TraceToTripletBase Tracer TracerTraceToTriplet TripletExporter WorkerStatus clear_active_tracer
-    configure_logger get_active_tracer get_message_value get_object_value get_rewards_from_span
+    configure_logger emit_tool_call get_active_tracer get_message_value get_object_value get_rewards_from_span
     is_reward_span lightning_cli llm_rollout prompt_rollout resolve_bool_env_var resolve_int_env_var
     resolve_str_env_var reward set_active_tracer setup_logging setup_module_logging tracer
 """

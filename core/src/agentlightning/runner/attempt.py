@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from agentlightning import capture
-from agentlightning.capture.emit.rewards import find_reward_spans
+from agentlightning.capture.emit import find_reward_spans
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins.manager import Plugins
 from agentlightning.runner.agent.hosted import hosted

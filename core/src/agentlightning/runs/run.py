@@ -17,9 +17,10 @@ import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.assign import assign, check_recipe
-from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.assign import assign
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted

@@ -45,7 +45,7 @@ class CreditRuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class BaselineSpec:
-    """A baseline by name; signature as in ``credit.advantage.baselines``."""
+    """A baseline by name; signature as in ``credit.baselines``."""
 
     name: str
     baseline: Callable[..., Any]

@@ -308,10 +308,10 @@ class Store:
         request_id: str | None = None,
     ) -> Span:
         """Store a finished span of OpenTelemetry, converted as capture does
-        (:mod:`agentlightning.capture.spans.convert`). ``sequence_id``: a number that was reserved for it.
+        (:mod:`agentlightning.capture.records`). ``sequence_id``: a number that was reserved for it.
         """
         from agentlightning.capture.context import AttemptContext
-        from agentlightning.capture.spans.convert import convert
+        from agentlightning.capture.records import convert
 
         span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
         span.sequence_id = sequence_id or 0

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.algorithms.totals import TOTALS
-from agentlightning.credit.metrics import agents_word
+from agentlightning.credit.accounts import agents_word
 from agentlightning.hookspecs import hookimpl
 from agentlightning.terminal import Console
 from agentlightning.trackers.activity import Activity

@@ -12,7 +12,7 @@ ignored and never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -249,6 +249,8 @@ class Triplet(Model, metaclass=_TripletType):
 # ---------------------------------------------------------------------------------------------------- rewards
 PRIMARY = "reward"
 """Name of the reward that is trained."""
+REWARD_FORMATS: list[Callable[[Span], Span]] = []
+"""Functions of plugins that make rewards of other formats ours (hook ``agl_reward_formats``)."""
 _OURS = frozenset(value for name, value in vars(semconv).items() if name.startswith("REWARD_"))
 _NARROWED = (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
 Ranked = TypeVar("Ranked", Reward, Span)

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import BODY
-from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
-from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
+from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
+from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.runs.run import OpenRun
 from agentlightning.runs.targets import Target
 from agentlightning.store.pages import pages

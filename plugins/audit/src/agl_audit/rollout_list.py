@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentlightning.credit.rewards import BY_AGENT, resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import BY_AGENT, resolve
 from agentlightning.runs.run import OpenRun
 from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import TrainerPart
+from agentlightning.types import Span
 
 
 @hookimpl
@@ -27,6 +29,13 @@ def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> TrainerPart:
     from agl_v03.trainer_arguments import FormerTrainer
 
     return FormerTrainer(trainer, given)
+
+
+@hookimpl
+def agl_reward_formats() -> list[Callable[[Span], Span]]:
+    from agl_v03.reward_formats import as_reward_span
+
+    return [as_reward_span]
 
 
 @hookimpl

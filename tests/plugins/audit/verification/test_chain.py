@@ -9,7 +9,7 @@ import pytest
 from plugins.audit.runs import REWARDS, RUN, add_evaluation, add_step, edit, make_run, plugins
 
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit.fingerprints.chain import (
+from agentlightning.credit.digest import (
     KEY_VARIABLE,
     canonical,
     compute_head,

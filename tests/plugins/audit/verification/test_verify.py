@@ -12,7 +12,7 @@ from drills.edits import store as replace, stored_whole
 from plugins.audit.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
 
 from agentlightning import semconv
-from agentlightning.credit.scoring.rules import broadcast
+from agentlightning.credit.rules import broadcast
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO
 from agentlightning.runs.run import CannotRecompute, open_run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.credit.eligibility.trainable import version_of
+from agentlightning.credit.eligibility import version_of
 from agentlightning.runs.run import CannotRecompute, OpenRun
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, Row, Segment, UsageError

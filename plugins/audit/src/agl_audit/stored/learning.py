@@ -34,7 +34,7 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.recipe_checks import SCHEDULE
 from agentlightning.algorithms.rl import RL, RLJob
-from agentlightning.credit.metrics import row_metrics
+from agentlightning.credit.accounts import row_metrics
 from agentlightning.plugins.stores import open_store
 from agentlightning.recipes import make
 from agentlightning.runs.locations import find_run, match_name

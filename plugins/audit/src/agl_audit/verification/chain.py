@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, compute_head, signed_by
+from agentlightning.credit.digest import KEY_VARIABLE, compute_head, signed_by
 from agentlightning.runs.run import OpenRun
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink

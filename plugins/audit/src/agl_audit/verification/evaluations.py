@@ -9,8 +9,8 @@ import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import summarise
 from agentlightning.algorithms.evaluation.evaluation_sets import scores, sets_summary
-from agentlightning.credit.fingerprints.chain import plain
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_record, header
+from agentlightning.credit.digest import plain
+from agentlightning.credit.fingerprint import fingerprint_record, header
 from agentlightning.runs.run import OpenRun
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Evaluation, RolloutFingerprint

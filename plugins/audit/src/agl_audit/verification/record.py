@@ -15,7 +15,7 @@ import msgspec
 
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.algorithms.totals import Totals
-from agentlightning.credit.fingerprints.chain import plain, summary_entry
+from agentlightning.credit.digest import plain, summary_entry
 from agentlightning.runs.run import OpenRun
 from agentlightning.types import Evaluation, StepReport
 from agl_audit.verification.chain import Chain

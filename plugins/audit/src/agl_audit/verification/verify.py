@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE
+from agentlightning.credit.digest import KEY_VARIABLE
 from agentlightning.runs.run import CannotRecompute, OpenRun
 from agentlightning.store.pages import pages
 from agentlightning.types import RolloutFingerprint, RolloutStatus, StepReport

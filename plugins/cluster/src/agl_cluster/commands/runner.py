@@ -156,7 +156,7 @@ def _supervised(
 
 
 async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) -> int:
-    from agentlightning.capture.instrument.sessions import capturing
+    from agentlightning.capture.installation import capturing
     from agentlightning.plugins.manager import load
     from agentlightning.runner.agent.adapters import instrumentors
     from agl_cluster.runners.health import serving_health

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from agentlightning.credit.eligibility.off_policy import weighed_calls
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.merge_failures import MERGE_FAILURES
+from agentlightning.credit.eligibility import weighed_calls
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.merge_failures import MERGE_FAILURES
 from agentlightning.runs.run import OpenRun
 from agentlightning.types import Rollout
 from agl_audit.explanation.advantage import REASONS

@@ -11,8 +11,7 @@ import traceback
 from typing import Any, Literal
 
 from agentlightning._version import __version__
-from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
-from agentlightning.decorator.reward_function import RewardFunction
+from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
 from agentlightning.runs.code_version import git_state, source_digest
 from agentlightning.runs.run import installed
 from agentlightning.train.configured import import_target

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from agentlightning.algorithms.evaluation.evaluate import failure_reasons
 from agentlightning.cli.terminal.formatting import format_counts, plural
-from agentlightning.credit.eligibility.verdicts import (
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
+from agentlightning.credit.verdicts import (
     engine_refusal,
     refusal_of,
     refused,
     unrecorded,
     verdicts,
 )
-from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
 from agentlightning.train.policies import Policies
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name

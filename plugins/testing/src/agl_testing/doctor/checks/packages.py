@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from agentlightning.capture.sdk.openai import OPENAI
+from agentlightning.capture.sdk import OPENAI
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.manager import GROUP, load
 from agentlightning.runs.run import installed

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from agentlightning.algorithms.evaluation.evaluate import failure_reasons
 from agentlightning.cli.terminal.formatting import format_counts, format_number, percent, plural
-from agentlightning.credit.advantage.spread import mean as average
 from agentlightning.credit.assign import assign
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.rollout_reward import rollout_reward
+from agentlightning.credit.groups import mean as average
+from agentlightning.credit.rollout_reward import failure_of, rollout_reward
 from agentlightning.store.base import Store
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import Batch, Recipe, Record
