@@ -11,10 +11,8 @@ and is counted.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
-from functools import cache
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agentlightning.types import (
@@ -513,16 +511,6 @@ OPERATIONS: Final = frozenset(
     if iscoroutinefunction(method) and name not in ("close", "add_otel_span")
 )
 """The methods that another process may ask for, alone or in a batch."""
-CHANGES: Final = frozenset(
-    name for name in OPERATIONS if "request_id" in signature(getattr(Store, name)).parameters
-)
-"""Those of them that change the store."""
-
-
-@cache
-def result_type(operation: str) -> Any:
-    """Return the type of what an operation returns."""
-    return typing.get_type_hints(getattr(Store, operation))["return"]
 
 
 def _only(found: Sequence[T], request_id: str | None) -> T:

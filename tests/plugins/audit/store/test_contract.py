@@ -65,3 +65,19 @@ async def test_a_store_without_the_plugin_names_what_to_install(
         await sqlite.statistics()
     with pytest.raises(AttributeError, match="a store has no 'statistic'"):
         await sqlite.statistic()
+    client = StoreClient("http://127.0.0.1:1")
+    with pytest.raises(NotInstalled, match=r"a store's prune: it comes with agl-audit"):
+        await client.prune(keep_runs=1)
+
+
+async def test_added_operations_take_part_in_batches(sqlite: SQLiteStore) -> None:
+    served = await start(sqlite, port=0)
+    client = StoreClient(served.url)
+    calls = [("add_run", {"run_id": "r", "info": {}}), ("statistics", {}), ("delete_run", {"run_id": "r"})]
+    for store in (sqlite, client):
+        made, sums, gone = await store.batch(calls, request_id="same")
+        assert made is None and sums["runs"] == 1 and gone["runs"] == 1
+    unknown = await sqlite.batch([("statistic", {})])
+    assert isinstance(unknown[0], ValueError) and "there is no 'statistic'" in str(unknown[0])
+    await client.close()
+    await served.close()

@@ -6,12 +6,12 @@ import inspect
 import math
 import secrets
 from collections.abc import Sequence
-from functools import partial, reduce, wraps
+from functools import cache, partial, reduce, wraps
 from importlib import import_module
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from agentlightning.store.base import CHANGES, OPERATIONS, Store, StoreError
+from agentlightning.store.base import OPERATIONS, Store, StoreError
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.codec import BatchOutcome, from_outcome, to_outcome
 from agentlightning.store.sql import (
@@ -52,8 +52,7 @@ class SQLStore(Tables, Store):
             """Return an operation that a plugin adds (hook ``agl_store_operations``)."""
             if name.startswith("_"):
                 raise AttributeError(name)
-            operation = import_module("agentlightning.plugins.manager").store_operation(name)
-            return partial(operation, self)
+            return partial(_plugin_operation(name), self)
 
     async def expire(self, now: float | None = None) -> int:
         """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
@@ -75,10 +74,10 @@ class SQLStore(Tables, Store):
         again under its request id is answered the same and not done again. Nothing waits: leave ``wait`` and
         ``timeout`` out, or give 0.
         """
-        coroutines = [partial(self._run_call, method, given) for method, given in calls]
-        names = [method for method, _ in calls]
-        if not CHANGES.intersection(names):
+        coroutines = [partial(self._run_call, name, given) for name, given in calls]
+        if not any("request_id" in _declaration(name).parameters for name, _ in calls):
             request_id = None  # nothing to remember
+        kinds = [_declaration(name).return_annotation for name, _ in calls]
 
         for savepoints in (False, True):
             try:
@@ -89,7 +88,7 @@ class SQLStore(Tables, Store):
                     list[BatchOutcome],
                     to_answer=lambda results: [to_outcome(r) for r in results],
                     from_answer=lambda outcomes: [
-                        from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
+                        from_outcome(*pair) for pair in zip(kinds, outcomes, strict=True)
                     ],
                     touched=lambda: reduce(or_, (Touched.by(given) for _, given in calls), Touched()),
                 )
@@ -97,12 +96,12 @@ class SQLStore(Tables, Store):
                 failed = error
         raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
 
-    async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
-        if method not in OPERATIONS:
-            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(OPERATIONS))}")
-        if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
-            raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
-        return await getattr(self, method)(**given)
+    async def _run_call(self, name: str, given: dict[str, Any]) -> Any:
+        if _declaration(name) is _NO_OPERATION:
+            raise ValueError(f"method: there is no {name!r}; one of {', '.join(sorted(OPERATIONS))}")
+        if given.get("wait") or (name == "wait_for_rollouts" and given.get("timeout") != 0):
+            raise ValueError(f"nothing waits in a batch: send {name} on its own, or without waiting")
+        return await getattr(self, name)(**given)
 
     async def check_writable(self) -> None:
         """Write something that takes room on the disk, and take it back. Raise :class:`StoreError` where the
@@ -125,10 +124,32 @@ class SQLStore(Tables, Store):
         return True
 
 
+_NO_OPERATION = inspect.Signature()
+
+
+def _plugin_operation(name: str) -> Operation[Any]:
+    found: Operation[Any] = import_module("agentlightning.plugins.manager").store_operation(name)
+    return found
+
+
+def _declaration(name: str) -> inspect.Signature:
+    """Return parameters and types of an operation of the interface or of a plugin, else ``_NO_OPERATION``."""
+    try:
+        declared = getattr(Store, name) if name in OPERATIONS else _plugin_operation(name)
+    except (AttributeError, ImportError):
+        return _NO_OPERATION
+    return _signature(declared)
+
+
+@cache
+def _signature(declared: Any) -> inspect.Signature:
+    return inspect.signature(declared).replace(return_annotation=get_type_hints(declared)["return"])
+
+
 def _method(operation: Operation[Any]) -> Any:
     """Return an operation as the method that the interface declares."""
     declared = getattr(Store, operation.__name__)
-    signature = inspect.signature(declared)
+    signature = _signature(declared)
 
     @wraps(declared)
     async def method(self: SQLStore, *args: Any, **given: Any) -> Any:

@@ -33,11 +33,11 @@ from agl_cluster.store.routes import (
     ROLLOUT_TOKEN,
     ROLLOUT_TOKEN_ROLE,
     STORED_RECORDS,
-    TABLE,
     TRACES_ROLE,
     BatchItem,
     RolloutTokenBody,
     Route,
+    all_routes,
 )
 from agl_cluster.store.traces import PATH as TRACES
 
@@ -64,12 +64,13 @@ _ERRORS: Final = {
 @cache
 def document() -> dict[str, Any]:
     """Return the document."""
-    kinds = [kind for route in TABLE for kind in (route.body, route.result_type)]
+    routes = all_routes().values()
+    kinds = [kind for route in routes for kind in (route.body, route.result_type)]
     every = [*kinds, ErrorBody, RolloutTokenBody, list[BatchItem], list[BatchOutcome], list[StoredRecord]]
     schemas, components = msgspec.json.schema_components(every, schema_hook=_array, ref_template=_REF)
     found = dict(zip(map(str, every), schemas, strict=True))
     paths: dict[str, Any] = {}
-    for route in TABLE:
+    for route in routes:
         operation = _operation(route, found, components)
         paths.setdefault(route.path, {})[route.verb.lower()] = operation
     paths |= _beside(found)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from agentlightning.plugins.manager import load
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.store import codec
 from agentlightning.store.base import Store
 from agentlightning.store.codec import ErrorBody
@@ -160,17 +160,20 @@ def _route(verb: str, path: str, operation: Callable[..., Any], least: Role) -> 
     return Route(verb, PREFIX + path, operation, whole, body, hints["return"], in_path, mutates, least)
 
 
-def _added() -> Iterator[Route]:
-    """Yield the routes of operations that plugins add."""
-    for spec in load().store_operations.values():
-        yield _route(spec.verb, spec.path, spec.operation(), Role(spec.least))
-
-
-TABLE: Final = (
-    *(_route(verb, path, getattr(Store, name), least) for verb, path, name, least in ROUTES),
-    *_added(),
-)
+TABLE: Final = tuple(_route(verb, path, getattr(Store, name), least) for verb, path, name, least in ROUTES)
 BY_NAME: Final = {route.name: route for route in TABLE}
+
+
+@lru_cache(maxsize=1)
+def added(plugins: Plugins) -> dict[str, Route]:
+    """Return the routes of operations that plugins add, by name."""
+    specs = plugins.store_operations.values()
+    return {one.name: _route(one.verb, one.path, one.operation(), Role(one.least)) for one in specs}
+
+
+def all_routes() -> dict[str, Route]:
+    """Return the routes of :class:`Store` and of the operations that installed plugins add, by name."""
+    return BY_NAME | added(load())
 
 
 def encode(value: Any, packed: bool) -> tuple[bytes, str]:
