@@ -147,9 +147,10 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookspec
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> specs.TrainerPart | None:
-    """Asked with the arguments of ``Trainer(…)`` by name: takes those that are no fields of a run out of
-    ``given``, and may put fields in. The first part that is answered counts. An error is raised.
+def agl_trainer_arguments(given: dict[str, Any]) -> specs.TrainerPart | None:
+    """Asked with the arguments of ``Trainer(…)`` by name, ``algorithm`` included: takes those that are no
+    fields of a run out of ``given``, and may put fields in. Every plugin is asked; the first part that is
+    answered counts. An error is raised.
     """
 
 

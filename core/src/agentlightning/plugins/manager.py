@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -114,11 +114,16 @@ class Plugins:
         return [answer for answer in answers if answer is not None]
 
     def first(self, hook: str, **kwargs: Any) -> Any:
-        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. The plugins after it
+        are not asked. Errors are raised.
+        """
+        return next(self.answers(hook, **kwargs), None)
+
+    def answers(self, hook: str, **kwargs: Any) -> Iterator[Any]:
+        """Yield the answers of plugins that are not ``None``. Errors are raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
-                return answer
-        return None
+                yield answer
 
     @property
     def credit_functions(self) -> dict[str, Any]:
@@ -246,8 +251,10 @@ def missing(module: str, name: str) -> Any:
         home, _, attribute = place.partition(":")
         return getattr(import_module(home), attribute) if attribute else import_module(home)
     found = plugins.first("agl_missing", module=module, name=name)
-    if found is None and not plugins.has_listeners("agl_missing"):
-        said = not_installed("module", module.partition(".")[0]) or not_installed("name", name)
+    if found is None:
+        said = not_installed("name", name)
+        if said is None and not plugins.has_listeners("agl_missing"):
+            said = not_installed("module", module.partition(".")[0])
         if said is not None:
             raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
     return found

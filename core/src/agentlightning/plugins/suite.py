@@ -51,8 +51,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
     "tracker": {
-        name: ("./core", f"./plugins/trackers[{name}]")
-        for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        "console": ("./core", "./plugins/trackers"),
+        **{
+            name: ("./core", f"./plugins/trackers[{name}]")
+            for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        },
     },
     "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
@@ -83,6 +86,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
         **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
+        "VERL": ("./core", "./plugins/verl"),
+    },
+    "key": {
+        name: ("./core", "./plugins/examples")
+        for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
     },
     "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),

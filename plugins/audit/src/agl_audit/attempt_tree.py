@@ -13,13 +13,13 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
 from agentlightning.credit.verdicts import Verdict, verdicts
-from agentlightning.runs.run import OpenRun
-from agentlightning.runs.targets import Target
 from agentlightning.store.pages import pages
 from agentlightning.types import Attempt, Span
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
+from agl_audit.run import OpenRun
 from agl_audit.store.reward_versions import Rescored, RewardVersion, as_span, rescored
+from agl_audit.targets import Target
 
 CALL_ID = "agl.call_id"
 _PAGE = 10_000

@@ -13,7 +13,7 @@ from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.rewrite.window import Window
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
 

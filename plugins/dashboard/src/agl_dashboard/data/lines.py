@@ -18,7 +18,7 @@ from sqlalchemy import and_, func, select
 from agentlightning import semconv
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.run import ALL
+from agentlightning.runs.locations import ALL
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.database import InJson

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.run import OpenRun
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.failure import FailureTable, failure_kind_of_end
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.trace import RolloutTrace, make_trace
+from agl_audit.run import OpenRun
 from agl_audit.store.reward_versions import (
     Rescored,
     RewardVersion,
