@@ -51,7 +51,7 @@ PARTS = {
 """What of the policy is trained."""
 AGL = Path(sys.executable).with_name("agl")
 KEYS = {
-    "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
+    "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_letters",
     "ci_baseline", "ahead_of_baseline", "ci_ahead", "train_seconds", "total_seconds", "peak_mb",
     "peak_mb_trainer", "peak_mb_engine", "calls", "calls_exact", "seed",
 }  # fmt: skip

@@ -58,7 +58,8 @@ def test_scripted_policies_stand_in_order() -> None:
     tasks = load("test")
     found = {name: sum(rewards(factory, tasks)) / len(tasks) for name, factory in BASELINES.items()}
     assert found["oracle"] == 1.0
-    assert 0 < found["random_operator"] < found["common_operator"] < found["larger_first"] < 0.5
+    assert 0 < found["random_operator"] < found["common_operator"] < found["larger_first"] < 0.25
+    assert found["linear"] == pytest.approx(101 / 303)  # as good as the fine-tuned model: the page says so
     assert sum(rewards(oracle, gsm8k_one_step())) == 213
 
 
