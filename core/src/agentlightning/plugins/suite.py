@@ -36,6 +36,9 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_OPERATIONS_AUDIT = """
+    add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
+"""
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
 _CLUSTER = ("./core", "./plugins/cluster")
 _STORAGE = ("./core", "./plugins/cluster[s3]")
@@ -81,6 +84,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
         "VERL": ("./core", "./plugins/verl"),
     },
@@ -88,6 +92,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", "./plugins/examples")
         for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
     },
+    "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "field": {

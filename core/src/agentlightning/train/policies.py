@@ -16,10 +16,9 @@ from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
 from agentlightning.types import LLM
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import nearest
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.base import ConfigError, nearest
 from agentlightning.types.select import selector
+from agentlightning.types.work import PolicyFolder
 
 POLICY = "policy"
 """Name of the only policy, and the model name that agents use."""
