@@ -17,7 +17,6 @@ from contract.pages import Said, request, send
 from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
-from agentlightning.gateway.apis import FORMATS
 from agentlightning.store.routes import BY_NAME, TABLE
 
 from .conftest import SECRET, World, opened
@@ -152,7 +151,10 @@ FIELDS = (
     *("temperature", "top_p", "stop", "logit_bias", "guided_choice", "response_format", "stream_options"),
     *("system", "text", "include", "tool_choice", "stop_sequences", "thinking", "logprobs", "functions"),
 )
-GATEWAY = [*FORMATS, "/v1/messages/count_tokens", "/v1/conversations"]
+GATEWAY = [
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/messages/count_tokens", "/v1/conversations"),
+]
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
 
 

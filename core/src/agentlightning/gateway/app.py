@@ -7,19 +7,19 @@ answer is sent after its record is durable; the record is the engine's own answe
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
 from agentlightning.gateway.admission.identity import identify
-from agentlightning.gateway.admission.spending import Spending
-from agentlightning.gateway.apis import FORMATS, format_of
+from agentlightning.gateway.apis import Formats
+from agentlightning.gateway.apis.base import Route
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
 from agentlightning.gateway.metrics import Metrics, expose
-from agentlightning.gateway.paths import Route, Unserved, spellings
+from agentlightning.gateway.paths import Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.recorder import RecordWriter
@@ -28,11 +28,12 @@ from agentlightning.gateway.request import Planner
 from agentlightning.gateway.rewrite.over_length import ContextFitter
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.settings import CallSection, GatewaySection
-from agentlightning.gateway.stored import StoredObjects
 from agentlightning.gateway.upstream.client import EngineClient, Limits
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
+from agentlightning.plugins.manager import Plugins, load
+from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.webserver import app_runner, gc_tuning
@@ -53,7 +54,7 @@ class Gateway:
     they are answered, where an attempt does not say so itself (:class:`AttemptInfo`). ``on_call``: called
     with each record once it is durable; it must not block.
     ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
-    ``spending``: the budget of its calls; without one they are counted, and none is refused.
+    ``guards`` admit and count its calls. ``plugins``: whose APIs it serves; none: those of this process.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Gateway:
         body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
         keep_alive: float = 5.0,
-        spending: Spending | None = None,
+        guards: Sequence[CallGuard] = (),
+        plugins: Plugins | None = None,
     ) -> None:
         self.metrics = Metrics()
-        self.spending = spending or Spending()
+        self._formats = Formats.of_plugins(plugins or load())
         self._keys = keys
         self._settings = settings
         self._routes: Routes = {}
@@ -84,9 +86,9 @@ class Gateway:
             gate=self._gate,
             client=self._client,
             fitter=ContextFitter(self._client, self.metrics),
-            writer=RecordWriter(store, self._attempts, self.metrics, self.spending, on_call),
+            writer=RecordWriter(store, self._attempts, self.metrics, guards, on_call),
             metrics=self.metrics,
-            spending=self.spending,
+            guards=guards,
             keep_alive=keep_alive,
             body_limit=body_limit,
             max_requests=settings.max_requests,
@@ -175,20 +177,24 @@ class Gateway:
         log_requests(app, "gateway")
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
-            for spelled in spellings(path):
+            for spelled in spellings(path, azure=self._formats.of(path).azure):
                 app.router.add_route(method, spelled, handler)
-        app.router.add_route("*", "/{path:.*}", Unserved(handlers, self._count_unserved).serve)
+        unserved = Unserved(self._formats, handlers, self._count_unserved)
+        app.router.add_route("*", "/{path:.*}", unserved.serve)
         app.on_startup.append(self._startup)
         app.on_cleanup.append(self._cleanup)
         return app
 
     def _handlers(self) -> dict[Route, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
         """The route table."""
-        calls = {("POST", path): partial(self._pipeline.serve, api=api) for path, api in FORMATS.items()}
+        pipeline, formats = self._pipeline, self._formats.by_path
         return {
-            **calls,
-            ("POST", "/v1/messages/count_tokens"): self._pipeline.count_tokens,
-            **StoredObjects(self._pipeline).handlers(),
+            **{("POST", path): partial(pipeline.serve, api=api) for path, api in formats.items()},
+            **{
+                route: partial(pipeline.serve_route, api=api, handler=handler)
+                for api in formats.values()
+                for route, handler in api.routes().items()
+            },
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._show_metrics,
@@ -268,7 +274,7 @@ class Gateway:
 
     async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
         await self._pipeline.writer.count_refused(why)
-        return await AgentReply(request, format_of(request.path)).refuse(why)
+        return await AgentReply(request, self._formats.of(request.path)).refuse(why)
 
     async def _count_unserved(self, request: web.Request, why: RequestRefused) -> None:
         """Count a request of no route, for the attempt of its key if it has one."""

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.upstream.route import Upstream
@@ -19,7 +18,6 @@ from agentlightning.gateway.upstream.route import Upstream
 class RunGateway(Protocol):
     """What serves the model calls of a run."""
 
-    spending: Spending
     moved: Callable[[], Awaitable[None]] | None
     """Awaited when an address was given up: new attempts need the others."""
 

@@ -7,9 +7,11 @@ exactly once, however it ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -18,9 +20,7 @@ from aiohttp import web
 from agentlightning.gateway.admission.attempts import Admitted, OpenAttempts, ended
 from agentlightning.gateway.admission.body import read_json
 from agentlightning.gateway.admission.identity import RequestIdentity, identify
-from agentlightning.gateway.admission.spending import Spending
-from agentlightning.gateway.apis.base import ApiFormat, Earlier
-from agentlightning.gateway.apis.messages import MESSAGES
+from agentlightning.gateway.apis.base import ApiFormat, Handler
 from agentlightning.gateway.apis.reasoning import split_answer
 from agentlightning.gateway.errors import CallFailure, EngineReply, EngineUnreachable, RequestRefused
 from agentlightning.gateway.metrics import Metrics
@@ -42,6 +42,7 @@ from agentlightning.gateway.upstream.answer import (
 from agentlightning.gateway.upstream.client import EngineClient
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limited
+from agentlightning.specs import CallGuard
 from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
 
@@ -70,7 +71,7 @@ class Pipeline:
     fitter: ContextFitter
     writer: RecordWriter
     metrics: Metrics
-    spending: Spending
+    guards: Sequence[CallGuard]
     keep_alive: float
     body_limit: int
     max_requests: int
@@ -84,28 +85,23 @@ class Pipeline:
         reply = AgentReply(http, api, self.keep_alive)
         return await self.admitted(reply, lambda admitted: self._continue(admitted, reply))
 
-    async def count_tokens(self, http: web.Request) -> web.StreamResponse:
-        """Answer ``POST /v1/messages/count_tokens`` with ``{"input_tokens": n}``; 404 where the engine, which
-        alone knows its tokenizer and chat template, cannot count. No call is made, and none is recorded.
+    async def serve_route(self, http: web.Request, api: ApiFormat, handler: Handler) -> web.StreamResponse:
+        """Answer a request of a further route of an API."""
+        return await self.admitted(AgentReply(http, api), lambda admitted: handler(self, admitted, http))
+
+    async def count_prompt(self, admitted: Admitted, chat: Mapping[str, Any]) -> int:
+        """Tokens of a prompt. Raise :class:`RequestRefused`: 404 where the engine, which alone knows its
+        tokenizer and chat template, cannot count.
         """
-
-        async def answer(admitted: Admitted) -> web.StreamResponse:
-            body = MESSAGES.chat_body(
-                {"max_tokens": 1, **admitted.body}, Earlier(admitted.attempt.tool_arguments)
-            )
-            _, route = self.planner.choose(admitted, body)
-            try:
-                count = await self.fitter.count(route, {**body, "model": route.model})
-            except EngineUnreachable as error:
-                raise RequestRefused(error.status, error.code, str(error), retry=True) from None
-            if count is None:
-                message = (
-                    f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize)"
-                )
-                raise RequestRefused(404, "cannot-count", f"{message}; read usage.input_tokens of the answer")
-            return web.json_response({"input_tokens": count})
-
-        return await self.admitted(AgentReply(http, MESSAGES), answer)
+        _, route = self.planner.choose(admitted, chat)
+        try:
+            count = await self.fitter.count(route, {**chat, "model": route.model})
+        except EngineUnreachable as error:
+            raise RequestRefused(error.status, error.code, str(error), retry=True) from None
+        if count is None:
+            message = f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize)"
+            raise RequestRefused(404, "cannot-count", f"{message}; read usage.input_tokens of the answer")
+        return count
 
     # ---------------------------------------------------------------------------------------------- admit
     async def admitted(
@@ -142,26 +138,26 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------ parse, rewrite
     async def _continue(self, admitted: Admitted, reply: AgentReply) -> web.StreamResponse:
-        """Run a call with the earlier calls that it refers to."""
-        names, attempt = reply.api.references(admitted.body), admitted.attempt
-        with attempt.history.alone(names.conversation):
-            earlier = await attempt.history.earlier(names, attempt.tool_arguments)
-            if attempt.closing:  # while the store was read
+        """Run a call, translated to the engine's API."""
+        async with reply.api.chat(admitted.body, admitted.attempt) as chat:
+            if admitted.attempt.closing:  # while the store was read
                 raise ended(admitted.caller.claims)
-            return await self._call(admitted, reply, earlier)
+            return await self._call(admitted, reply, chat)
 
-    async def _call(self, admitted: Admitted, reply: AgentReply, earlier: Earlier) -> web.StreamResponse:
+    async def _call(self, admitted: Admitted, reply: AgentReply, chat: dict[str, Any]) -> web.StreamResponse:
         """Run a call as one of its attempt's tasks, so that closing the attempt can stop it."""
-        recorder = CallRecorder(self.writer, self.planner.plan(admitted, reply.api, earlier))
+        recorder = CallRecorder(self.writer, self.planner.plan(admitted, reply.api, chat))
         task = asyncio.current_task()
         assert task is not None
         admitted.attempt.tasks.add(task)
         try:
-            async with self.spending.place(self.writer.store, admitted.attempt.info.rollout_id):
+            async with AsyncExitStack() as guarded:
+                for guard in self.guards:
+                    await guarded.enter_async_context(guard.admit(admitted.attempt.info.rollout_id))
                 return await self._forward(reply, recorder)
-        except CallFailure as spent:  # no place: every other failure of a call is answered where it happens
-            await recorder.failed(spent)
-            return await reply.fail(spent)
+        except CallFailure as refused:  # by a guard: every other failure is answered where it happens
+            await recorder.failed(refused)
+            return await reply.fail(refused)
         except asyncio.CancelledError:
             await self._stopped(admitted, reply, recorder)
             raise
@@ -203,7 +199,7 @@ class Pipeline:
             return await reply.fail(failure)
         await recorder.commit(answered.calls)
         request = recorder.request
-        request.attempt.history.remember(answered.calls[0], request.chat)
+        request.api.remember(request.attempt, answered.calls[0], request.chat)
         if answered.counted_as:
             self.metrics.streams[answered.counted_as] += 1
         return await reply.finish(answered.body, answered.headers, stream=recorder.request.streams)
@@ -286,6 +282,4 @@ def _answered(request: ModelRequest, whole: EngineReply) -> Answered:
     if "reasoning" in calls[0].edited:
         raw = split_answer(raw, request.route.settings.reasoning == "split-opened")
     body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)
-    if request.api.translated and calls[0].response is not None:
-        request.attempt.remember_arguments(calls[0].response, calls[0].response_id or request.answer_id)
     return Answered(calls, body, whole.headers, "replayed" if request.streams else None)

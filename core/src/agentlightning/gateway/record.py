@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentlightning.budget.prices import REFUSED
-from agentlightning.gateway.admission.spending import SPENT_CODE
 from agentlightning.gateway.apis.reasoning import split_message
 from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD
@@ -100,9 +98,7 @@ def _choice_call(
 
 def failed_call(request: ModelRequest, failure: CallFailure) -> Call:
     """The record of a call without an answer."""
-    fields: dict[str, Any] = {"status": "error", "error": failure.record, "masked": None}
-    if failure.code == SPENT_CODE:
-        fields["masked"] = REFUSED
+    fields: dict[str, Any] = {"status": "error", "error": failure.record, "masked": failure.masked}
     if failure.over_length:
         action = "drop" if request.route.settings.over_length == "drop" else "error"
         fields |= {"masked": OVER_LENGTH, "edited": {OVER_LENGTH_FIELD: action}}

@@ -8,14 +8,13 @@ is written even if the call is cancelled meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from agentlightning.gateway.admission.attempts import OpenAttempts
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.errors import CallFailure, RequestRefused, store_failed
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.record import answer_calls, exact, failed_call
@@ -23,6 +22,7 @@ from agentlightning.gateway.request import ModelRequest
 from agentlightning.gateway.upstream.answer import EngineAnswer, raise_if_aborted
 from agentlightning.gateway.upstream.assembler import AnswerAssembler
 from agentlightning.log_limit import limited
+from agentlightning.specs import CallGuard
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import Call
 
@@ -36,7 +36,7 @@ class RecordWriter:
     store: Store
     attempts: OpenAttempts
     metrics: Metrics
-    spending: Spending
+    guards: Sequence[CallGuard]
     on_call: Callable[[Call], None] | None
 
     async def write(self, request: ModelRequest, calls: list[Call]) -> None:
@@ -65,7 +65,8 @@ class RecordWriter:
             message = "the record of this call could not be stored, so its answer is withheld"
             raise store_failed(message, error) from None
         self.metrics.count_calls(calls)
-        self.spending.count(calls, claims.rollout_id)
+        for guard in self.guards:
+            guard.count(calls)
         if self.on_call:
             asyncio.get_running_loop().call_soon(self._notify, calls)
 

@@ -17,7 +17,7 @@ from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
 from agentlightning.gateway.admission.body import choice_count
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import branch_of
-from agentlightning.gateway.apis.base import ApiFormat, Earlier
+from agentlightning.gateway.apis.base import ApiFormat
 from agentlightning.gateway.apis.media import MEDIA, recorded
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.metrics import Metrics
@@ -150,10 +150,11 @@ class Planner:
     sampling: dict[str, SamplingPolicy] = field(default_factory=dict)
     """The run's sampling values, by policy."""
 
-    def plan(self, admitted: Admitted, api: ApiFormat, earlier: Earlier) -> ModelRequest:
-        """Plan a call. The method awaits nothing, so that the sequence is the order of arrival."""
+    def plan(self, admitted: Admitted, api: ApiFormat, chat: dict[str, Any]) -> ModelRequest:
+        """Plan a call; ``chat``: its body in the engine's API. The method awaits nothing, so that the
+        sequence is the order of arrival.
+        """
         caller, attempt = admitted.caller, admitted.attempt
-        chat = api.chat_body(admitted.body, earlier)
         messages = recorded(chat.get("messages"))
         body = chat if messages is None else {**chat, "messages": messages}
         tags, route = self.choose(admitted, body)

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -69,6 +69,7 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self._collect("agl_api_formats", "path")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
 
@@ -108,12 +109,15 @@ class Plugins:
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
         return [answer for answer in answers if answer is not None]
 
-    def first(self, hook: str, **kwargs: Any) -> Any:
-        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+    def answers(self, hook: str, **kwargs: Any) -> Iterator[Any]:
+        """Ask one plugin after the other, and yield their answers but ``None``. Errors are raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
-                return answer
-        return None
+                yield answer
+
+    def first(self, hook: str, **kwargs: Any) -> Any:
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+        return next(self.answers(hook, **kwargs), None)
 
     @property
     def credit_functions(self) -> dict[str, Any]:

@@ -38,7 +38,11 @@ _ARGUMENTS_V03 = """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
 _V03 = ("./core", "./plugins/audit", "./plugins/v03")
-_NEEDED = {"langgraph": ("./adapters/langchain",)}
+_GATEWAY = ("./core", "./plugins/gateway")
+_NEEDED = {
+    "langgraph": ("./adapters/langchain",),
+    "openai-agents": ("./plugins/gateway",),
+}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
@@ -52,21 +56,22 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {
-        **{name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+        **{name: ("./core", "./plugins/gateway", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
         **{name: ("./core", "./plugins/audit") for name in ("dpo", "rejection", "sft")},
     },
     "task set": {
         name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
     },
+    "API": dict.fromkeys(("/responses", "/conversations", "/messages"), _GATEWAY),
     "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": ("./core", "./plugins/programs", "./plugins/testing"),
+        "doctor": ("./core", "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
         **{name: ("./core", "./plugins/programs") for name in ("gateway", "run")},
         "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
-        "prompts": ("./core", "./plugins/apo"),
+        "prompts": ("./core", "./plugins/gateway", "./plugins/apo"),
     },
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
@@ -74,7 +79,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
     },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
-    "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "argument": {**dict.fromkeys(_ARGUMENTS_V03.split(), _V03), "budget": _GATEWAY},
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }

@@ -22,14 +22,14 @@ from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.base import RunGateway
-from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.roles import Role
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import RemoteRunner, RunnerJob
+from agentlightning.specs import CallGuard, RemoteRunner, RunnerJob
 from agentlightning.store import Store, StoreClient
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
@@ -41,7 +41,7 @@ from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
-from agentlightning.train.run_record import record_run, run_info
+from agentlightning.train.run_record import record_run, run_info, stored_run
 from agentlightning.train.services.gateways import open_gateway
 from agentlightning.train.services.metrics_port import RunMetrics
 from agentlightning.train.services.serving import serve, serve_scripted
@@ -74,6 +74,7 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
+        guards = self._guards()
         async with AsyncExitStack() as stack:
             await self._fetch_run()
             run = open_run_folder(
@@ -91,7 +92,8 @@ class TrainingSession:
             if page is not None and config.metrics is not None:
                 say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
             store = self._store(run.folder, stack)
-            gateway = await self._gateway(store, plugins, stack)
+            await self._begin_guards(guards, store, run)
+            gateway = await self._gateway(store, plugins, guards, stack)
             remote = self._remote_runner(store, gateway, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
@@ -104,6 +106,7 @@ class TrainingSession:
                 gateway=gateway,
                 plugins=plugins,
                 seed=config.training.seed,
+                guards=guards,
                 train=train,
                 val=val,
                 sets=sets,
@@ -185,12 +188,32 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
+    def _guards(self) -> list[CallGuard]:
+        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read its
+        description.
+        """
+        found: dict[str, CallGuard] = {}
+        for plugins in (self.plugins, load_plugins()):
+            for guard in plugins.answers("agl_call_guards", config=self.config, plugins=plugins):
+                found.setdefault(guard.name, guard)
+        return list(found.values())
+
+    async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
+        """Give the guards the run's record, if it has one."""
+        known = await stored_run(store, run.run_id) if guards and run.resumed else None
+        for guard in guards:
+            recorded = (known or {}).get(guard.name) or {}
+            shared = self.config.gateway.gateways > 0
+            await guard.begin(store, run.run_id, recorded, shared=shared)
+
+    async def _gateway(
+        self, store: Store, plugins: Plugins, guards: Sequence[CallGuard], stack: AsyncExitStack
+    ) -> RunGateway:
         config = self.config
         calls = config.routed_agent
         if self.hosted.select is not None:
             calls = calls.model_copy(update={"select": self.hosted.select})
-        return await open_gateway(config, calls, store, plugins, stack)
+        return await open_gateway(config, calls, store, plugins, guards, stack)
 
     async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
         policies = self.config.served

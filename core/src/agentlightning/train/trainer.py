@@ -137,7 +137,7 @@ class Trainer:
                 **result,
                 "total_seconds": round(time.perf_counter() - began, 3),
                 "accounts": await context.accounts(),
-                **context.spent(),
+                **context.guarded(),
             }
             exported = None
             trained = getattr(algorithm, "trains_policy", True) and self.config.training.steps
@@ -145,7 +145,7 @@ class Trainer:
                 exported = await context.driver.export(context.folder / "policy")
                 summary["policy"] = str(exported)
             summary["chain"] = await context.journal.end(summary, exported)
-            await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
+            await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
             context.plugins.notify("agl_run_finished", summary=summary)
         return summary
 

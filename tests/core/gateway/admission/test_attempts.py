@@ -5,6 +5,7 @@ import json
 
 import aiohttp
 import pytest
+from agl_gateway.apis.history import History
 from aiohttp import web
 from core.gateway.conftest import chunks, whole
 
@@ -97,7 +98,7 @@ async def test_an_attempt_that_ends_while_its_answers_are_read_calls_no_more(wor
         return await query_calls(rollout_id, attempt_id)
 
     answer = await world.post({"messages": None, "input": "hi"}, path="/responses")
-    history = world.gateway._attempts._open["at-1"].history
+    history = world.gateway._attempts._open["at-1"].part(History)
     history._drop(name := json.loads(answer.raw)["id"])
     world.store.query_calls = slowly
     more = {"messages": None, "input": "more", "previous_response_id": name}

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 
 from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.admission.history import History
 from agentlightning.gateway.admission.seeds import content_digest, derive_seed, root_seed
 from agentlightning.gateway.rewrite.sampling import apply_sampling
 from agentlightning.semconv import RESAMPLED
@@ -277,7 +276,7 @@ async def test_a_retry_keeps_its_seed(run):
 
 def opened(seed: int | None = 7) -> OpenAttempt:
     info = AttemptInfo(rollout_id="ro", attempt_id="at", seed=seed)
-    return OpenAttempt(info, lambda _: True, History(StoreDouble(), "ro", "at"))
+    return OpenAttempt(info, lambda _: True, StoreDouble())
 
 
 def chat(text: str, **fields):

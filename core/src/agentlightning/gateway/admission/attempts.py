@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from agentlightning.gateway.admission.history import History
 from agentlightning.gateway.admission.identity import RequestIdentity
 from agentlightning.gateway.admission.seeds import RequestSeeds, branch_of, root_seed
-from agentlightning.gateway.apis.base import call_id
 from agentlightning.gateway.errors import RequestRefused, store_failed
 from agentlightning.gateway.settings import CallSection
 from agentlightning.gateway.upstream.prompt_ids import PromptCache
@@ -26,6 +24,7 @@ from agentlightning.types import Attempt, AttemptStatus, Mode, Rollout, Tags, me
 from agentlightning.types.select import selector
 
 log = limited(__name__)
+T = TypeVar("T")
 MAX_LOADED = 10_000
 """Attempts that were read from the store and are kept."""
 LIVE_STATUSES = (AttemptStatus.PREPARING, AttemptStatus.RUNNING, AttemptStatus.UNRESPONSIVE)
@@ -76,13 +75,12 @@ class OpenAttempt:
 
     info: AttemptInfo
     selects: Callable[[Tags], bool]
-    history: History
-    """Its answers and conversations, which later requests may refer to."""
+    store: Store
     sequence: int = 0
     prompts: PromptCache = field(default_factory=PromptCache)
     seeds: RequestSeeds = field(init=False)
-    tool_arguments: dict[str, list[str]] = field(default_factory=dict)
-    """Arguments of the tool calls of translated answers, by the call's id, the latest first."""
+    parts: dict[object, Any] = field(default_factory=dict)
+    """What APIs keep of it (:meth:`part`)."""
     dropped_blocks: dict[bytes, int] = field(default_factory=dict)
     """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
     tasks: set[asyncio.Task[object]] = field(default_factory=set)
@@ -94,12 +92,12 @@ class OpenAttempt:
     def __post_init__(self) -> None:
         self.seeds = RequestSeeds(self.info.seed)
 
-    def remember_arguments(self, message: Mapping[str, Any], answer_id: str) -> None:
-        """Keep the arguments of an answer's tool calls as the model wrote them."""
-        for place, call in enumerate(message.get("tool_calls") or ()):
-            known = self.tool_arguments.setdefault(call_id(call, answer_id, place), [])
-            if (written := call["function"].get("arguments") or "") not in known:
-                known.insert(0, written)
+    def part(self, kind: Callable[[OpenAttempt], T]) -> T:
+        """What an API keeps of this attempt, made by ``kind`` when it is first asked for."""
+        if kind not in self.parts:
+            self.parts[kind] = kind(self)
+        found: T = self.parts[kind]
+        return found
 
     def next_sequence(self) -> int:
         """Number of the next call, in order of arrival."""
@@ -154,8 +152,7 @@ class OpenAttempts:
         return info if info.policies else msgspec.structs.replace(info, policies=self._policies), selects
 
     def _attempt(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> OpenAttempt:
-        history = History(self._store, info.rollout_id, info.attempt_id)
-        return OpenAttempt(info, selects, history, sequence, self._prompts)
+        return OpenAttempt(info, selects, self._store, sequence, self._prompts)
 
     async def get(self, claims: Claims) -> OpenAttempt:
         """The attempt of a valid key. Raise :class:`RequestRefused` 409 if it has ended or is unknown."""
@@ -232,10 +229,6 @@ class OpenAttempts:
         sequence = 1 + max((c.sequence for c in calls), default=-1)
         found = self._attempt(*self._completed(told), sequence)
         for call in calls:
-            if "api" in call.edited and call.response:
-                found.remember_arguments(
-                    call.response, call.response_id or f"{call.attempt_id}-{call.sequence}"
-                )
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # in order of arrival
                 found.seeds.next(branch_of(call.tags), call.request or {}, call.span_id, call.retry)
         self._loaded[claims.attempt_id] = found

@@ -7,15 +7,18 @@ text, tool calls, ids, logprobs, finish reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, Earlier, EngineApi
-from agentlightning.gateway.apis.checks import check_limits
+from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi
 from agentlightning.gateway.apis.sse import DONE, data_event, pieces
-from agentlightning.gateway.errors import BadAnswer
+from agentlightning.gateway.errors import BadAnswer, RequestRefused
+
+if TYPE_CHECKING:
+    from agentlightning.gateway.admission.attempts import OpenAttempt
 
 
 class NativeApi(ApiFormat):
@@ -26,11 +29,12 @@ class NativeApi(ApiFormat):
     def __init__(self, engine_api: EngineApi) -> None:
         self.name = self.engine_api = engine_api
 
-    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
+    @asynccontextmanager
+    async def chat(self, body: dict[str, Any], attempt: OpenAttempt) -> AsyncIterator[dict[str, Any]]:
         """The same body. A completion without an answer (``max_tokens: 0``) is the engine's to take."""
         if self.name == "chat":
             check_limits(body, "max_tokens", "max_completion_tokens")
-        return body
+        yield body
 
     def render(self, body: Mapping[str, Any], raw: bytes, answer_id: str, stream: bool) -> bytes:
         """The answer itself, or its replay."""
@@ -44,6 +48,15 @@ class NativeApi(ApiFormat):
 
 CHAT: Final = NativeApi("chat")
 COMPLETIONS: Final = NativeApi("completions")
+
+
+def check_limits(body: Mapping[str, Any], *names: str) -> None:
+    """Refuse limits of tokens below 1, with OpenAI's code: engines take a 0 for none."""
+    for name in names:
+        limit = body.get(name)
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit < 1:
+            message = f"{name} is {limit}: an answer has at least 1 token; leave it out for no limit"
+            raise RequestRefused(400, "integer_below_min_value", message)
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:

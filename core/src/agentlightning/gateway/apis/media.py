@@ -11,13 +11,11 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import agentlightning.gateway.apis.checks as checks
 from agentlightning.gateway.apis.base import Message
-from agentlightning.gateway.apis.checks import mapping, text, unsupported
 
 MEDIA = "media"
 """``Call.masked`` of a call whose prompt is not only text: drivers cannot recompute its logprobs."""
@@ -26,42 +24,8 @@ _TEXTS = frozenset({"text", "refusal", "thinking", "reasoning", "input_text", "o
 _LONG = 1024
 """Characters from which a value of a part is content in base64."""
 _DATA_URL = re.compile(r"data:([^;,]*)([^,]*),", re.IGNORECASE)
-_BY_FILE = "send the image itself, as a data URL or by its URL; the gateway keeps no files"
 
 
-# ------------------------------------------------------------------------------------------------ translation
-def image(url: str, detail: Any = None) -> Part:
-    """An image as chat completions have it."""
-    return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
-
-
-def responses_image(part: Mapping[str, Any], path: str) -> Part:
-    """An ``input_image`` of the Responses API."""
-    if not part.get("image_url"):
-        raise unsupported(f"{path}.file_id", _BY_FILE)
-    return image(text(part["image_url"], f"{path}.image_url"), part.get("detail"))
-
-
-def messages_image(block: Mapping[str, Any], path: str) -> Part:
-    """An ``image`` block of the Messages API."""
-    source = mapping(block.get("source"), f"{path}.source")
-    kind = checks.type_of(source, f"{path}.source")
-    if kind == "url":
-        return image(text(source.get("url"), f"{path}.source.url"))
-    if kind != "base64":
-        raise unsupported(f"{path}.source of type {kind!r}", _BY_FILE)
-    media_type = text(source.get("media_type"), f"{path}.source.media_type")
-    return image(f"data:{media_type};base64,{text(source.get('data'), f'{path}.source.data')}")
-
-
-def contents(parts: Sequence[str | Part]) -> str | list[Part]:
-    """The content of a message: its texts joined by newlines, or with images a list of parts."""
-    if all(isinstance(part, str) for part in parts):
-        return "\n".join(map(str, parts))
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-
-
-# -------------------------------------------------------------------------------------------------- recording
 def recorded(messages: Any) -> list[Message] | None:
     """The messages as they are recorded; ``None`` if they are only text, and need no change."""
     if not isinstance(messages, list):

@@ -17,21 +17,17 @@ from contextlib import suppress
 from typing import Any, Final
 
 from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ALL
-from agentlightning.gateway.processes.budget import Places
 from agentlightning.gateway.processes.member import STARTS, Member
 from agentlightning.gateway.processes.messages import (
-    AskPlace,
     Begin,
     Close,
     Drain,
     Expect,
     FromProcess,
     GatewayState,
-    LeavePlace,
     Recorded,
     RouteState,
 )
@@ -39,7 +35,6 @@ from agentlightning.gateway.rewrite.sampling import SamplingPolicy
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.gateway.upstream.route import Routes, Upstream
 from agentlightning.keys import Keys
-from agentlightning.store.base import Store
 from agentlightning.types import Call, UsageError
 
 log = logging.getLogger(__name__)
@@ -52,19 +47,17 @@ class GatewayProcesses:
 
     def __init__(
         self,
-        store: Store,
         keys: Keys,
         settings: GatewaySection,
         setup: bytes,
         *,
         on_call: Callable[[Call], None] | None = None,
-        spending: Spending | None = None,
     ) -> None:
-        self.spending = spending or Spending()
         self.moved: Callable[[], Awaitable[None]] | None = None
         """Awaited when an address was given up: those of new attempts are then fewer."""
         self._keys, self._settings, self._setup = keys, settings, setup
-        self._places = Places(self.spending, store, on_call)
+        self._on_call = on_call
+        self._hook_errors = 0
         self._routes: Routes = {}
         self._sampling: dict[str, SamplingPolicy] = {}
         self._held: set[str] = set()
@@ -188,7 +181,6 @@ class GatewayProcesses:
             short = 0 if await member.live() else short + 1
             self._earlier.add(member.counts)
             member.counts = {}
-            await self._count_stored(member)
             if self._ending():
                 return
             self._died += 1
@@ -199,12 +191,6 @@ class GatewayProcesses:
 
     def _ending(self) -> bool:
         return self._stopping
-
-    async def _count_stored(self, member: Member) -> None:
-        try:
-            await self._places.died(member.number)
-        except Exception:
-            log.exception("the calls of an ended gateway process could not be counted")
 
     async def _give_up(self, member: Member) -> None:
         """Leave an address whose processes do not live: its attempts fail, and new ones go elsewhere."""
@@ -270,7 +256,7 @@ class GatewayProcesses:
         found = Metrics()
         for counts in (self._earlier.as_dict(), *(member.counts for member in self._members)):
             found.add(counts)
-        found.hook_errors += self._places.hook_errors
+        found.hook_errors += self._hook_errors
         return found
 
     def accounts(self) -> dict[str, int]:
@@ -302,9 +288,10 @@ class GatewayProcesses:
     def _take(self, member: Member, message: Any) -> None:
         """Take what a process says."""
         said: FromProcess = message
-        if isinstance(said, AskPlace):
-            self._places.ask(member.number, said, member.send)
-        elif isinstance(said, LeavePlace):
-            self._places.leave(member.number, said.place)
-        elif isinstance(said, Recorded):
-            self._places.recorded(said)
+        if isinstance(said, Recorded) and self._on_call is not None:
+            try:
+                self._on_call(said.call)
+            except Exception:
+                self._hook_errors += 1
+                if self._hook_errors == 1:
+                    log.exception("on_call failed; further failures are only counted")

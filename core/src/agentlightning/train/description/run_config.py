@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
@@ -132,9 +131,6 @@ class RunConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
-    budget: BudgetSection | None = None
-    """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
-    {…}}`` (``docs/budgets.md``); none: no limit."""
     metrics: MetricsSection | None = None
     """A port of 127.0.0.1 at which the trainer answers ``GET /metrics``: ``{port: 9100}``
     (``docs/monitoring.md``); none: no such port."""

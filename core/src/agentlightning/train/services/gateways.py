@@ -8,38 +8,42 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from agentlightning.child_environment import hidden_variables
 from agentlightning.gateway import Gateway
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.base import RunGateway
 from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins
+from agentlightning.specs import CallGuard
 from agentlightning.store import Store, StoreClient
 from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.spending import spending_of
 from agentlightning.types import Call
 from agentlightning.types.base import ConfigError
 
 
 async def open_gateway(
-    config: RunConfig, calls: CallSection, store: Store, plugins: Plugins, stack: AsyncExitStack
+    config: RunConfig,
+    calls: CallSection,
+    store: Store,
+    plugins: Plugins,
+    guards: Sequence[CallGuard],
+    stack: AsyncExitStack,
 ) -> RunGateway:
     """Start the gateway of a run; ``stack`` stops it. ``calls``: which calls are trained."""
-    keys, spending, on_call = Keys.from_env(), spending_of(config), _call_recorded(plugins)
+    keys, on_call = Keys.from_env(), _call_recorded(plugins)
     if not config.gateway.gateways:
-        gateway = Gateway(store, keys, config.gateway, calls, on_call=on_call, spending=spending)
+        gateway = Gateway(store, keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         return gateway
     from agentlightning.gateway.processes.pool import GatewayProcesses
 
     url, token = await _place(config, store, stack)
-    setup = _setup(config, calls, keys, spending, url, token, watched=on_call is not None)
-    several = GatewayProcesses(store, keys, config.gateway, setup, on_call=on_call, spending=spending)
+    setup = _setup(config, calls, keys, guards, url, token, watched=on_call is not None)
+    several = GatewayProcesses(keys, config.gateway, setup, on_call=on_call)
     stack.push_async_callback(several.stop)
     await several.start()
     return several
@@ -49,7 +53,7 @@ def _setup(
     config: RunConfig,
     calls: CallSection,
     keys: Keys,
-    spending: Spending,
+    guards: Sequence[CallGuard],
     url: str,
     token: str | None,
     *,
@@ -65,9 +69,8 @@ def _setup(
         token=token,
         settings=config.gateway,
         calls=CallSection(select=calls.select, policies=calls.policies),
-        asks=spending.limited,
-        tells=spending.limited or spending.given or watched,
-        whole=watched,
+        guards=guards,
+        watched=watched,
         variables=hidden_variables(),
     )
     try:

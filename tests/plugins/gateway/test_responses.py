@@ -1,9 +1,8 @@
 """The Responses API as chat completions, and back: pure translation."""
 
 import pytest
+from agl_gateway.apis.responses import IGNORED, REFUSED, RESPONSES, TRANSLATED
 
-from agentlightning.gateway.apis.base import Earlier
-from agentlightning.gateway.apis.responses import IGNORED, REFUSED, RESPONSES, TRANSLATED
 from agentlightning.gateway.errors import RequestRefused
 
 USER = {"role": "user", "content": "hi"}
@@ -18,7 +17,7 @@ TOOL = {
 
 
 def chat_body(asked):
-    return RESPONSES.chat_body(asked, Earlier())
+    return RESPONSES.chat_body(asked)
 
 
 def messages(*items, **more):

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import agentlightning.gateway.apis.checks as checks
-from agentlightning.gateway.apis.base import call_id, reasoning_of
-from agentlightning.gateway.apis.checks import malformed, text, unsupported
-from agentlightning.gateway.apis.media import contents, responses_image
+import agl_gateway.apis.checks as checks
 from agentlightning.gateway.errors import RequestRefused
+from agl_gateway.apis.checks import malformed, text, unsupported
+from agl_gateway.apis.images import contents, responses_image
+from agl_gateway.apis.translated import call_id, reasoning_of
 
 Item = Mapping[str, Any]
 Message = dict[str, Any]
@@ -23,6 +23,8 @@ ANSWER = "resp_"
 CONVERSATION = "conv_"
 """What the id of a conversation begins with."""
 REFERENCE = "item_reference"
+NAME = "responses"
+"""The name of the Responses API in records."""
 _TEXTS = {"input_text", "output_text", "text", "refusal"}
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 

@@ -35,15 +35,6 @@ def check_fields(
             raise unsupported(f"{path}{name}", refused.get(name, "leave it out"))
 
 
-def check_limits(body: Mapping[str, Any], *names: str) -> None:
-    """Refuse limits of tokens below 1, with OpenAI's code: engines take a 0 for none."""
-    for name in names:
-        limit = body.get(name)
-        if isinstance(limit, int) and not isinstance(limit, bool) and limit < 1:
-            message = f"{name} is {limit}: an answer has at least 1 token; leave it out for no limit"
-            raise RequestRefused(400, "integer_below_min_value", message)
-
-
 def mapping(value: Any, path: str) -> Mapping[str, Any]:
     """Return ``value`` if it is a JSON object."""
     return _typed(value, dict, "an object", path)

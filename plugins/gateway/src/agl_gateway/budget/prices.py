@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentlightning.budget.limits import Spent
 from agentlightning.types import Call, UsageError
+from agl_gateway.budget.limits import Spent
 
 MILLION = 1_000_000
 TABLE = Path(__file__).with_name("prices.json")

@@ -4,10 +4,9 @@ import json
 
 import msgspec
 import pytest
-from core.gateway.apis.test_responses import chat
+from agl_gateway.apis.messages import IGNORED, MESSAGES, REFUSED, TRANSLATED, UNREADABLE
+from plugins.gateway.test_responses import chat
 
-from agentlightning.gateway.apis.base import Earlier
-from agentlightning.gateway.apis.messages import IGNORED, MESSAGES, REFUSED, TRANSLATED, UNREADABLE
 from agentlightning.gateway.errors import TOO_LONG, RequestRefused, error_body
 
 USER = {"role": "user", "content": "hi"}
@@ -17,7 +16,7 @@ USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
 
 def body(*turns, said=(), **more):
     return MESSAGES.chat_body(
-        {"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, Earlier(dict(said))
+        {"model": "m", "max_tokens": 9, "messages": list(turns) or [USER], **more}, dict(said)
     )
 
 
@@ -132,7 +131,7 @@ def test_arguments_come_back_as_the_model_wrote_them(written, given, sent):
 )
 def test_what_chat_completions_cannot_say_is_refused(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, Earlier())
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked})
     assert says in str(refused.value)
     assert refused.value.reason == "unsupported-field"
 
@@ -156,7 +155,7 @@ def test_what_chat_completions_cannot_say_is_refused(asked, says):
 )
 def test_what_is_no_request_is_said(asked, says):
     with pytest.raises(RequestRefused) as refused:
-        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked}, Earlier())
+        MESSAGES.chat_body({"model": "m", "max_tokens": 9, "messages": [USER], **asked})
     assert says in str(refused.value) and refused.value.reason == "bad-body"
 
 

@@ -10,25 +10,31 @@ reference, Messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from aiohttp import web
 
-import agentlightning.gateway.apis.checks as checks
-from agentlightning.gateway.apis.base import (
-    Earlier,
+import agl_gateway.apis.checks as checks
+from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
+from agentlightning.gateway.apis.base import Handler, Route
+from agentlightning.gateway.apis.sse import pieces, typed_event
+from agentlightning.gateway.errors import TOO_LONG
+from agentlightning.gateway.pipeline import Pipeline
+from agentlightning.gateway.upstream.answer import parse_error
+from agl_gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
+from agl_gateway.apis.images import contents, messages_image
+from agl_gateway.apis.translated import (
     ToolArguments,
     TranslatedApi,
+    WrittenArguments,
     call_id,
     reasoning_of,
     tokens,
 )
-from agentlightning.gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
-from agentlightning.gateway.apis.media import contents, messages_image
-from agentlightning.gateway.apis.sse import pieces, typed_event
-from agentlightning.gateway.errors import TOO_LONG
-from agentlightning.gateway.upstream.answer import parse_error
 
 TRANSLATED = frozenset({
     "context_management", "max_tokens", "messages", "model", "output_config", "output_format",
@@ -63,16 +69,28 @@ class Messages(TranslatedApi):
     """``POST /v1/messages``."""
 
     name = "messages"
+    azure = False
     keep_alive = typed_event({"type": "ping"})
 
-    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
-        """The chat body of the same request."""
+    def routes(self) -> Mapping[Route, Handler]:
+        """``count_tokens``."""
+        return {("POST", "/v1/messages/count_tokens"): _count_tokens}
+
+    @asynccontextmanager
+    async def chat(self, body: dict[str, Any], attempt: OpenAttempt) -> AsyncIterator[dict[str, Any]]:
+        """The chat body, with the arguments of earlier tool calls as the model wrote them."""
+        yield self.chat_body(body, await attempt.part(WrittenArguments).by_id())
+
+    def chat_body(
+        self, body: dict[str, Any], arguments: ToolArguments = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """The chat body of the same request. ``arguments``: those of earlier tool calls."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
         limit = body.get("max_tokens")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise malformed("max_tokens", "a number of tokens, at least 1")
-        messages = _messages(body, earlier.arguments)
+        messages = _messages(body, arguments)
         chat: dict[str, Any] = {"model": body.get("model", ""), "messages": messages, "max_tokens": limit}
         tools = enumerate(listed(body.get("tools"), "tools"))
         if translated := [_tool(tool, f"tools[{index}]") for index, tool in tools]:
@@ -136,6 +154,12 @@ class Messages(TranslatedApi):
 
 
 MESSAGES: Final = Messages()
+
+
+async def _count_tokens(pipeline: Pipeline, admitted: Admitted, http: web.Request) -> web.StreamResponse:
+    """Answer ``{"input_tokens": n}``. No call is made, and none is recorded."""
+    async with MESSAGES.chat({"max_tokens": 1, **admitted.body}, admitted.attempt) as body:
+        return web.json_response({"input_tokens": await pipeline.count_prompt(admitted, body)})
 
 
 def tool_input(arguments: str) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from agl_gateway.budget.limits import Budget
+from agl_gateway.budget.spending import Spending
 from aiohttp import web
 from core.gateway.conftest import whole
 
-from agentlightning.budget.limits import Budget
 from agentlightning.credit.eligibility.trainable import untrainable_reasons
 from agentlightning.credit.eligibility.verdicts import verdicts
 from agentlightning.credit.ledger import open_ledger
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.recipes import get
 from agentlightning.runner.outcomes.outcome import model_fault
 from agentlightning.store import SQLiteStore
@@ -27,9 +27,10 @@ CALL = 6
 
 
 def limit(world: Any, run: Budget | None = None, per_rollout: Budget | None = None) -> Spending:
-    spending: Spending = world.gateway.spending
-    spending.run = spending.account.budget = run or Budget()
-    spending.per_rollout = per_rollout or Budget()
+    spending = Spending(run or Budget(), per_rollout or Budget())
+    pipeline = world.gateway._pipeline
+    spending.join(pipeline.writer.store)
+    pipeline.guards = pipeline.writer.guards = [spending]
     return spending
 
 
@@ -110,7 +111,8 @@ async def test_a_rollouts_next_call_is_refused_and_others_go_on(
     assert ledger.made == ledger.recorded == 5
     # a gateway that has forgotten the rollout reads what it spent
     again = Spending(per_rollout=Budget(calls=3))
-    account = (await again._rollout(store, rollout.rollout_id)).account
+    again.join(store)
+    account = (await again._rollout(rollout.rollout_id)).account
     assert account.spent.calls == 3 and account.why_spent(0) == "calls: 3 of 3 are used"
     await store.close()
 
@@ -119,12 +121,12 @@ async def test_time_is_a_budget_too_and_a_resumed_run_goes_on_counting(tmp_path:
     now = [100.0]
     spending = Spending(Budget(seconds=60), clock=lambda: now[0])
     now[0] += 25
-    assert spending.why_ended() is None and spending.seconds == 25
+    assert await spending.exhausted() is None and spending.seconds == 25
     store = SQLiteStore(tmp_path / "store.sqlite")
     later = Spending(Budget(seconds=60), clock=lambda: now[0])
-    await later.resume(store, "run", spending.summary())
+    await later.begin(store, "run", spending.summary(), shared=False)
     now[0] += 36
-    assert later.why_ended() == "seconds: 61 of 60 are used"
+    assert await later.exhausted() == "budget: seconds: 61 of 60 are used"
     await store.close()
 
 
@@ -151,8 +153,9 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_no_place_behind(wo
     assert spending.spent.calls == 6  # a call that was given up is one too
 
 
-async def test_without_a_budget_calls_are_counted_and_none_waits(world: Any) -> None:
+async def test_with_prices_alone_calls_are_counted_and_none_waits(world: Any) -> None:
+    spending = limit(world)
     answers = await asyncio.gather(*(world.post() for _ in range(5)))
     assert {one.status for one in answers} == {200}
-    spent = world.gateway.spending.spent
+    spent = spending.spent
     assert (spent.calls, spent.tokens, spent.money) == (5, 5 * CALL, 0.0)

@@ -5,15 +5,14 @@ import json
 from urllib.parse import urlsplit
 
 import pytest
+from agl_gateway.apis.messages import MESSAGES
+from agl_gateway.apis.responses import RESPONSES
 from aiohttp import web
 from core.gateway.conftest import chunks, whole
 from hypothesis import given, settings, strategies as st
 from marks import examples
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.apis.base import Earlier
-from agentlightning.gateway.apis.messages import MESSAGES
-from agentlightning.gateway.apis.responses import RESPONSES
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.types import AttemptStatus
 
@@ -69,7 +68,7 @@ CHAT = {
 def test_any_json_is_translated_or_refused(api_format, asked):
     asked = {"input": [USER], **asked} if api_format is RESPONSES else {**ASK, **asked}
     try:
-        api_format.chat_body(asked, Earlier())
+        api_format.chat_body(asked)
     except RequestRefused as refused:
         assert refused.status == 400 or refused.reason in NOT_FOUND
         return

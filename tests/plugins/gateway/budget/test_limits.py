@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_gateway.budget.limits import Account, Budget, Spent
+from agl_gateway.budget.prices import TABLE, Price, Pricing, read_prices, read_table, shipped_prices
+from agl_gateway.budget.section import BudgetSection
 
-from agentlightning.budget.limits import Account, Budget, Spent
-from agentlightning.budget.prices import TABLE, Price, Pricing, read_prices, read_table, shipped_prices
-from agentlightning.budget.sections import BudgetSection
 from agentlightning.types import Call, UsageError
 
 

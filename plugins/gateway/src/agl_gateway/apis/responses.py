@@ -8,26 +8,33 @@ what the SDK accumulates from the events is the answer. Source: OpenAI API refer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-import agentlightning.gateway.apis.checks as checks
-from agentlightning.gateway.apis.base import TOKEN_FIELDS, Earlier, References, TranslatedApi, tokens
-from agentlightning.gateway.apis.checks import listed, malformed, mapping, text, unsupported
-from agentlightning.gateway.apis.items import (
+import agl_gateway.apis.checks as checks
+from agentlightning.gateway.admission.attempts import OpenAttempt
+from agentlightning.gateway.apis.base import Handler, Route
+from agentlightning.gateway.apis.chat import check_limits
+from agentlightning.gateway.apis.sse import pieces, typed_event
+from agentlightning.gateway.errors import RequestRefused, error_body
+from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
+from agentlightning.types import Call
+from agl_gateway.apis.checks import listed, malformed, mapping, text, unsupported
+from agl_gateway.apis.history import NOTHING, Earlier, History, References, not_found
+from agl_gateway.apis.items import (
     ANSWER,
-    CONVERSATION,
+    NAME,
     Item,
     answer_items,
     full_name,
     messages_of,
     referred,
 )
-from agentlightning.gateway.apis.sse import pieces, typed_event
-from agentlightning.gateway.errors import RequestRefused, error_body
-from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
+from agl_gateway.apis.translated import TOKEN_FIELDS, TranslatedApi, tokens
 
 TRANSLATED = frozenset({
     "conversation", "include", "input", "instructions", "max_output_tokens", "model",
@@ -75,9 +82,35 @@ _PART_FIELDS = {"output_text": "text", "reasoning_text": "text", "refusal": "ref
 class Responses(TranslatedApi):
     """``POST /v1/responses``. Its errors are those of the chat API."""
 
-    name = "responses"
+    name = NAME
+    instead = MappingProxyType(
+        {
+            "/responses/compact": "no policy writes what the vendor's service returns; send the turns that "
+            "you keep, or set over_length: truncate on the policy's route"
+        }
+    )
 
-    def chat_body(self, body: dict[str, Any], earlier: Earlier) -> dict[str, Any]:
+    def routes(self) -> Mapping[Route, Handler]:
+        """Stored answers and conversations."""
+        from agl_gateway.apis.stored import HANDLERS
+
+        return HANDLERS
+
+    @asynccontextmanager
+    async def chat(self, body: dict[str, Any], attempt: OpenAttempt) -> AsyncIterator[dict[str, Any]]:
+        """The chat body, after the messages of what the request continues. One call at a time is made in a
+        conversation.
+        """
+        history, names = attempt.part(History), self.references(body)
+        with history.alone(names.conversation):
+            yield self.chat_body(body, await history.earlier(names))
+
+    def remember(self, attempt: OpenAttempt, call: Call, chat: Mapping[str, Any]) -> None:
+        """Keep the answer, its conversation, and the arguments of its tool calls."""
+        super().remember(attempt, call, chat)
+        attempt.part(History).remember(call, chat)
+
+    def chat_body(self, body: dict[str, Any], earlier: Earlier = NOTHING) -> dict[str, Any]:
         """The chat body of the same request. Arguments of tool calls come as text, so none is looked up."""
         checks.check_fields(body, TRANSLATED | IGNORED, REFUSED)
         _check_values(body)
@@ -89,7 +122,7 @@ class Responses(TranslatedApi):
         form = (body.get("text") or {}).get("format")
         if form and (response_format := checks.response_format(form, "text.format")):
             chat["response_format"] = response_format
-        checks.check_limits(body, "max_output_tokens")
+        check_limits(body, "max_output_tokens")
         if (limit := body.get("max_output_tokens")) is not None:
             chat["max_completion_tokens"] = limit
         chat |= checks.copied(body, "temperature", "top_p", "parallel_tool_calls", "top_logprobs")
@@ -181,17 +214,6 @@ def _check_values(body: Mapping[str, Any]) -> None:
             raise unsupported(f"include of {name!r}", f"only {', '.join(sorted(_INCLUDED))} can be included")
     for name in ("text", "reasoning"):
         mapping(body.get(name) or {}, name)
-
-
-def not_found(name: str) -> RequestRefused:
-    """The refusal of a request that continues an answer or a conversation which is not the attempt's."""
-    kept = "kept are those of this attempt that were not deleted"
-    if name.startswith(CONVERSATION):
-        return RequestRefused(
-            404, "conversation_not_found", f"Conversation with id '{name}' not found; {kept}."
-        )
-    message = f"Previous response with id '{name}' not found; {kept} or asked with store=false."
-    return RequestRefused(404, "previous_response_not_found", message)
 
 
 # ------------------------------------------------------------------------------------------ request: messages

@@ -1,24 +1,24 @@
 """Answers of the Responses API and conversations as objects: what the openai SDK reads, adds to and deletes.
 
 Each request is admitted as a model call is, and finds only the objects of its own attempt
-(:mod:`.admission.history`). Source: OpenAI API reference, Responses and Conversations.
+(:mod:`.history`). Source: OpenAI API reference, Responses and Conversations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import Admitted
-from agentlightning.gateway.admission.history import Change, Conversation, History
-from agentlightning.gateway.apis.checks import listed, mapping, unsupported
-from agentlightning.gateway.apis.items import messages_of
-from agentlightning.gateway.apis.objects import (
+from agentlightning.gateway.apis.base import Handler, Route
+from agentlightning.gateway.pipeline import Pipeline
+from agl_gateway.apis.checks import listed, mapping, unsupported
+from agl_gateway.apis.history import Change, Conversation, History
+from agl_gateway.apis.items import messages_of
+from agl_gateway.apis.objects import (
     delete_item,
     input_items,
     item_not_found,
@@ -26,33 +26,22 @@ from agentlightning.gateway.apis.objects import (
     page,
     recorded_answer,
 )
-from agentlightning.gateway.apis.responses import RESPONSES
-from agentlightning.gateway.pipeline import Pipeline
-from agentlightning.gateway.reply import AgentReply
 
 Answer = dict[str, Any]
-Handler = Callable[[History, web.Request, Admitted], Awaitable[Answer]]
+Find = Callable[[History, web.Request, Admitted], Awaitable[Answer]]
 _RESPONSE = "/v1/responses/{id}"
 _CONVERSATION = "/v1/conversations/{id}"
 _ITEM = "/v1/conversations/{id}/items/{item}"
 
 
-@dataclass
-class StoredObjects:
-    """The routes of stored objects."""
+def _handled(answer: Find) -> Handler:
+    """The handler of a route that answers with an object."""
 
-    pipeline: Pipeline
+    async def handler(pipeline: Pipeline, admitted: Admitted, http: web.Request) -> web.StreamResponse:
+        found = await answer(admitted.attempt.part(History), http, admitted)
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
-    def handlers(self) -> dict[tuple[str, str], Callable[[web.Request], Awaitable[web.StreamResponse]]]:
-        """Method and path → handler."""
-        return {route: partial(self._serve, handler) for route, handler in _HANDLERS.items()}
-
-    async def _serve(self, handler: Handler, http: web.Request) -> web.StreamResponse:
-        async def answer(admitted: Admitted) -> web.StreamResponse:
-            found = await handler(admitted.attempt.history, http, admitted)
-            return web.Response(body=msgspec.json.encode(found), content_type="application/json")
-
-        return await self.pipeline.admitted(AgentReply(http, RESPONSES), answer)
+    return handler
 
 
 # ---------------------------------------------------------------------------------------------------- answers
@@ -134,7 +123,7 @@ def _shown(conversation: Conversation) -> Answer:
     }
 
 
-_HANDLERS: dict[tuple[str, str], Handler] = {
+_FOUND: dict[Route, Find] = {
     ("GET", _RESPONSE): _get_answer,
     ("DELETE", _RESPONSE): _delete_answer,
     ("GET", f"{_RESPONSE}/input_items"): _get_input_items,
@@ -147,3 +136,5 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("GET", _ITEM): _get_item,
     ("DELETE", _ITEM): _delete_item,
 }
+HANDLERS: Final[Mapping[Route, Handler]] = {route: _handled(find) for route, find in _FOUND.items()}
+"""Method and path → handler."""

@@ -1,17 +1,19 @@
 """Whatever a model says: it comes back as the turn it was, and a stream adds up to the whole answer."""
 
+import asyncio
 import json
 
-from core.gateway.apis.test_formats import sent_events
+from agl_gateway.apis.history import Earlier
+from agl_gateway.apis.items import turn_of
+from agl_gateway.apis.messages import MESSAGES
+from agl_gateway.apis.responses import RESPONSES
+from agl_gateway.apis.translated import WrittenArguments
 from core.gateway.conftest import StoreDouble
 from hypothesis import given, settings, strategies as st
+from plugins.gateway.test_formats import sent_events
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.admission.history import History
-from agentlightning.gateway.apis.base import Earlier
-from agentlightning.gateway.apis.items import turn_of
-from agentlightning.gateway.apis.messages import MESSAGES
-from agentlightning.gateway.apis.responses import RESPONSES
+from agentlightning.types import Call
 
 TEXTS = st.text(max_size=130)
 JSON = st.recursive(
@@ -53,7 +55,7 @@ def answers(draw):
 def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
     answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
     body = RESPONSES.chat_body(
-        {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}, Earlier()
+        {"model": "m", "input": [{"role": "user", "content": "hi"}, *answer["output"]]}
     )
     assert body["messages"][1:] == [chat["choices"][0]["message"]]
 
@@ -63,7 +65,7 @@ def test_a_response_sent_back_is_the_turn_that_was_sampled(chat):
 def test_a_response_continued_is_the_conversation_sent_whole(chat):
     answer = RESPONSES.answer({"model": "m", "input": "hi"}, chat)
     user, more = {"role": "user", "content": "hi"}, {"role": "user", "content": "more"}
-    whole = RESPONSES.chat_body({"model": "m", "input": [user, *answer["output"], more]}, Earlier())
+    whole = RESPONSES.chat_body({"model": "m", "input": [user, *answer["output"], more]})
     before = [user, *turn_of(chat["choices"][0]["message"], answer["id"])]
     asked = {"model": "m", "input": "more", "previous_response_id": answer["id"]}
     assert RESPONSES.chat_body(asked, Earlier(messages=before)) == whole
@@ -72,14 +74,23 @@ def test_a_response_continued_is_the_conversation_sent_whole(chat):
 @given(answers())
 @settings(deadline=None)
 def test_a_message_sent_back_is_the_turn_that_was_sampled(chat):
-    history = History(StoreDouble(), "ro", "at")
-    attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True, history)
-    attempt.remember_arguments(chat["choices"][0]["message"], chat["id"])
+    attempt = OpenAttempt(AttemptInfo(rollout_id="ro", attempt_id="at"), lambda tags: True, StoreDouble())
+    call = Call(
+        call_id="c",
+        rollout_id="ro",
+        attempt_id="at",
+        sequence=0,
+        edited={"api": "messages"},
+        response=chat["choices"][0]["message"],
+        response_id=chat["id"],
+    )
+    MESSAGES.remember(attempt, call, {})
     answer = MESSAGES.answer({"model": "m"}, chat)
     user = {"role": "user", "content": "hi"}
     turns = [user, {"role": "assistant", "content": answer["content"]}, user]
     body = MESSAGES.chat_body(
-        {"model": "m", "max_tokens": 9, "messages": turns}, Earlier(attempt.tool_arguments)
+        {"model": "m", "max_tokens": 9, "messages": turns},
+        asyncio.run(attempt.part(WrittenArguments).by_id()),
     )
     assert body["messages"][1:2] == [chat["choices"][0]["message"]]
 

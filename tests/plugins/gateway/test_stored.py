@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("openai")
 import openai
+from agl_gateway.apis import history
 from agl_testing import ScriptedModelServer
 from core.gateway.conftest import SECRET
 from openai import AsyncOpenAI
 
 from agentlightning import semconv
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
-from agentlightning.gateway.admission import history
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Span
@@ -362,7 +362,7 @@ async def test_memory_is_bounded_and_what_is_dropped_is_read_again(scene, monkey
     for n in range(12):
         answers.append(await client.responses.create(model="m", input=f"{n} {'x' * 500}"))
         await client.responses.create(model="m", input=f"turn {n}", conversation=conversation.id)
-    held = scene.gateway._attempts._open[attempt.attempt_id].history
+    held = scene.gateway._attempts._open[attempt.attempt_id].part(history.History)
     assert held._bytes <= 2_000 and len(held._kept) < 6
     await client.responses.create(model="m", input="again", previous_response_id=answers[0].id)
     assert texts(scene.engine)[0][1].startswith("0 x")

@@ -6,15 +6,14 @@ import pytest
 
 pytest.importorskip("openai")
 import openai
-from core.gateway.apis.test_base_streams import answers
+from agl_gateway.apis.responses import RESPONSES
 from core.gateway.conftest import PROMPT, tokens_of
 from hypothesis import given, settings
 from marks import examples
 from openai import AsyncOpenAI, OpenAI
 from openai._base_client import SyncAPIClient
+from plugins.gateway.test_base_streams import answers
 from pydantic import BaseModel
-
-from agentlightning.gateway.apis.responses import RESPONSES
 
 TOOLS = [{"type": "function", "name": "calculator", "parameters": {"type": "object", "properties": {}}}]
 http = pytest.importorskip("httpx2" if "httpx2" in SyncAPIClient.__init__.__globals__ else "httpx")

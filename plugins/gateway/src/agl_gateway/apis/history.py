@@ -15,25 +15,48 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.gateway.apis.base import WRONG_SHAPE, Earlier, Message, References, ToolArguments
-from agentlightning.gateway.apis.items import ANSWER, CONVERSATION, answer_items, items_of, turn_of
+from agentlightning.gateway.admission.attempts import OpenAttempt
+from agentlightning.gateway.apis.base import WRONG_SHAPE, Message
 from agentlightning.gateway.apis.media import is_recorded_only, recorded
-from agentlightning.gateway.apis.responses import RESPONSES, not_found
 from agentlightning.gateway.errors import RequestRefused, store_failed
-from agentlightning.store.base import AttemptEnded, Store
+from agentlightning.store.base import AttemptEnded
 from agentlightning.store.pages import pages
 from agentlightning.types import Call, Span
+from agl_gateway.apis.items import ANSWER, CONVERSATION, NAME, answer_items, items_of, turn_of
 
 log = logging.getLogger(__name__)
 BUDGET = 4 * 2**20
 """Bytes of JSON that an attempt's history holds; the latest entry is held whatever its size."""
 _OF_ANSWER = re.compile(r"(?:msg|rs|fc)_(.+?-[0-9]+)(?:_[0-9]+)?")
 """The id of an item of an answer, and in it the name of the answer."""
+
+
+class References(msgspec.Struct, frozen=True):
+    """The ids by which a request refers to earlier calls of its attempt."""
+
+    answer: str | None = None
+    """The answer whose conversation it continues."""
+    conversation: str | None = None
+    """The conversation that it continues, and that its answer is added to."""
+    items: list[str] = []
+    """Items of earlier answers that it names in place of sending them."""
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """The parts of an attempt's earlier calls that a request refers to."""
+
+    messages: list[Message] | None = None
+    """The conversation that the request continues; ``None``: none is known."""
+    items: Mapping[str, Mapping[str, Any]] = {}
+    """The items that it names, by id."""
+
+
+NOTHING: Final = Earlier()
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
@@ -105,8 +128,9 @@ class Conversation:
 class History:
     """Finds what an attempt's requests refer to, and keeps what they may refer to later."""
 
-    def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
-        self._store, self._rollout, self._attempt = store, rollout_id, attempt_id
+    def __init__(self, attempt: OpenAttempt) -> None:
+        info, self._store = attempt.info, attempt.store
+        self._rollout, self._attempt = info.rollout_id, info.attempt_id
         self._kept: OrderedDict[str, tuple[KeptAnswer | Conversation, int]] = OrderedDict()
         """By id, the least recently used first, each with its size."""
         self._bytes = 0
@@ -114,7 +138,7 @@ class History:
         """Conversations in which a call is under way."""
 
     # ------------------------------------------------------------------------------------------- requests
-    async def earlier(self, names: References, arguments: ToolArguments) -> Earlier:
+    async def earlier(self, names: References) -> Earlier:
         """The earlier calls that a request refers to. Raise :class:`RequestRefused` 404 for what is not this
         attempt's.
         """
@@ -129,7 +153,7 @@ class History:
                 "(it restarted, or dropped it for newer answers); send the whole conversation as input"
             )
             raise RequestRefused(400, "media-not-kept", message)
-        return Earlier(arguments, messages, await self._items(names.items))
+        return Earlier(messages, await self._items(names.items))
 
     def alone(self, conversation_id: str | None) -> AbstractContextManager[None]:
         """Keep other calls out of a conversation: each adds to what the one before it has left."""
@@ -294,10 +318,21 @@ class History:
             self._bytes -= held[1]
 
 
+def not_found(name: str) -> RequestRefused:
+    """The refusal of a request that continues an answer or a conversation which is not the attempt's."""
+    kept = "kept are those of this attempt that were not deleted"
+    if name.startswith(CONVERSATION):
+        return RequestRefused(
+            404, "conversation_not_found", f"Conversation with id '{name}' not found; {kept}."
+        )
+    message = f"Previous response with id '{name}' not found; {kept} or asked with store=false."
+    return RequestRefused(404, "previous_response_not_found", message)
+
+
 def _answered(call: Call) -> bool:
     """Whether a record is of an answer of the Responses API; others have no id to refer to."""
     return (
-        call.edited.get("api") == RESPONSES.name
+        call.edited.get("api") == NAME
         and call.status == "ok"
         and call.choice == 0
         and call.response is not None

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentlightning.gateway.apis.items import ANSWER, CONVERSATION, Message, items_of
-from agentlightning.gateway.apis.responses import RESPONSES
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.types import Call
+from agl_gateway.apis.items import ANSWER, CONVERSATION, Message, items_of
+from agl_gateway.apis.responses import RESPONSES
 
 LONGEST_PAGE = 100
 _SAME = ("temperature", "top_p", "parallel_tool_calls")

@@ -5,11 +5,12 @@ import json
 
 import msgspec
 import pytest
+from agl_gateway.apis.messages import MESSAGES as MESSAGES_API
+from agl_gateway.apis.responses import RESPONSES as RESPONSES_API
 from aiohttp import web
 from core.gateway.conftest import PROMPT, tokens_of, whole
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-from agentlightning.gateway.apis import FORMATS
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.types import AttemptStatus
 
@@ -107,7 +108,7 @@ async def test_a_waiting_stream_is_kept_alive(world, path, asked):
         headers={"Authorization": f"Bearer {world.key}"},
     ) as response:
         first = await response.content.readuntil(b"\n\n")
-        assert first == FORMATS[f"/v1{path}"].keep_alive
+        assert first == (MESSAGES_API if path == "/messages" else RESPONSES_API).keep_alive
         waited.set()
         rest = await response.read()
     assert WORDS.split()[0] in rest.decode()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from agentlightning.budget.limits import Budget
-from agentlightning.budget.prices import Price, read_prices, read_table, shipped_prices
+from agentlightning.plugins.manager import load
 from agentlightning.types.sections import Section
+from agl_gateway.budget.limits import Budget
+from agl_gateway.budget.prices import Price, read_prices, read_table, shipped_prices
 
 
 class LimitsSection(Section):
@@ -49,3 +50,23 @@ class BudgetSection(LimitsSection):
     def given(self) -> bool:
         """Whether anything is limited, or prices are given."""
         return self.limits.limited or self.per_rollout.limits.limited or bool(self.prices)
+
+
+class BudgetField(Section):
+    """The field ``budget`` of a run."""
+
+    budget: BudgetSection | None = None
+    """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
+    {…}}`` (``docs/budgets.md``); none: no limit."""
+
+    @model_validator(mode="after")
+    def _driver_can_end(self: Any) -> Any:
+        """A budget of the run ends training at some step, which its driver must be able to do."""
+        if self.budget is not None and self.budget.limits.limited:
+            driver = load().drivers.get(self.backend.driver)
+            if driver is not None and not driver.ends_early:
+                raise ValueError(
+                    f"budget: the driver {driver.name!r} cannot carry it out, as it ends at its last step "
+                    "only; use the driver 'local', or limit the rollouts with budget.per_rollout"
+                )
+        return self
