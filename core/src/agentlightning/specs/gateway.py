@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentlightning.store.base import Store
 from agentlightning.types import Call
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
