@@ -69,8 +69,8 @@ def page() -> str:
 def servers() -> dict[str, Sequence[Exposed]]:
     """Server → what its ``GET /metrics`` exposes: the tables that the servers themselves read."""
     from agentlightning.gateway.metrics import EXPOSED as GATEWAY
-    from agentlightning.store.http.metrics import EXPOSED as STORE
-    from agentlightning.train.services.metrics_port import EXPOSED as TRAINER
+    from agl_cluster.run_metrics import EXPOSED as TRAINER
+    from agl_cluster.store.metrics import EXPOSED as STORE
     from agl_local.http.metrics import EXPOSED as ENGINE
 
     return {"store": STORE, "gateway": GATEWAY, "local engine": ENGINE, "trainer": TRAINER}

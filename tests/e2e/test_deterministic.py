@@ -18,6 +18,7 @@ from marks import sampled
 from openai import AsyncOpenAI
 
 import agentlightning as agl
+import agl_cluster.plugin
 import agl_local.plugin
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM, Rollout, Trainer
@@ -55,7 +56,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         output=folder,
         run="r",
         trackers=["files"],
-        plugins=build([agl_local.plugin, watch], discover=False),
+        plugins=build([agl_cluster.plugin, agl_local.plugin, watch], discover=False),
     )
     return Trainer(**{**defaults, **options})
 

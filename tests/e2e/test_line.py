@@ -68,6 +68,7 @@ class Watch:
 
 def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     import agl_autogen.plugin
+    import agl_cluster.plugin
     import agl_local.plugin
 
     defaults: dict[str, Any] = dict(
@@ -80,7 +81,14 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         adapters=["autogen"],
         trackers=["files"],
         plugins=build(
-            [agl_local.plugin, agl_autogen.plugin, agl_testing.plugin, agl_trackers.plugin, watch],
+            [
+                agl_local.plugin,
+                agl_autogen.plugin,
+                agl_cluster.plugin,
+                agl_testing.plugin,
+                agl_trackers.plugin,
+                watch,
+            ],
             discover=False,
         ),
     )

@@ -108,6 +108,11 @@ def agl_api_formats() -> list[specs.ApiFormatSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
+    """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
+
+
+@hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 
@@ -148,6 +153,14 @@ def agl_serve_script(script: Any, model: str) -> Any:
 def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
     """Asked when a run is opened, with its description and its plugins: an object that admits each of its
     calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
+    """
+
+
+@hookspec
+def agl_gateways(job: specs.GatewayJob) -> Any:
+    """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
+    gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.
+    An error is raised.
     """
 
 

@@ -12,9 +12,10 @@ from aiohttp import web
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http import server
+from agentlightning.store import SQLiteStore
 from agentlightning.webserver.access_log import VARIABLE, log_requests
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 
 SECRET = "a-token-that-nobody-may-read"
 

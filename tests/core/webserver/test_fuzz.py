@@ -17,7 +17,7 @@ from contract.pages import Said, request, send
 from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
-from agentlightning.store.routes import BY_NAME, TABLE
+from agl_cluster.store.routes import BY_NAME, TABLE
 
 from .conftest import SECRET, World, opened
 

@@ -6,7 +6,6 @@ Factories are named by module and imported when they are called: loading this mo
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
@@ -46,16 +45,7 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
 
 @hookimpl
 def agl_stores() -> list[specs.StoreSpec]:
-    embedded = lazily("agentlightning.store.sqlite.store:SQLiteStore")
-
-    def remote(url: str) -> Any:
-        from agentlightning.store.http.client import StoreClient
-        from agentlightning.webserver.loopback import token_from_env
-
-        return StoreClient(url, token_from_env("AGL_TOKEN"))
-
-    schemes = {"sqlite": embedded, "http": remote, "https": remote}
-    return [specs.StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
+    return [specs.StoreSpec("sqlite", lazily("agentlightning.store.sqlite.store:SQLiteStore"))]
 
 
 @hookimpl
@@ -94,9 +84,6 @@ def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),
         "eval": ("evaluate", "score an agent on tasks"),
-        "store": ("servers.store", "serve a store"),
-        "token": ("servers.token", "make a token of a role for a store's server, or revoke one"),
-        "runner": ("servers.runner", "run an agent on a store's rollouts"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

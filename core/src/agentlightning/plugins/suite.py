@@ -37,8 +37,10 @@ _ARGUMENTS_V03 = """
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
-_V03 = ("./core", "./plugins/audit", "./plugins/v03")
 _GATEWAY = ("./core", "./plugins/gateway")
+_CLUSTER = ("./core", "./plugins/cluster")
+_STORAGE = ("./core", "./plugins/cluster[s3]")
+_V03 = ("./core", "./plugins/audit", "./plugins/cluster", "./plugins/v03")
 _NEEDED = {
     "langgraph": ("./adapters/langchain",),
     "openai-agents": ("./plugins/gateway",),
@@ -53,7 +55,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", f"./plugins/trackers[{name}]")
         for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
     },
-    "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
+    "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {
         **{name: ("./core", "./plugins/gateway", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
@@ -63,12 +65,17 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
     },
     "API": dict.fromkeys(("/responses", "/conversations", "/messages"), _GATEWAY),
-    "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
+    "store": {
+        **{name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
+        **dict.fromkeys(("http", "https"), _CLUSTER),
+    },
+    "service": {"metrics": _CLUSTER, "storage": _STORAGE},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": ("./core", "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
+        "doctor": (*_CLUSTER, "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
-        **{name: ("./core", "./plugins/programs") for name in ("gateway", "run")},
+        **{name: (*_CLUSTER, "./plugins/programs") for name in ("gateway", "run")},
+        **dict.fromkeys(("runner", "store", "token"), _CLUSTER),
         "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
         "prompts": ("./core", "./plugins/gateway", "./plugins/apo"),
@@ -76,15 +83,20 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
-        **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
+        **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
     },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
-    "argument": {**dict.fromkeys(_ARGUMENTS_V03.split(), _V03), "budget": _GATEWAY},
+    "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "field": {
+        "budget": _GATEWAY,
+        **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
+        **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),
+    },
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework. Of names, modules, arguments
-of ``Trainer`` and what agents may have: those that come with a plugin.
+of ``Trainer``, fields of a run and what agents may have: those that come with a plugin.
 """
 
 

@@ -27,8 +27,7 @@ class ApiFormatSpec:
 class CallGuard:
     """Admits the calls of one run, and counts them. It lives as long as the run.
 
-    Gateways that are processes of their own have a copy each, made by pickle after :meth:`begin`; then none
-    sees the calls of the others but in the store. A guard overrides what it needs.
+    A guard overrides what it needs.
     """
 
     name: str
@@ -36,9 +35,12 @@ class CallGuard:
     refused: int = 0
     """Calls that it refused."""
 
-    async def begin(self, store: Store, run_id: str, recorded: Mapping[str, Any], *, shared: bool) -> None:
-        """The run begins, or goes on. ``recorded``: the last :meth:`summary` of its earlier lives.
-        ``shared``: gateways in processes of their own forward its calls.
+    async def begin(self, store: Store, run_id: str, recorded: Mapping[str, Any]) -> None:
+        """The run begins, or goes on. ``recorded``: the last :meth:`summary` of its earlier lives."""
+
+    def share(self) -> None:
+        """Gateways in processes of their own are about to get copies, and forward the run's calls: what one
+        admits and counts, this one and the others see in the store alone.
         """
 
     def join(self, store: Store) -> None:

@@ -7,10 +7,10 @@ engine → runner.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,31 @@ from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.child_environment import hide_secrets
+from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
+from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import Role
+from agentlightning.plugins.suite import not_installed
+from agentlightning.redaction import redacted
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import CallGuard, RemoteRunner, RunnerJob
-from agentlightning.store import Store, StoreClient
+from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.store import Store
+from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.choice import open_trackers
 from agentlightning.train.algorithm import recipe_of
-from agentlightning.train.artifacts.fetching import fetch_run
-from agentlightning.train.artifacts.keeper import ArtifactKeeper
 from agentlightning.train.callbacks import make_callbacks
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.log import log_of_all_runs
 from agentlightning.train.log.run_log import run_log
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_record import record_run, run_info, stored_run
-from agentlightning.train.services.gateways import open_gateway
-from agentlightning.train.services.metrics_port import RunMetrics
 from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Resource, UsageError
+from agentlightning.types import Call, Resource, UsageError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -60,8 +60,8 @@ class TrainingSession:
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
     initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    artifacts: str | None = None
-    """URL of object storage at which the run's files are kept."""
+    services: bool = True
+    """Whether the run has what lives as long as it does (hook ``agl_run_services``)."""
 
     @asynccontextmanager
     async def open(
@@ -75,8 +75,8 @@ class TrainingSession:
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
         guards = self._guards()
-        async with AsyncExitStack() as stack:
-            await self._fetch_run()
+        async with AsyncExitStack() as last, AsyncExitStack() as stack:
+            listeners = await self._services(stack)
             run = open_run_folder(
                 Path(config.output),
                 config.agent.name,
@@ -84,13 +84,8 @@ class TrainingSession:
                 run=config.run,
                 resume=config.resume,
             )
-            stack.callback(run.close)
-            keeper = await self._keeper(run, stack)
-            page = RunMetrics() if config.metrics is not None else None
-            own = [*keeper, *([page] if page is not None else [])]
-            plugins, trackers = self._plugins_with_listeners(run.folder, own, stack)
-            if page is not None and config.metrics is not None:
-                say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
+            last.callback(run.close)
+            plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
             await self._begin_guards(guards, store, run)
             gateway = await self._gateway(store, plugins, guards, stack)
@@ -145,21 +140,15 @@ class TrainingSession:
         spec = self.plugins.runners.get(kind) if kind is not None else None
         return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
-    async def _fetch_run(self) -> None:
-        """Bring the run that is resumed from where its files are kept, if it is not here."""
-        if self.artifacts is not None and self.config.resume and self.config.run is not None:
-            output = Path(self.config.output)
-            await asyncio.to_thread(fetch_run, self.artifacts, output, self.config.run, say)
-
-    async def _keeper(self, run: RunFolder, stack: AsyncExitStack) -> list[ArtifactKeeper]:
-        """Return what keeps the run's files elsewhere, if they are to be kept. It closes after all that
-        writes to the folder.
-        """
-        if self.artifacts is None:
+    async def _services(self, stack: AsyncExitStack) -> list[object]:
+        """Open what lives as long as the run, and return what listens to it."""
+        if not self.services:
             return []
-        keeper = await asyncio.to_thread(ArtifactKeeper, self.artifacts, run.folder, say)
-        stack.push_async_callback(lambda: asyncio.to_thread(keeper.close, started=run.started))
-        return [keeper]
+        place = artifact_place()
+        if place is not None and "storage" not in self.plugins.run_services:
+            raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
+        opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
+        return [await stack.enter_async_context(one) for one in opened if one is not None]
 
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
@@ -183,14 +172,13 @@ class TrainingSession:
             store: Store = given
             return store
         store = open_store(folder / "store.sqlite" if given is None else given, plugins=self.plugins)
-        if isinstance(store, StoreClient):
-            store.act_as(Role.TRAINER)
+        store.act_as("trainer")
         stack.push_async_callback(store.close)
         return store
 
     def _guards(self) -> list[CallGuard]:
-        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read its
-        description.
+        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read
+        its description.
         """
         found: dict[str, CallGuard] = {}
         for plugins in (self.plugins, load_plugins()):
@@ -203,8 +191,7 @@ class TrainingSession:
         known = await stored_run(store, run.run_id) if guards and run.resumed else None
         for guard in guards:
             recorded = (known or {}).get(guard.name) or {}
-            shared = self.config.gateway.gateways > 0
-            await guard.begin(store, run.run_id, recorded, shared=shared)
+            await guard.begin(store, run.run_id, recorded)
 
     async def _gateway(
         self, store: Store, plugins: Plugins, guards: Sequence[CallGuard], stack: AsyncExitStack
@@ -213,7 +200,19 @@ class TrainingSession:
         calls = config.routed_agent
         if self.hosted.select is not None:
             calls = calls.model_copy(update={"select": self.hosted.select})
-        return await open_gateway(config, calls, store, plugins, guards, stack)
+        on_call = None  # the gateway then makes nothing for it
+        if plugins.has_listeners("agl_call_recorded"):
+            on_call = partial(_call_recorded, plugins)
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, guards)
+        if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
+            opened: RunGateway = await stack.enter_async_context(elsewhere)
+            return opened
+        gateway = Gateway(
+            store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
+        )
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        return gateway
 
     async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
         policies = self.config.served
@@ -256,3 +255,7 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+def _call_recorded(plugins: Plugins, call: Call) -> None:
+    plugins.notify("agl_call_recorded", call=call)

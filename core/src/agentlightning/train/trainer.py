@@ -18,7 +18,6 @@ from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.specs import TrainerPart
-from agentlightning.store.places import artifact_place
 from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.description.fields import RunFields, field_of, fields_of, from_fields, is_field
 from agentlightning.train.description.run_config import RunConfig
@@ -67,7 +66,7 @@ class Trainer:
         parse_listen(config.gateway.listen, config.gateway.advertise)  # refused before anything starts
         self.config = config
         self.initial_resources = dict(initial_resources or {})
-        self._keeps_artifacts = True
+        self._has_services = True
 
     @classmethod
     def from_config(cls, config: RunConfig) -> Trainer:
@@ -158,7 +157,7 @@ class Trainer:
             self.plugins,
             hosted(agent, self.plugins, self),
             self.initial_resources,
-            artifact_place() if self._keeps_artifacts else None,
+            self._has_services,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 

@@ -2,7 +2,7 @@
 today.
 
 The server serves a store (``docs/store.md``), so that its client, ``Trainer(…).fit(agent, url)``, ``agl
-runner`` and :class:`~agentlightning.store.http.client.StoreClient` are all served by it.
+runner`` and :class:`~agl_cluster.store.client.StoreClient` are all served by it.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ async def test_time_is_a_budget_too_and_a_resumed_run_goes_on_counting(tmp_path:
     assert await spending.exhausted() is None and spending.seconds == 25
     store = SQLiteStore(tmp_path / "store.sqlite")
     later = Spending(Budget(seconds=60), clock=lambda: now[0])
-    await later.begin(store, "run", spending.summary(), shared=False)
+    await later.begin(store, "run", spending.summary())
     now[0] += 36
     assert await later.exhausted() == "budget: seconds: 61 of 60 are used"
     await store.close()

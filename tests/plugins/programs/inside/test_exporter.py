@@ -14,8 +14,8 @@ from agl_programs.inside.exporter import UNDELIVERED, SpanExporter
 from agl_programs.inside.messages import BeginEntry, ProcessReport
 
 from agentlightning.capture.counts import COUNTS
-from agentlightning.store.http import otlp
 from agentlightning.types import Span
+from agl_cluster.store import otlp
 
 
 class Server:

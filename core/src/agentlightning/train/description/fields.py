@@ -65,13 +65,13 @@ class RunFields(TypedDict, total=False):
     advertise: str | None
     max_requests: int
     attempt_bytes: int
-    gateways: int
+    gateways: int  # of agl-cluster
     over_length: Literal["error", "drop", "truncate"]
     reserve: int
     max_len: int | None
     reasoning: Literal["keep", "split", "split-opened"]
     budget: Any
-    metrics: Any
+    metrics: Any  # of agl-cluster
     runner: str | Mapping[str, Any] | None
     output: str | Path
     run: str | None
@@ -173,7 +173,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
         if name in sections:
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
         elif name not in section_of:
-            said = not_installed("argument", name)
+            said = not_installed("argument", name) or not_installed("field", name)
             hint = f": {said}" if said else _near(name, [*section_of, *sections])
             raise TypeError(f"Trainer has no field {name!r}{hint}")
         elif (section := section_of[name]) is None:
@@ -251,6 +251,8 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
+    if (said := not_installed("field", keys[-1])) is not None:
+        return f": {said}"
     known = fields()
     inner = {**known.sections, **known.nested}
     section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)

@@ -19,7 +19,6 @@ from pydantic.json_schema import SkipJsonSchema
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import Policies, read_policies
-from agentlightning.train.services.metrics_port import MetricsSection
 from agentlightning.types import LLM
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import (
@@ -131,9 +130,6 @@ class RunConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
-    metrics: MetricsSection | None = None
-    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics``: ``{port: 9100}``
-    (``docs/monitoring.md``); none: no such port."""
     runner: RunnerField = None
     """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""

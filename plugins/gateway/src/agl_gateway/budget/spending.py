@@ -135,11 +135,11 @@ class Spending(CallGuard):
         return {**self.__dict__, **mine}
 
     # -------------------------------------------------------------------------------------------- the run
-    async def begin(self, store: Store, run_id: str, recorded: Mapping[str, Any], *, shared: bool) -> None:
+    async def begin(self, store: Store, run_id: str, recorded: Mapping[str, Any]) -> None:
         """Count the calls that the run's earlier lives have left in the store. ``recorded``: their last
         :meth:`summary`, which alone knows their time and what is kept back.
         """
-        self._store, self.shared = store, shared
+        self._store = store
         self._reader = RunReader(run_id, self.pricing)
         self.earlier_seconds = float(recorded.get("spent", {}).get("seconds", 0.0))
         self.refused = int(recorded.get("refused", 0))
@@ -149,6 +149,10 @@ class Spending(CallGuard):
             await self._reader.changed(store)
             self.account.spent = self._reader.spent
         self._before = self.spent
+
+    def share(self) -> None:
+        """Read from now on what other gateways have put on record."""
+        self.shared = True
 
     def join(self, store: Store) -> None:
         """Read ``store``; the run's own process has begun the accounts."""

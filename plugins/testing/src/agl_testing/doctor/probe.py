@@ -40,7 +40,7 @@ class RolloutsTimedOut(UsageError):
 def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
     """Return a copy of the trainer that writes only to ``scratch`` and has no trackers."""
     probe = copy.copy(trainer)
-    probe._keeps_artifacts = False
+    probe._has_services = False
     probe.config = from_fields(
         {
             "output": scratch,
