@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
-from agentlightning.gateway.apis.base import ApiFormat
+from agentlightning.gateway.apis import ApiFormat
 from agentlightning.gateway.errors import CallFailure, RequestRefused
 from agentlightning.hookspecs import hookimpl
 from agentlightning.keys import Keys

@@ -23,8 +23,8 @@ from aiohttp import web
 from core.gateway.conftest import SECRET, Engine, whole
 
 from agentlightning.gateway import AttemptInfo, Upstream
+from agentlightning.gateway.route import ranking
 from agentlightning.gateway.settings import CallSection, GatewaySection
-from agentlightning.gateway.upstream.endpoints import ranking
 from agentlightning.keys import Keys
 from agentlightning.specs import CallGuard
 from agentlightning.store import SQLiteStore

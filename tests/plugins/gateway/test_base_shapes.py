@@ -307,7 +307,7 @@ async def test_a_fault_within_a_stream_ends_it_as_one(world, monkeypatch, api_fo
         await gate.wait()
         return await world.engine.default(request, body)
 
-    monkeypatch.setattr("agentlightning.gateway.record._choice_call", broken)
+    monkeypatch.setattr("agentlightning.gateway.calls._choice_call", broken)
     world.engine.answer = slowly
     body = json.dumps({"model": "m", "stream": True, **ASK}).encode()
     path = "/v1/messages" if api_format else "/v1/chat/completions"

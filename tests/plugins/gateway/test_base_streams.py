@@ -12,7 +12,7 @@ from core.gateway.conftest import StoreDouble
 from hypothesis import given, settings, strategies as st
 from plugins.gateway.test_formats import sent_events
 
-from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt
 from agentlightning.types import Call
 
 TEXTS = st.text(max_size=130)

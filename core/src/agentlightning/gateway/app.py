@@ -12,24 +12,22 @@ from functools import partial
 
 from aiohttp import web
 
-from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
-from agentlightning.gateway.admission.identity import identify
-from agentlightning.gateway.apis import Formats
-from agentlightning.gateway.apis.base import Route
+from agentlightning.gateway.apis import Route
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempts
+from agentlightning.gateway.calls import CallWriter
+from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
+from agentlightning.gateway.identity import identify
 from agentlightning.gateway.metrics import Metrics, expose
-from agentlightning.gateway.paths import Unserved, spellings
+from agentlightning.gateway.over_length import ContextFitter
+from agentlightning.gateway.paths import Formats, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
-from agentlightning.gateway.recorder import RecordWriter
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
-from agentlightning.gateway.rewrite.over_length import ContextFitter
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
-from agentlightning.gateway.settings import CallSection, GatewaySection
-from agentlightning.gateway.upstream.client import EngineClient, Limits
-from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.gateway.route import Routes, Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
+from agentlightning.gateway.settings import CallSection, GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
 from agentlightning.plugins.manager import Plugins, load
@@ -86,7 +84,7 @@ class Gateway:
             gate=self._gate,
             client=self._client,
             fitter=ContextFitter(self._client, self.metrics),
-            writer=RecordWriter(store, self._attempts, self.metrics, guards, on_call),
+            writer=CallWriter(store, self._attempts, self.metrics, guards, on_call),
             metrics=self.metrics,
             guards=guards,
             keep_alive=keep_alive,
@@ -191,7 +189,7 @@ class Gateway:
         return {
             **{("POST", path): partial(pipeline.serve, api=api) for path, api in formats.items()},
             **{
-                route: partial(pipeline.serve_route, api=api, handler=handler)
+                route: partial(pipeline.serve, api=api, handler=handler)
                 for api in formats.values()
                 for route, handler in api.routes().items()
             },
@@ -202,7 +200,7 @@ class Gateway:
 
     async def start(self, listener: socket.socket | None = None) -> str:
         """Serve where the settings say, or on a socket that listens already, and return the base URL for
-        agents (``http://host:port/v1``; see :mod:`~agentlightning.gateway.listen`).
+        agents (``http://host:port/v1``; see :mod:`~agentlightning.gateway.settings`).
 
         Raise :class:`UsageError` for a host that other machines can reach, unless the keys' secret was chosen
         (``AGL_SECRET``).

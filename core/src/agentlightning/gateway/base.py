@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
+from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
-from agentlightning.gateway.upstream.route import Upstream
+from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
 
 
 class RunGateway(Protocol):

@@ -8,14 +8,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
-from agentlightning.gateway.apis import Formats
-from agentlightning.gateway.apis.base import Route
+from agentlightning.gateway.apis import ApiFormat, Route
+from agentlightning.gateway.chat import CHAT, COMPLETIONS
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.reply import error_response
+from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.suite import not_installed
+
+NATIVE: Final[Mapping[str, ApiFormat]] = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The APIs of a gateway. ``by_path``: of each route that makes a model call."""
+
+    by_path: Mapping[str, ApiFormat]
+
+    @classmethod
+    def of_plugins(cls, plugins: Plugins) -> Formats:
+        """Chat completions, completions, and the APIs of these plugins."""
+        return cls({**NATIVE, **{path: spec.format() for path, spec in plugins.api_formats.items()}})
+
+    def of(self, path: str) -> ApiFormat:
+        """The format that an error of ``path`` is written in: that of its API, else the chat API's."""
+        path = path if path.startswith("/v1/") else f"/v1{path}"
+        for own, api in self.by_path.items():
+            bases = {own, *(route.partition("/{")[0] for _, route in api.routes())}
+            if any(path == base or path.startswith(f"{base}/") for base in bases):
+                return api
+        return CHAT
+
 
 VERSION = "/v1"
 
@@ -66,7 +92,7 @@ class Unserved:
         """Refuse a request."""
         why = self._why(request.path)
         await self._count(request, why)
-        response = error_response(self._formats.of(request.path), why.status, why.reason, str(why))
+        response = self._formats.of(request.path).error_response(why.status, why.reason, str(why))
         if why.status == 405 and (methods := self._methods_of(request.path)):
             response.headers["Allow"] = ", ".join(methods)
         return response

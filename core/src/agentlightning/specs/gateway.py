@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ApiFormatSpec:
     """An API that agents speak: the path of its model calls (``/v1/responses``), and what makes its format, a
-    :class:`~agentlightning.gateway.apis.base.ApiFormat`.
+    :class:`~agentlightning.gateway.apis.ApiFormat`.
     """
 
     path: str

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
-from agentlightning.gateway.listen import parse_listen
+from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.runner.agent.hosted import hosted
 from agentlightning.runner.event_loops.threads import run_sync

@@ -27,7 +27,6 @@ from agl_gateway.apis.translated import TranslatedApi
 from aiohttp import web
 
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.reply import error_response
 from agentlightning.webserver.loopback import address, loopback
 from agl_testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agl_testing.template import encode, render
@@ -169,7 +168,7 @@ class ScriptedModelServer:
         try:
             chat = api.chat_body(asked)
         except RequestRefused as refused:
-            return error_response(api, refused.status, refused.reason, str(refused))
+            return api.error_response(refused.status, refused.reason, str(refused))
         exchange, failed = await self._answer(request, chat)
         if failed is not None:
             if isinstance(failed.body, bytes):

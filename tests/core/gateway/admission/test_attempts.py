@@ -9,7 +9,7 @@ from agl_gateway.apis.history import History
 from aiohttp import web
 from core.gateway.conftest import chunks, whole
 
-from agentlightning.gateway.admission.attempts import OpenAttempts
+from agentlightning.gateway.attempts import OpenAttempts
 from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Claims
 from agentlightning.types import AttemptStatus, Call
@@ -148,7 +148,7 @@ async def test_an_unknown_attempt_is_refused(world):
 
 
 async def test_foreign_attempts_are_bounded(store, world, monkeypatch):
-    monkeypatch.setattr("agentlightning.gateway.admission.attempts.MAX_LOADED", 2)
+    monkeypatch.setattr("agentlightning.gateway.attempts.MAX_LOADED", 2)
     attempts = OpenAttempts(store, world.keys, CallSection())
     for i in range(4):
         store.put(f"r{i}", f"a{i}")

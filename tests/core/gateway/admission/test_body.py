@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentlightning.gateway.admission.body import decode_json
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.identity import decode_json
 from agentlightning.webserver.body import MAX_DEPTH
 
 

@@ -9,8 +9,8 @@ import pytest
 from core.gateway.conftest import SECRET
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.admission.identity import identify
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.identity import identify
 from agentlightning.keys import CONTEXT_KEY, Keys
 
 

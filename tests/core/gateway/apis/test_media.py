@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agentlightning.gateway.apis.media import is_recorded_only, recorded
+from agentlightning.gateway.media import is_recorded_only, recorded
 
 RAW = b"\x89PNG" + bytes(3000)
 DATA = base64.b64encode(RAW).decode()

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.apis.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
+from agentlightning.gateway.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
 from agentlightning.gateway.settings import RouteSection
 
 CASES = {

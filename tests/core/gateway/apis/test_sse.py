@@ -6,11 +6,11 @@ import pytest
 from core.gateway.conftest import whole
 from hypothesis import given, settings, strategies as st
 
-from agentlightning.gateway.apis.chat import replay
-from agentlightning.gateway.apis.sse import DONE, EVENT_LIMIT, EventSplitter, payload
+from agentlightning.gateway.answer import AnswerAssembler, parse_answer, parse_chunk
+from agentlightning.gateway.chat import replay
 from agentlightning.gateway.errors import BadAnswer
-from agentlightning.gateway.upstream.answer import parse_answer, parse_chunk
-from agentlightning.gateway.upstream.assembler import AnswerAssembler
+from agentlightning.gateway.apis import DONE
+from agentlightning.gateway.stream import EVENT_LIMIT, EventSplitter, payload
 
 texts = st.text(max_size=120)
 

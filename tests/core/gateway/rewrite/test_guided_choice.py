@@ -5,7 +5,7 @@ from aiohttp import web
 from core.gateway.conftest import chunks, tokens_of, whole
 
 from agentlightning.gateway import SamplingPolicy, Upstream
-from agentlightning.gateway.rewrite.sampling import is_allowed, is_constraint
+from agentlightning.gateway.sampling import is_allowed, is_constraint
 
 YES, NO = tokens_of("yes")[0], tokens_of("no way")[0]
 END = 2

@@ -11,7 +11,7 @@ from core.gateway.rewrite.test_window import HISTORIES, no_orphans, said
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.merging.forest import build_forest
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.rewrite.window import Window
+from agentlightning.gateway.over_length import Window
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.train.description.fields import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus

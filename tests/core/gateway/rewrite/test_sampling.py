@@ -7,9 +7,8 @@ from core.gateway.conftest import StoreDouble, whole
 from hypothesis import given, strategies as st
 
 from agentlightning.gateway import SamplingPolicy, Upstream
-from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempt
-from agentlightning.gateway.admission.seeds import content_digest, derive_seed, root_seed
-from agentlightning.gateway.rewrite.sampling import apply_sampling
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt, content_digest, derive_seed, root_seed
+from agentlightning.gateway.sampling import apply_sampling
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 from agentlightning.types.select import selector

@@ -7,7 +7,7 @@ import pytest
 from agl_testing.template import encode, render
 from hypothesis import given, strategies as st
 
-from agentlightning.gateway.rewrite.window import Window, blocks, upper_bound
+from agentlightning.gateway.over_length import Window, blocks, upper_bound
 
 HISTORIES = {
     path.stem: json.loads(path.read_text())

@@ -11,7 +11,7 @@ from core.gateway.conftest import Engine, events, tokens_of
 from hypothesis import given, strategies as st
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.upstream.endpoints import EJECTION_SECONDS, Endpoints, ranking
+from agentlightning.gateway.route import EJECTION_SECONDS, Endpoints, ranking
 
 URLS = tuple(f"http://10.0.0.{n}:8000/v1" for n in range(8))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from agentlightning.capture.emit.validation import BadRecord
 from agentlightning.capture.spans.convert import error_text
 from agentlightning.decorator.errors import BadReward
-from agentlightning.gateway.upstream.answer import is_over_length
+from agentlightning.gateway.answer import is_over_length
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span, Triplet, UsageError

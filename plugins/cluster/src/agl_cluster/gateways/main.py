@@ -17,8 +17,8 @@ from typing import Any
 
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.app import Gateway
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import CallSection, GatewaySection, RouteSection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
 from agentlightning.specs import CallGuard

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.attempts import AttemptInfo
+from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.types import Call
 from agentlightning.types.arrays import from_either, to_bytes
 from agentlightning.types.base import LogprobsMode

@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
+from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ALL
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
-from agentlightning.gateway.settings import GatewaySection
-from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.gateway.route import Routes, Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
+from agentlightning.gateway.settings import GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import Keys
 from agentlightning.types import Call, UsageError
 from agl_cluster.gateways.member import STARTS, Member

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.gateway.admission.attempts import OpenAttempt
-from agentlightning.gateway.apis.base import WRONG_SHAPE, Message
-from agentlightning.gateway.apis.media import is_recorded_only, recorded
+from agentlightning.gateway.apis import WRONG_SHAPE, Message
+from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.errors import RequestRefused, store_failed
+from agentlightning.gateway.media import is_recorded_only, recorded
 from agentlightning.store.base import AttemptEnded
 from agentlightning.store.pages import pages
 from agentlightning.types import Call, Span

@@ -19,12 +19,10 @@ import msgspec
 from aiohttp import web
 
 import agl_gateway.apis.checks as checks
-from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
-from agentlightning.gateway.apis.base import Handler, Route
-from agentlightning.gateway.apis.sse import pieces, typed_event
+from agentlightning.gateway.answer import parse_error
+from agentlightning.gateway.apis import Count, Handler, Route, pieces
+from agentlightning.gateway.attempts import Admitted, OpenAttempt
 from agentlightning.gateway.errors import TOO_LONG
-from agentlightning.gateway.pipeline import Pipeline
-from agentlightning.gateway.upstream.answer import parse_error
 from agl_gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
 from agl_gateway.apis.images import contents, messages_image
 from agl_gateway.apis.translated import (
@@ -34,6 +32,7 @@ from agl_gateway.apis.translated import (
     call_id,
     reasoning_of,
     tokens,
+    typed_event,
 )
 
 TRANSLATED = frozenset({
@@ -156,10 +155,10 @@ class Messages(TranslatedApi):
 MESSAGES: Final = Messages()
 
 
-async def _count_tokens(pipeline: Pipeline, admitted: Admitted, http: web.Request) -> web.StreamResponse:
+async def _count_tokens(admitted: Admitted, http: web.Request, count: Count) -> web.StreamResponse:
     """Answer ``{"input_tokens": n}``. No call is made, and none is recorded."""
     async with MESSAGES.chat({"max_tokens": 1, **admitted.body}, admitted.attempt) as body:
-        return web.json_response({"input_tokens": await pipeline.count_prompt(admitted, body)})
+        return web.json_response({"input_tokens": await count(admitted, body)})
 
 
 def tool_input(arguments: str) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from typing import Any, Final
 import msgspec
 
 import agl_gateway.apis.checks as checks
-from agentlightning.gateway.admission.attempts import OpenAttempt
-from agentlightning.gateway.apis.base import Handler, Route
-from agentlightning.gateway.apis.chat import check_limits
-from agentlightning.gateway.apis.sse import pieces, typed_event
+from agentlightning.gateway.answer import DECODE_ERRORS, parse_error
+from agentlightning.gateway.apis import Handler, Route, pieces
+from agentlightning.gateway.attempts import OpenAttempt
+from agentlightning.gateway.chat import check_limits
 from agentlightning.gateway.errors import RequestRefused, error_body
-from agentlightning.gateway.upstream.answer import DECODE_ERRORS, parse_error
 from agentlightning.types import Call
 from agl_gateway.apis.checks import listed, malformed, mapping, text, unsupported
 from agl_gateway.apis.history import NOTHING, Earlier, History, References, not_found
@@ -34,7 +33,7 @@ from agl_gateway.apis.items import (
     messages_of,
     referred,
 )
-from agl_gateway.apis.translated import TOKEN_FIELDS, TranslatedApi, tokens
+from agl_gateway.apis.translated import TOKEN_FIELDS, TranslatedApi, tokens, typed_event
 
 TRANSLATED = frozenset({
     "conversation", "include", "input", "instructions", "max_output_tokens", "model",

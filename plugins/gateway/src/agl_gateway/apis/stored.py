@@ -12,9 +12,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.admission.attempts import Admitted
-from agentlightning.gateway.apis.base import Handler, Route
-from agentlightning.gateway.pipeline import Pipeline
+from agentlightning.gateway.apis import Count, Handler, Route
+from agentlightning.gateway.attempts import Admitted
 from agl_gateway.apis.checks import listed, mapping, unsupported
 from agl_gateway.apis.history import Change, Conversation, History
 from agl_gateway.apis.items import messages_of
@@ -37,7 +36,7 @@ _ITEM = "/v1/conversations/{id}/items/{item}"
 def _handled(answer: Find) -> Handler:
     """The handler of a route that answers with an object."""
 
-    async def handler(pipeline: Pipeline, admitted: Admitted, http: web.Request) -> web.StreamResponse:
+    async def handler(admitted: Admitted, http: web.Request, count: Count) -> web.StreamResponse:
         found = await answer(admitted.attempt.part(History), http, admitted)
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 

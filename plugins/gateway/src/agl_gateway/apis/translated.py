@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.gateway.admission.attempts import OpenAttempt
-from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat
+from agentlightning.gateway.apis import WRONG_SHAPE, ApiFormat
+from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.errors import BadAnswer, store_failed
 from agentlightning.types import Call
 
@@ -106,6 +106,11 @@ def _arguments(call: Call) -> Iterator[tuple[str, str]]:
         answer_id = call.response_id or f"{call.attempt_id}-{call.sequence}"
         for place, tool in enumerate(call.response.get("tool_calls") or ()):
             yield call_id(tool, answer_id, place), tool["function"].get("arguments") or ""
+
+
+def typed_event(event: Mapping[str, Any]) -> bytes:
+    """One event of a translated API: named by its type."""
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def tokens(chat: Mapping[str, Any]) -> dict[str, Any]:

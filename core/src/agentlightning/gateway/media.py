@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from agentlightning.gateway.apis.base import Message
+from agentlightning.gateway.apis import Message
 
 MEDIA = "media"
 """``Call.masked`` of a call whose prompt is not only text: drivers cannot recompute its logprobs."""

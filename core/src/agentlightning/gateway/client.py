@@ -17,8 +17,7 @@ import aiohttp
 import msgspec
 
 from agentlightning.gateway.errors import EngineReply, EngineUnreachable
-from agentlightning.gateway.upstream.endpoints import Endpoint
-from agentlightning.gateway.upstream.route import Upstream
+from agentlightning.gateway.route import Endpoint, Upstream
 from agentlightning.redaction import redacted
 
 log = logging.getLogger(__name__)

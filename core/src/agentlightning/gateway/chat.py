@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from agentlightning.gateway.apis.base import WRONG_SHAPE, ApiFormat, EngineApi
-from agentlightning.gateway.apis.sse import DONE, data_event, pieces
+from agentlightning.gateway.apis import DONE, WRONG_SHAPE, ApiFormat, EngineApi, data_event, pieces
 from agentlightning.gateway.errors import BadAnswer, RequestRefused
 
 if TYPE_CHECKING:
-    from agentlightning.gateway.admission.attempts import OpenAttempt
+    from agentlightning.gateway.attempts import OpenAttempt
 
 
 class NativeApi(ApiFormat):

@@ -9,25 +9,31 @@ reason, and no field is dropped silently.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from aiohttp import web
 
-from agentlightning.gateway.apis.sse import KEEP_ALIVE, data_event
+from agentlightning.gateway.errors import SDK_NO_RETRY, error_body
 from agentlightning.types import Call
 
 if TYPE_CHECKING:
-    from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
-    from agentlightning.gateway.pipeline import Pipeline
+    from agentlightning.gateway.attempts import Admitted, OpenAttempt
 
 EngineApi = Literal["chat", "completions"]
 Route = tuple[str, str]
 """Method and path; a part ``{name}`` of the path stands for any."""
-Handler: TypeAlias = "Callable[[Pipeline, Admitted, web.Request], Awaitable[web.StreamResponse]]"
+Count: TypeAlias = "Callable[[Admitted, Mapping[str, Any]], Awaitable[int]]"
+"""Counts the tokens of a prompt: ``Pipeline.count_prompt``."""
+Handler: TypeAlias = "Callable[[Admitted, web.Request, Count], Awaitable[web.StreamResponse]]"
+"""Answers an admitted request of a further route."""
 Message = dict[str, Any]
+DONE = b"[DONE]"
+KEEP_ALIVE = b": keep-alive\n\n"
+PIECE = 48
+"""Characters of text in one event of a replayed stream."""
 WRONG_SHAPE = (AttributeError, KeyError, TypeError)
 """Raised by rendering an answer of another shape than the API's."""
 
@@ -89,3 +95,23 @@ class ApiFormat(ABC):
     def error_event(self, status: int, raw: bytes) -> bytes:
         """The same error as the last event of a stream."""
         return data_event(raw)
+
+    def error_response(self, status: int, code: str, message: str, *, retry: bool = True) -> web.Response:
+        """An error answer of the gateway; ``retry=False`` tells the SDK not to try again."""
+        headers = ({"Retry-After": "1"} if status == 503 else None) if retry else SDK_NO_RETRY
+        return web.Response(
+            body=self.error(status, error_body(status, code, message)),
+            status=status,
+            headers=headers,
+            content_type="application/json",
+        )
+
+
+def data_event(data: bytes) -> bytes:
+    """One event of the chat API: data without a name."""
+    return b"data: " + data + b"\n\n"
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cut a text into the pieces of a replayed stream."""
+    return (text[i : i + PIECE] for i in range(0, len(text), PIECE))

@@ -113,11 +113,12 @@ def split_message(message: dict[str, Any], opened: bool) -> bool:
 
 
 def split_answer(raw: bytes, opened: bool) -> bytes:
-    """Return the body of a whole, valid chat answer with every message split."""
+    """Return the body of a whole, valid chat answer with every message split; ``raw`` if there is nothing to
+    split.
+    """
     answer: dict[str, Any] = msgspec.json.decode(raw)
-    for choice in answer["choices"]:
-        split_message(choice["message"], opened)
-    return msgspec.json.encode(answer)
+    split = [split_message(choice["message"], opened) for choice in answer["choices"]]
+    return msgspec.json.encode(answer) if any(split) else raw
 
 
 class StreamReasoningSplitter:
