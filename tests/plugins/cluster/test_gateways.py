@@ -144,7 +144,7 @@ async def test_drain_waits_for_the_calls_of_all(tmp_path: Path, engine: Any) -> 
         engine.answer = slow
         calls = [asyncio.create_task(world.post(one)) for one in await world.one_each()]
         await until(lambda: len(engine.bodies) == GATEWAYS)
-        await world.pool.pause()
+        await world.pool.hold()
         assert not await world.pool.drain(0.1)
         go.set()
         assert await world.pool.drain(5.0)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from agentlightning.gateway.apis import Route
 from agentlightning.gateway.attempts import AttemptInfo, OpenAttempts
+from agentlightning.gateway.base import RunGateway
 from agentlightning.gateway.calls import CallWriter
 from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
@@ -25,8 +26,6 @@ from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
-from agentlightning.gateway.route import Routes, Upstream
-from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.gateway.settings import CallSection, GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
@@ -45,7 +44,7 @@ HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 
 
-class Gateway:
+class Gateway(RunGateway):
     """Server, routes and attempts of one process.
 
     ``settings``: where it listens, for :meth:`start`. ``calls``: which calls are trained, and by which policy
@@ -69,57 +68,38 @@ class Gateway:
         guards: Sequence[CallGuard] = (),
         plugins: Plugins | None = None,
     ) -> None:
-        self.metrics = Metrics()
+        super().__init__()
+        self._metrics = metrics = Metrics()
         self._formats = Formats.of_plugins(plugins or load())
         self._keys = keys
         self._settings = settings
-        self._routes: Routes = {}
         self._gate = PauseGate()
         self._attempts = OpenAttempts(store, keys, calls)
-        self._client = EngineClient(limits or Limits(), self.metrics.failovers)
+        self._client = EngineClient(limits or Limits(), metrics.failovers)
         self._pipeline = Pipeline(
             keys=keys,
             attempts=self._attempts,
-            planner=Planner(self._routes, self.metrics),
+            planner=Planner(self.routes, self.sampling, metrics),
             gate=self._gate,
             client=self._client,
-            fitter=ContextFitter(self._client, self.metrics),
-            writer=CallWriter(store, self._attempts, self.metrics, guards, on_call),
-            metrics=self.metrics,
+            fitter=ContextFitter(self._client, metrics),
+            writer=CallWriter(store, self._attempts, metrics, guards, on_call),
+            metrics=metrics,
             guards=guards,
             keep_alive=keep_alive,
             body_limit=body_limit,
             max_requests=settings.max_requests,
             quota=ByteQuota(settings.attempt_bytes),
         )
-        self.moved: Callable[[], Awaitable[None]] | None = None
-        """Never called: its one address stays (:class:`~.base.RunGateway`)."""
         self._runner: web.AppRunner | None = None
         self._url: str | None = None
 
-    # -------------------------------------------------------------------------------- routes and sampling
-    def add_route(self, upstream: Upstream) -> None:
-        """Serve a policy from an engine, in place of any earlier engine."""
-        self._routes[upstream.policy] = upstream
+    @property
+    def metrics(self) -> Metrics:
+        """Counters since the start."""
+        return self._metrics
 
-    def limits(self, policy: str) -> tuple[int | None, int | None]:
-        """Size of a policy's vocabulary, and of its context in tokens; ``None``: unknown."""
-        route = self._routes.get(policy)
-        return (route.vocabulary, route.context) if route else (None, None)
-
-    def remove_route(self, policy: str) -> None:
-        """Stop serving a policy; calls under way finish."""
-        if self._routes.pop(policy, None) is None:
-            raise LookupError(f"no route {policy!r}; routes: {list(self._routes)}")
-
-    def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
-        """Set the sampling values of a policy's training calls; ``None`` keeps the agent's."""
-        if sampling is None:
-            self._pipeline.planner.sampling.pop(policy, None)
-        else:
-            self._pipeline.planner.sampling[policy] = sampling
-
-    # ------------------------------------------------------------------------------------------- attempts
+    # ------------------------------------------------------------------------------- attempts and holds
     def open_attempt(self, info: AttemptInfo) -> str:
         """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
@@ -132,35 +112,17 @@ class Gateway:
         """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
         await self._attempts.close(attempt_id, grace)
 
-    # ------------------------------------------------------------------------------------- weight updates
-    async def pause(self) -> None:
-        """Make new calls wait before they reach an engine; calls at an engine go on."""
-        self._gate.hold(ALL)
-
-    async def drain(self, timeout: float | None = None) -> bool:
-        """Wait until no call is at an engine. Return False if ``timeout`` seconds did not suffice."""
-        return await self._gate.drain(timeout)
-
-    async def resume(self) -> None:
-        """Let waiting calls go on."""
-        self._gate.release(ALL)
-
-    async def hold(self, policy: str) -> None:
-        """Make new calls of one policy wait. A call that its engine gives up meanwhile is retried whole after
-        :meth:`release`; a call that it finishes is answered.
-        """
+    async def hold(self, policy: str = ALL) -> None:
+        """Make new calls of a policy wait."""
         self._gate.hold(policy)
 
-    async def release(self, policy: str) -> None:
+    async def release(self, policy: str = ALL) -> None:
         """Let calls of the policy go on."""
         self._gate.release(policy)
 
-    async def settle(self) -> None:
-        """Return at once: one process serves by what it was told last, and has its own counts."""
-
-    def accounts(self) -> dict[str, int]:
-        """Return nothing: there is no other process to lose."""
-        return {}
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Wait until no call is at an engine."""
+        return await self._gate.drain(timeout)
 
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self, *, local: bool = True) -> web.Application:
@@ -232,16 +194,11 @@ class Gateway:
         return self._url
 
     @property
-    def url(self) -> str:
-        """Base URL while started."""
-        if self._url is None:
-            raise RuntimeError("the gateway is not started: await start()")
-        return self._url
-
-    @property
     def urls(self) -> list[str]:
         """The base URL while started."""
-        return [self.url]
+        if self._url is None:
+            raise RuntimeError("the gateway is not started: await start()")
+        return [self._url]
 
     async def stop(self) -> None:
         """Stop serving. Calls under way are cancelled, and recorded."""
@@ -284,13 +241,11 @@ class Gateway:
 
     async def _models(self, request: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "agentlightning"}
-        return web.json_response(
-            {"object": "list", "data": [{"id": name, **shared} for name in self._routes]}
-        )
+        return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.routes]})
 
     async def _health(self, request: web.Request) -> web.Response:
         status = "paused" if self._gate.paused else "ok"
-        return web.json_response({"status": status, "policies": list(self._routes)})
+        return web.json_response({"status": status, "policies": list(self.routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         body, content_type = expose(self._state(), request.headers.get("Accept", ""))
@@ -306,11 +261,11 @@ class Gateway:
             "waiting": gate.waiting,
             "waited": gate.waited_total,
             "engines": {
-                policy: [e.state() for e in route.endpoints.all] for policy, route in self._routes.items()
+                policy: [e.state() for e in route.endpoints.all] for policy, route in self.routes.items()
             },
             "policies_held": gate.policies,
             "replayed_kinds": {
                 policy: [f"{'with' if tools else 'without'} tools" for tools in sorted(route.inexact_streams)]
-                for policy, route in self._routes.items()
+                for policy, route in self.routes.items()
             },
         }

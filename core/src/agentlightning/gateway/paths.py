@@ -13,8 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from agentlightning.gateway.apis import ApiFormat, Route
-from agentlightning.gateway.chat import CHAT, COMPLETIONS
+from agentlightning.gateway.apis import CHAT, COMPLETIONS, ApiFormat, Route
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.suite import not_installed

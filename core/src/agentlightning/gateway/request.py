@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -101,9 +101,9 @@ class Planner:
     """Decides route, selection and sampling of admitted calls."""
 
     routes: Routes
+    sampling: Mapping[str, SamplingPolicy]
+    """The run's values, by policy."""
     metrics: Metrics
-    sampling: dict[str, SamplingPolicy] = field(default_factory=dict)
-    """The run's sampling values, by policy."""
 
     def plan(self, admitted: Admitted, api: ApiFormat, chat: dict[str, Any]) -> ModelRequest:
         """Plan a call; ``chat``: its body in the engine's API. The method awaits nothing, so that the

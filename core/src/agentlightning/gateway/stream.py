@@ -24,8 +24,7 @@ from agentlightning.gateway.answer import (
     parse_error,
     raise_if_aborted,
 )
-from agentlightning.gateway.apis import DONE, data_event
-from agentlightning.gateway.chat import wants_usage
+from agentlightning.gateway.apis import DONE, data_event, wants_usage
 from agentlightning.gateway.errors import BadAnswer, CallFailure
 from agentlightning.gateway.reasoning import StreamReasoningSplitter
 from agentlightning.gateway.request import ModelRequest

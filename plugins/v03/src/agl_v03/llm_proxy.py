@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.base import RunGateway
-from agentlightning.gateway.settings import GatewaySection
 from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.types import LLM, ProxyLLM, UsageError
 from agl_v03.stores.v03_store import plain_store

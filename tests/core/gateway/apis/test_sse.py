@@ -7,9 +7,8 @@ from core.gateway.conftest import whole
 from hypothesis import given, settings, strategies as st
 
 from agentlightning.gateway.answer import AnswerAssembler, parse_answer, parse_chunk
-from agentlightning.gateway.chat import replay
+from agentlightning.gateway.apis import DONE, replay
 from agentlightning.gateway.errors import BadAnswer
-from agentlightning.gateway.apis import DONE
 from agentlightning.gateway.stream import EVENT_LIMIT, EventSplitter, payload
 
 texts = st.text(max_size=120)

@@ -276,12 +276,12 @@ async def test_gauge_and_gate(world, fleet):
     states = await fleet.states()
     there = dict.fromkeys(states, 0) | Counter(fleet.order(f"at-a{n}")[0].url for n in range(12))
     assert {url: one["in_flight"] for url, one in states.items()} == there
-    await world.gateway.pause()
+    await world.gateway.hold()
     late = asyncio.create_task(world.post())
     assert not await world.gateway.drain(timeout=0.01)
     held.set()
     assert await world.gateway.drain(timeout=5) and not late.done()
-    await world.gateway.resume()
+    await world.gateway.release()
     assert {(await one).status for one in [*posts, late]} == {200}
     assert {one["in_flight"] for one in (await fleet.states()).values()} == {0}
 

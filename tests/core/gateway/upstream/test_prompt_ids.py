@@ -8,10 +8,10 @@ from random import Random
 import msgspec
 import pytest
 
+from agentlightning.gateway import prompt_ids
 from agentlightning.gateway.answer import EngineAnswer, parse_answer
 from agentlightning.gateway.errors import BadAnswer
 from agentlightning.gateway.prompt_ids import PromptCache
-from agentlightning.gateway import prompt_ids
 from agentlightning.types.tokens import TokenIds
 
 KEY = ("a", "agent")

@@ -17,9 +17,8 @@ import msgspec
 
 import agl_gateway.apis.checks as checks
 from agentlightning.gateway.answer import DECODE_ERRORS, parse_error
-from agentlightning.gateway.apis import Handler, Route, pieces
+from agentlightning.gateway.apis import Handler, Route, check_limits, pieces
 from agentlightning.gateway.attempts import OpenAttempt
-from agentlightning.gateway.chat import check_limits
 from agentlightning.gateway.errors import RequestRefused, error_body
 from agentlightning.types import Call
 from agl_gateway.apis.checks import listed, malformed, mapping, text, unsupported
