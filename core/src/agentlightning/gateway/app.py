@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.apis import Route
@@ -19,7 +20,7 @@ from agentlightning.gateway.calls import CallWriter
 from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.identity import identify
-from agentlightning.gateway.metrics import Metrics, expose
+from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.over_length import ContextFitter
 from agentlightning.gateway.paths import Formats, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
@@ -34,7 +35,6 @@ from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Call
 from agentlightning.webserver import app_runner, gc_tuning
-from agentlightning.webserver.access_log import log_requests
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -134,7 +134,6 @@ class Gateway(RunGateway):
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
-        log_requests(app, "gateway")
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
             for spelled in spellings(path, azure=self._formats.of(path).azure):
@@ -248,10 +247,10 @@ class Gateway(RunGateway):
         return web.json_response({"status": status, "policies": list(self.routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
-        body, content_type = expose(self._state(), request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        return web.Response(body=msgspec.json.encode(self.state()), content_type="application/json")
 
-    def _state(self) -> dict[str, object]:
+    def state(self) -> dict[str, object]:
+        """Counters, calls under way, and the endpoints of each policy, for JSON."""
         gate = self._gate
         return {
             **self.metrics.as_dict(),

@@ -72,6 +72,8 @@ class GatewayJob:
     """The run's ``Keys``."""
     on_call: Callable[[Any], None] | None
     """Called with each ``Call`` that is on record; ``None``: nobody listens."""
+    plugins: Any = None
+    """The run's ``Plugins``, whose APIs a gateway in its process serves; ``None``: those of the process."""
     guards: Sequence[CallGuard] = ()
     """What admits and counts the run's calls. Gateways that are processes of their own get copies, by pickle,
     after :meth:`CallGuard.share`.

@@ -203,7 +203,7 @@ class TrainingSession:
         on_call = None  # the gateway then makes nothing for it
         if plugins.has_listeners("agl_call_recorded"):
             on_call = partial(_call_recorded, plugins)
-        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, guards)
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
         if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
             opened: RunGateway = await stack.enter_async_context(elsewhere)
             return opened

@@ -58,11 +58,9 @@ def agl_sections() -> list[SectionSpec]:
 
 @hookimpl
 def agl_gateways(job: GatewayJob) -> Any:
-    if not job.config.gateway.gateways:
-        return None
-    from agl_cluster.gateways.opening import gateway_processes
+    from agl_cluster.gateways.opening import opened_gateway
 
-    return gateway_processes(job)
+    return opened_gateway(job)
 
 
 @hookimpl

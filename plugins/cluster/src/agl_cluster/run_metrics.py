@@ -16,7 +16,7 @@ from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import cannot_listen, loopback
-from agentlightning.webserver.prometheus import Exposed, Values, exposition, families
+from agl_cluster.prometheus import Exposed, Values, exposition, families
 from agl_cluster.settings import MetricsSection
 
 EXPOSED: Final = (

@@ -26,6 +26,7 @@ from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
 from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_programs.collector import Collector
 from agl_programs.options import POLICY, ProgramOptions
 from agl_programs.process import Processes
@@ -106,7 +107,7 @@ async def open_session(
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
         listen = GatewaySection(listen=options.listen)
-        gateway = Gateway(store, keys, listen, CallSection(select=options.select))
+        gateway = WatchedGateway(store, keys, listen, CallSection(select=options.select))
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         gateway.add_route(await _upstream(options, plugins, stack))

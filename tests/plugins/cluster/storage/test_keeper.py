@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("fsspec")
 
+import agentlightning as agl
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.places import artifact_place, store_place
@@ -236,3 +237,30 @@ async def test_rows_stay_in_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     await store.close()
     with pytest.raises(StoreError, match="keeps files and is no store"):
         open_store("s3://bucket/prefix")
+
+
+def test_a_run_is_kept_and_goes_on_where_it_has_no_folder(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AGL_STORAGE", place)
+    given: dict[str, Any] = {"output": tmp_path / "runs", "run": "r", "trackers": ["files"]}
+    agl.Trainer(agl.Baseline(), **given).fit(lambda task: 1.0, [1, 2])
+    kept = RemoteRun(place, "r").newest()
+    assert (
+        kept is not None and kept.name.endswith("-end") and {"store.sqlite", "summary.json"} <= {*kept.files}
+    )
+    shutil.rmtree(tmp_path / "runs")
+    agl.Trainer(agl.Baseline(), resume=True, **given).fit(lambda task: 1.0, [1, 2])
+    said = capsys.readouterr().err
+    assert f"Fetching r from {place} ({kept.name}" in said and said.count(f"Kept at {place}/r") == 2
+    newer = RemoteRun(place, "r").newest()
+    assert newer is not None and newer.name == "000002-end"
+
+
+def test_a_place_that_cannot_be_used_ends_the_run_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_STORAGE", "az://container/runs")
+    with pytest.raises(StorageError, match=r"AGL_STORAGE=az://container/runs: install adlfs"):
+        agl.Trainer(agl.Baseline(), output=tmp_path / "runs", trackers=[]).fit(lambda task: 1.0, [1])
+    assert not (tmp_path / "runs").exists()

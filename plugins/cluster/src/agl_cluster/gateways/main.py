@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.child_environment import hide_secrets
-from agentlightning.gateway.app import Gateway
 from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import CallSection, GatewaySection, RouteSection
 from agentlightning.keys import Keys
@@ -37,6 +36,7 @@ from agl_cluster.gateways.messages import (
     RouteState,
     ToProcess,
 )
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_cluster.store.client import StoreClient
 
 
@@ -72,7 +72,7 @@ class GatewayProcess:
         for guard in setup.guards:
             guard.join(self.store)
         tell = (lambda call: channel.send(Recorded(call))) if setup.watched else None
-        self.gateway = Gateway(
+        self.gateway = WatchedGateway(
             self.store, keys, setup.settings, setup.calls, on_call=tell, guards=setup.guards
         )
         self._routes: dict[str, RouteState] = {}

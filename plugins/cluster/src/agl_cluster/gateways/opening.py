@@ -1,7 +1,7 @@
-"""Opens the gateways of a run as processes of their own.
+"""Opens the gateway of a run: in this process, or as processes of their own.
 
-They open the run's store by its URL. A file has one writer, this process, which then serves its store to them
-on loopback.
+Processes open the run's store by its URL. A file has one writer, this process, which then serves its store to
+them on loopback.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import pickle
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from agentlightning.child_environment import hidden_variables
 from agentlightning.gateway.base import RunGateway
@@ -20,22 +21,28 @@ from agentlightning.types.base import ConfigError
 from agentlightning.webserver import app_runner, listen
 from agl_cluster.gateways.main import Setup
 from agl_cluster.gateways.pool import GatewayProcesses
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_cluster.store.access import StoreAccess
 from agl_cluster.store.app import create_app
 from agl_cluster.store.client import StoreClient
 
 
 @asynccontextmanager
-async def gateway_processes(job: GatewayJob) -> AsyncIterator[RunGateway]:
-    """Start the gateways of a run, and stop them at the end."""
+async def opened_gateway(job: GatewayJob) -> AsyncIterator[RunGateway]:
+    """Start the gateway of a run, and stop it at the end."""
     async with AsyncExitStack() as stack:
         given, fields = job.config.gateway, GatewaySection.model_fields
         settings = GatewaySection(**{name: getattr(given, name) for name in fields})
-        setup = _setup(job, settings, *await _place(job, stack))
-        gateways = GatewayProcesses(job.keys, settings, given.gateways, setup, on_call=job.on_call)
-        stack.push_async_callback(gateways.stop)
-        await gateways.start()
-        yield gateways
+        gateway: WatchedGateway | GatewayProcesses
+        if given.gateways:
+            setup = _setup(job, settings, *await _place(job, stack))
+            gateway = GatewayProcesses(job.keys, settings, given.gateways, setup, on_call=job.on_call)
+        else:
+            more: dict[str, Any] = {"on_call": job.on_call, "guards": job.guards, "plugins": job.plugins}
+            gateway = WatchedGateway(job.store, job.keys, settings, job.calls, **more)
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        yield gateway
 
 
 def _setup(job: GatewayJob, settings: GatewaySection, url: str, token: str | None) -> bytes:

@@ -26,9 +26,9 @@ from agentlightning.store.sql import schema
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
-from agentlightning.webserver.access_log import log_requests
 from agentlightning.webserver.body import NotPlain, check_container_count, check_plain, decoded, read
 from agentlightning.webserver.guard import guard
+from agl_cluster.access_log import log_requests
 from agl_cluster.probes import Probes
 from agl_cluster.roles import Role
 from agl_cluster.store import openapi, traces

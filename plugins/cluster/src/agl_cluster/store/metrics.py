@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from agentlightning.store.base import Store
-from agentlightning.webserver.prometheus import Exposed, Values, exposition, families
+from agl_cluster.prometheus import Exposed, Values, exposition, families
 from agl_cluster.roles import Role
 from agl_cluster.store.load import Load
 

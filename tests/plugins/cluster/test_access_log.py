@@ -9,11 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agentlightning.gateway import Gateway
-from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.webserver.access_log import VARIABLE, log_requests
+from agl_cluster.access_log import VARIABLE, log_requests
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_cluster.store import server
 from agl_cluster.store.client import StoreClient
 
@@ -35,7 +34,7 @@ async def test_store_and_gateway_write_a_line_a_request_without_secrets(
     served = await server.start(SQLiteStore(":memory:"), port=0, token=SECRET)
     client = StoreClient(served.url, SECRET)
     await client.enqueue_rollout({"task": "whose text is nobody's business"})
-    gateway = Gateway(client, Keys(b"x" * 16))
+    gateway = WatchedGateway(client, Keys(b"x" * 16))
     url = await gateway.start()
     async with aiohttp.ClientSession() as http:
         key = {"Authorization": f"Bearer {SECRET}"}
@@ -61,23 +60,3 @@ async def test_the_stores_metrics_ask_for_a_token_where_the_store_does() -> None
             assert page.status == 200
             assert 'agl_store_requests_total{route="/metrics",status="401"} 1.0' in await page.text()
     await served.close()
-
-
-async def test_a_gateway_with_too_many_requests_says_when_to_ask_again() -> None:
-    store = SQLiteStore(":memory:")
-    gateway = Gateway(store, Keys(b"x" * 16), GatewaySection(max_requests=1))
-    gateway._pipeline.under_way = 1  # as a call that waits for new weights
-    url = await gateway.start()
-    lease = await store.start_rollout({})
-    from agentlightning.gateway import AttemptInfo
-
-    key = gateway.open_attempt(AttemptInfo.of(lease.rollout, lease.attempt, {}))
-    async with aiohttp.ClientSession() as http:
-        headers = {"Authorization": f"Bearer {key}"}
-        async with http.post(f"{url}/chat/completions", json={"model": "m"}, headers=headers) as busy:
-            assert busy.status == 503 and busy.headers["Retry-After"] == "1"
-            assert (await busy.json())["error"]["code"] == "busy"
-    assert gateway._pipeline.under_way == 1 and gateway.metrics.refused["busy"] == 1
-    assert (await store.counts(lease.attempt.rollout_id))["refused"] == {"busy": 1}
-    await gateway.stop()
-    await store.close()
