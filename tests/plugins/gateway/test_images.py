@@ -6,7 +6,7 @@ import pytest
 from agl_gateway.apis.history import History
 from agl_gateway.apis.messages import MESSAGES
 from agl_gateway.apis.responses import RESPONSES
-from core.gateway.apis.test_media import CHAT, DATA, HASH, TEXT, URL
+from core.gateway.test_media import CHAT, DATA, HASH, TEXT, URL
 
 from agentlightning.gateway.errors import RequestRefused
 

@@ -6,7 +6,7 @@ import pytest
 from agl_testing import ScriptedModelServer
 from agl_testing.template import encode, render
 from aiohttp import web
-from core.gateway.rewrite.test_window import HISTORIES, no_orphans, said
+from core.gateway.test_window import HISTORIES, no_orphans, said
 
 from agentlightning.credit.eligibility.failure import failure_of
 from agentlightning.credit.merging.forest import build_forest
