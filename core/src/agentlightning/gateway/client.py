@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
@@ -21,7 +21,6 @@ from agentlightning.gateway.route import Endpoint, Upstream
 from agentlightning.redaction import redacted
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 REQUEST_HEADERS = ("traceparent", "tracestate", "x-request-id", "openai-organization", "openai-project")
 """Headers of a request that reach the engine."""
@@ -72,28 +71,23 @@ class EngineClient:
     async def ask(
         self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
     ) -> EngineReply:
-        """Send a request as :meth:`send` does, and return the whole answer."""
-        return await self.send(route, api, body, headers, key, lambda response: self.read(route, response))
+        """Send a request as :meth:`sent` does, and return the whole answer."""
+        async with self.sent(route, api, body, headers, key) as response:
+            return await self.read(route, response)
 
-    async def send(
-        self,
-        route: Upstream,
-        api: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        key: str | None,
-        use: Callable[[aiohttp.ClientResponse], Awaitable[T]],
-    ) -> T:
-        """Send a request to an engine of ``route``, and return ``use(response)``, which reads the body of the
-        response.
+    @asynccontextmanager
+    async def sent(
+        self, route: Upstream, api: str, body: bytes, headers: Mapping[str, str], key: str | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request to an engine of ``route``. The block reads the body of the response.
 
         Requests of one ``key`` go to one endpoint, requests without a key go to each in turn. Raise
-        :class:`EngineUnreachable` when no endpoint answers, or when the connection fails during ``use``.
+        :class:`EngineUnreachable` when no endpoint answers, or when the connection fails in the block.
         """
         endpoint, response = await self._connect(route, api, body, headers, key)
         try:
             async with response:
-                return await use(response)
+                yield response
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(route, endpoint, error) from None
         finally:

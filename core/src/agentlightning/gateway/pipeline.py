@@ -224,20 +224,20 @@ class ModelCall:
         request, client = self.request, self.gateway.client
         route, attempt_id = request.route, request.attempt.info.attempt_id
         sent = (route, request.api.engine_api, request.payload(), self.reply.http.headers, attempt_id)
-        if request.passes_through:
-            return await client.send(*sent, self._pass)
-        asked = client.ask(*sent)
-        return self._whole(await (self.reply.alive_until(asked) if request.streams else asked))
+        if not request.passes_through:
+            asked = client.ask(*sent)
+            return self._whole(await (self.reply.alive_until(asked) if request.streams else asked))
+        async with client.sent(*sent) as response:
+            if response.status == 200 and response.content_type == "text/event-stream":
+                return await self._pass(response)
+            whole = await client.read(route, response)  # errors, and engines that cannot stream
+        return self._whole(whole)
 
     async def _pass(self, response: aiohttp.ClientResponse) -> Answered:
-        """Pass a stream on, all but its closing events; errors, and engines that cannot stream, answer
-        whole.
-        """
-        reply, client = self.reply, self.gateway.client
-        if response.status != 200 or response.content_type != "text/event-stream":
-            return self._whole(await client.read(self.request.route, response))
+        """Pass a stream on, all but its closing events."""
+        reply = self.reply
         await reply.write()
-        self.stream = stream = StreamedAnswer(self.request, client.limits.answer_bytes)
+        self.stream = stream = StreamedAnswer(self.request, self.gateway.client.limits.answer_bytes)
         async for data in response.content.iter_any():
             if ready := stream.feed(data):
                 reply.content_sent = reply.content_sent or stream.content_begun
