@@ -92,8 +92,8 @@ size: .venv/lint ## lines and files of core, and what a training imports of it; 
 core-alone: .venv/test ## core trains and its tests pass without a plugin, each plugin's with itself (some: PARTS="demo core audit"); the last line is JSON
 	@$(PY) scripts/core_alone.py $(PARTS)
 
-schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
-	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json
+schema: .venv/test ## docs/run_config.schema.json and the keywords of Trainer, which editors check by
+	@$(PY) scripts/run_config_schema.py
 
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py

@@ -13,7 +13,7 @@ from e2e.test_line import Watch, trainer
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentlightning.store import SQLiteStore
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.trainer import algorithm_of
 from agl_cluster.store import server
 from agl_cluster.store.client import StoreClient
 from calc_x.agent import solve

@@ -16,7 +16,7 @@ import pytest
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store

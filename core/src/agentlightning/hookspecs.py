@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from agentlightning import specs
-    from agentlightning.types import Attempt, Batch, Call, Evaluation, Progress, Reward, Rollout, StepReport
+    from agentlightning.types import (
+        Attempt,
+        Batch,
+        Call,
+        Evaluation,
+        Progress,
+        Reward,
+        Rollout,
+        Span,
+        StepReport,
+    )
 
 hookspec = pluggy.HookspecMarker("agentlightning")
 hookimpl = pluggy.HookimplMarker("agentlightning")
@@ -50,6 +61,13 @@ def agl_runners() -> list[specs.RunnerSpec]:  # type: ignore[empty-body]
 @hookspec
 def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
     """Stores by URL scheme: ``sqlite``, ``http``, …"""
+
+
+@hookspec
+def agl_store_operations() -> list[specs.StoreOperationSpec]:  # type: ignore[empty-body]
+    """Operations that every store gets beside its own: reports, and what is done with stored rows. A store in
+    tables runs them in its process, and its server offers them where the plugin is installed.
+    """
 
 
 @hookspec
@@ -119,6 +137,13 @@ def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
 
 # ---------------------------------------------------------------------------------------------- adaptations
 @hookspec
+def agl_reward_formats() -> list[Callable[[Span], Span]]:  # type: ignore[empty-body]
+    """Functions that make the reward in a span of another emitter a reward of ours, and return any other span
+    as it is. Spans pass them where they come in, before they are checked.
+    """
+
+
+@hookspec
 def agl_missing(module: str, name: str) -> Any:
     """Asked for ``name`` of ``module`` (its path in the package ``agentlightning``; empty: the package) where
     the package lacks it, and with an empty name for the module itself, as its ``ModuleSpec``. ``None``: it is
@@ -127,9 +152,10 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookspec
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> specs.TrainerPart | None:
-    """Asked with the arguments of ``Trainer(…)`` by name: takes those that are no fields of a run out of
-    ``given``, and may put fields in. The first part that is answered counts. An error is raised.
+def agl_trainer_arguments(given: dict[str, Any]) -> specs.TrainerPart | None:
+    """Asked with the arguments of ``Trainer(…)`` by name, ``algorithm`` included: takes those that are no
+    fields of a run out of ``given``, and may put fields in. Every plugin is asked; the first part that is
+    answered counts. An error is raised.
     """
 
 

@@ -13,7 +13,7 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import reason, serving
 
-from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.runner.attempt_keys import with_attempt_key

@@ -15,7 +15,7 @@ from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.specs import GatewayJob
 from agentlightning.store import SQLiteStore
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agl_cluster.gateways import watched
 from agl_cluster.gateways.watched import WatchedGateway
 from agl_cluster.plugin import agl_gateways

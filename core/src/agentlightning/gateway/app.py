@@ -34,7 +34,7 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Call
-from agentlightning.webserver import app_runner, gc_tuning
+from agentlightning.webserver import app_runner, enlarge_young_generation, restore_thresholds
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -211,11 +211,11 @@ class Gateway(RunGateway):
 
     async def _startup(self, app: web.Application) -> None:
         await self._client.start()
-        gc_tuning.enlarge_young_generation()
+        enlarge_young_generation()
         limit_libraries()
 
     async def _cleanup(self, app: web.Application) -> None:
-        gc_tuning.restore_thresholds()
+        restore_thresholds()
         await self._client.stop()
 
     # ------------------------------------------------------------------------------------------- handlers

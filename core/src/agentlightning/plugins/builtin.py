@@ -14,11 +14,8 @@ from agentlightning.specs import lazily
 
 @hookimpl
 def agl_adapters() -> list[specs.AdapterSpec]:
-    room = "agentlightning.capture.instrument"
-    anthropic, litellm = (
-        lazily(f"{room}.anthropic:AnthropicInstrumentor"),
-        lazily(f"{room}.litellm:LiteLLMInstrumentor"),
-    )
+    room = "agentlightning.capture.adapter"
+    anthropic, litellm = lazily(f"{room}:AnthropicInstrumentor"), lazily(f"{room}:LiteLLMInstrumentor")
     return [
         specs.AdapterSpec("anthropic", "anthropic", anthropic, requires="anthropic >= 0.70, < 3"),
         specs.AdapterSpec("litellm", "litellm", litellm, requires="litellm >= 1.83.14, < 2"),
@@ -50,14 +47,14 @@ def agl_stores() -> list[specs.StoreSpec]:
 
 @hookimpl
 def agl_credit_rules() -> list[specs.CreditRuleSpec]:
-    from agentlightning.credit.scoring.rules import RULES
+    from agentlightning.credit.rules import RULES
 
     return [specs.CreditRuleSpec(name, rule) for name, rule in RULES.items()]
 
 
 @hookimpl
 def agl_baselines() -> list[specs.BaselineSpec]:
-    from agentlightning.credit.advantage.baselines import BASELINES
+    from agentlightning.credit.baselines import BASELINES
 
     return [specs.BaselineSpec(name, baseline) for name, baseline in BASELINES.items()]
 
@@ -75,7 +72,7 @@ def agl_trackers() -> list[specs.TrackerSpec]:
     trackers = "agentlightning.trackers"
     return [
         specs.TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
-        specs.TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
+        specs.TrackerSpec("lines", lazily(f"{trackers}.lines:LinesTracker"), default=True),
     ]
 
 

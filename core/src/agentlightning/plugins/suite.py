@@ -23,7 +23,7 @@ _NAMES_V03 = """
     ResourceUnion ResourcesUpdate RolloutLegacy RolloutMode RolloutRawResult Runner
     SharedMemoryExecutionStrategy Task TaskInput ThreadingEvent TraceAdapter TraceToMessages
     TraceToTripletBase Tracer TracerTraceToTriplet TripletExporter WorkerStatus clear_active_tracer
-    configure_logger get_active_tracer get_message_value get_object_value get_rewards_from_span
+    configure_logger emit_tool_call get_active_tracer get_message_value get_object_value get_rewards_from_span
     is_reward_span lightning_cli llm_rollout prompt_rollout resolve_bool_env_var resolve_int_env_var
     resolve_str_env_var reward set_active_tracer setup_logging setup_module_logging tracer
 """
@@ -36,6 +36,9 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_OPERATIONS_AUDIT = """
+    add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
+"""
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
 _GATEWAY = ("./core", "./plugins/gateway")
 _CLUSTER = ("./core", "./plugins/cluster")
@@ -52,8 +55,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
     "tracker": {
-        name: ("./core", f"./plugins/trackers[{name}]")
-        for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        "console": ("./core", "./plugins/trackers"),
+        **{
+            name: ("./core", f"./plugins/trackers[{name}]")
+            for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        },
     },
     "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
@@ -83,8 +89,15 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
+        "VERL": ("./core", "./plugins/verl"),
     },
+    "key": {
+        name: ("./core", "./plugins/examples")
+        for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
+    },
+    "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "field": {

@@ -44,6 +44,7 @@ from agentlightning.specs.section import (
 from agentlightning.specs.source import (
     ImportFormatSpec as ImportFormatSpec,
     PolicySpec as PolicySpec,
+    StoreOperationSpec as StoreOperationSpec,
     StoreSpec as StoreSpec,
     TaskSetSpec as TaskSetSpec,
 )

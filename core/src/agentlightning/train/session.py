@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pluggy
+
+from agentlightning import hookspecs
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
@@ -35,17 +38,14 @@ from agentlightning.runner.runner import Runner, serve_within
 from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
-from agentlightning.trackers import TrackerHooks
-from agentlightning.trackers.choice import open_trackers
-from agentlightning.train.algorithm import recipe_of
-from agentlightning.train.callbacks import make_callbacks
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.log import log_of_all_runs
-from agentlightning.train.log.run_log import run_log
+from agentlightning.trackers import TrackerHooks, open_trackers
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
+from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.train.run_record import record_run, run_info, stored_run
-from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Call, Resource, UsageError
+from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.types import Call, Recipe, Resource, UsageError
+from agentlightning.types.base import ConfigError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -56,6 +56,7 @@ class TrainingSession:
     """The parts of one run."""
 
     config: RunConfig
+    recipe: Recipe
     plugins: Plugins
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
@@ -118,7 +119,7 @@ class TrainingSession:
             )
             await record_run(
                 context,
-                run_info(config, recipe_of(config, self.plugins), context, agent),
+                run_info(config, self.recipe, context, agent),
                 resumed=run.resumed,
             )
             run.started = True
@@ -153,16 +154,15 @@ class TrainingSession:
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
+        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
+        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
+            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        logs = []
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        listeners = [*own, *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
@@ -223,7 +223,7 @@ class TrainingSession:
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
+        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
     def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
@@ -255,6 +255,51 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+async def finish(
+    context: Context, result: Mapping[str, Any], seconds: float, exported: Path | None = None
+) -> dict[str, Any]:
+    """End the run's record, and return its summary: ``result`` and what was counted. ``exported``: folder of
+    the trained policy.
+    """
+    summary = {
+        "run_id": context.run_id,
+        "seed": context.seed,
+        **result,
+        "total_seconds": round(seconds, 3),
+        "accounts": await context.accounts(),
+        **context.guarded(),
+        **({} if exported is None else {"policy": str(exported)}),
+    }
+    summary["chain"] = await context.journal.end(summary, exported)
+    await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
+    context.plugins.notify("agl_run_finished", summary=summary)
+    return summary
+
+
+def make_callbacks(given: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a run; a class is called without arguments. Raise :class:`ConfigError` for one
+    without a hook, or with a hook that there is not.
+    """
+    return [_checked(one() if isinstance(one, type) else one) for one in given]
+
+
+def _checked(callback: Any) -> Any:
+    manager = pluggy.PluginManager("agentlightning")
+    manager.add_hookspecs(hookspecs)
+    what = getattr(callback, "__name__", type(callback).__name__)
+    try:
+        manager.register(callback)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ConfigError(f"callbacks: {what}: {error}") from None
+    if not manager.get_hookcallers(callback):
+        raise ConfigError(
+            f"callbacks: {what} has no hook: mark its methods with @agentlightning.hookimpl and name them as "
+            "in docs/hooks.md"
+        )
+    return callback
 
 
 def _call_recorded(plugins: Plugins, call: Call) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Any, NamedTuple
 
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors

@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.emit.emitters import returned_reward_span
-from agentlightning.capture.emit.rewards import find_final_reward
+from agentlightning.capture.emit import find_final_reward, returned_reward_span
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.ending import EndWriter
 from agentlightning.runner.event_loops.threads import run_sync

@@ -19,7 +19,7 @@ from e2e.test_line import Watch
 from e2e.test_resume import Breaks, Crash, life
 from moto.server import ThreadedMotoServer
 
-from agentlightning.train.artifacts import keeper as keeping
+from agl_cluster.storage import keeper as keeping
 from agl_cluster.storage.keeper import ArtifactKeeper
 from agl_cluster.storage.remote import MANIFEST, RemoteRun, StorageError
 from agl_local.policy.checkpoint import latest

@@ -29,8 +29,8 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.spans.convert import convert
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.capture.records import convert
+from agentlightning.credit.rewards import resolve
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
 from agentlightning.store.base import StoreError

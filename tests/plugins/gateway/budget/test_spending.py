@@ -13,9 +13,8 @@ from agl_gateway.budget.spending import Spending
 from aiohttp import web
 from core.gateway.conftest import whole
 
-from agentlightning.credit.eligibility.trainable import untrainable_reasons
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.eligibility import untrainable_reasons
+from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.gateway import AttemptInfo
 from agentlightning.recipes import get
 from agentlightning.runner.outcomes.outcome import model_fault

@@ -13,7 +13,7 @@ from agl_programs.inside import messages
 from agl_programs.inside.exporter import UNDELIVERED, SpanExporter
 from agl_programs.inside.messages import BeginEntry, ProcessReport
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.types import Span
 from agl_cluster.store import otlp
 

@@ -7,7 +7,7 @@ Each span is decoded by itself: an exporter drops a batch that is refused, so on
 lose its whole batch.
 
 Invariants: sound spans + damaged spans = spans that were sent. A span is converted here as by
-:mod:`agentlightning.capture.spans.convert` in the agent's process: hex ids, seconds, attributes that survive
+:mod:`agentlightning.capture.records` in the agent's process: hex ids, seconds, attributes that survive
 JSON. Bytes, which JSON lacks, are base64.
 """
 
@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
-from agentlightning.capture.spans.convert import jsonable
+from agentlightning.capture.records import jsonable
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
 

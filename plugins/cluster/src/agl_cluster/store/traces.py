@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from agentlightning import semconv
-from agentlightning.capture.emit.validation import BadRecord, validated
+from agentlightning.capture.records import BadRecord, validated
 from agentlightning.keys import ATTEMPT_BYTES, ByteQuota, Claims
 from agentlightning.store.base import Busy, Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span

@@ -131,7 +131,12 @@ class Spending(CallGuard):
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process: the accounts, and nothing of this one's store and event loop."""
         reader = self._reader and RunReader(self._reader.run, self.pricing)
-        mine: dict[str, Any] = {"_store": None, "_reader": reader, "_changed": None, "_rollouts": OrderedDict()}
+        mine: dict[str, Any] = {
+            "_store": None,
+            "_reader": reader,
+            "_changed": None,
+            "_rollouts": OrderedDict(),
+        }
         return {**self.__dict__, **mine}
 
     # -------------------------------------------------------------------------------------------- the run
