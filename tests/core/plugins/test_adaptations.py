@@ -230,7 +230,7 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
 
         @asynccontextmanager
         async def open(self, job: GatewayJob) -> AsyncIterator[Gateway]:
-            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, spending=job.spending)
+            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, guards=job.guards)
             seen.append(await gateway.start())
             yield gateway
             await gateway.stop()

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.upstream.endpoints import ranking
+from agentlightning.gateway.route import ranking
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.types import LLM, Resource

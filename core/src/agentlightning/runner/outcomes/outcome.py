@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from agentlightning.capture.records import BadRecord, error_text
 from agentlightning.decorator.reward_function import BadReward
-from agentlightning.gateway.upstream.answer import is_over_length
+from agentlightning.gateway.answer import is_over_length
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Span, Triplet, UsageError
