@@ -15,8 +15,8 @@ from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
 from agentlightning.algorithms.verl_config import VERL
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
 from agentlightning.train.algorithm import algorithm_of, recipe_of
 from agentlightning.train.description.fields import RunFields, field_of, fields_of, from_fields, is_field
