@@ -22,8 +22,8 @@ import agentlightning
 LONGEST = 4000
 """Characters of a traceback that are kept."""
 _OWN_CODE = str(Path(agentlightning.__file__).parent) + os.sep
-_CALLER = f"{_OWN_CODE}runner{os.sep}agent{os.sep}hosted.py"
-"""Calls the agent; what is around it may be a plugin's."""
+_CALLER = (f"{_OWN_CODE}runner{os.sep}agent.py", "call")
+"""File and function that call the agent; what is around them may be a plugin's."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 _IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once")}
@@ -83,7 +83,7 @@ def format_traceback(error: BaseException) -> str | None:
         summary = traceback.TracebackException.from_exception(error, compact=True)
         chain = _chain(summary)
         for one in chain:
-            called = [at for at, frame in enumerate(one.stack) if frame.filename == _CALLER]
+            called = [at for at, frame in enumerate(one.stack) if (frame.filename, frame.name) == _CALLER]
             del one.stack[: called[0] if called else 0]
             while len(one.stack) > 1 and is_own_code(one.stack[0].filename):
                 del one.stack[0]
