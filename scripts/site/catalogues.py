@@ -11,7 +11,7 @@ from pathlib import Path
 
 import agentlightning
 from agentlightning.plugins import manager
-from agentlightning.types import Recipe, UsageError, recipe as recipe_module
+from agentlightning.types import Recipe, UsageError, training as recipe_module
 from agentlightning.types.base import LEARNED_NOTHING
 
 ABOUT_RECIPES = """\
