@@ -73,6 +73,7 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self._collect("agl_api_formats", "path")
         self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
