@@ -20,7 +20,7 @@ from counted_tests import Outcomes
 from plugins.kubernetes.api_server import VERSIONS, api_server, validated
 
 import agentlightning as agl
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agl_cluster.store import server
 from agl_kubernetes.command import manifests_of
 

@@ -26,10 +26,10 @@ from agentlightning.algorithms import context, rl
 from agentlightning.algorithms.rollouts import prefetch
 from agentlightning.plugins.manager import build
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 

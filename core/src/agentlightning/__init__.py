@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         algo as algo,
     )
     from agentlightning.algorithms.prompt_search import APO as APO, GEPA as GEPA, Alternate as Alternate
-    from agentlightning.algorithms.verl_config import VERL as VERL
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -57,13 +56,12 @@ if TYPE_CHECKING:
     )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
-    from agentlightning.types.policy import PolicyFolder as PolicyFolder
+    from agentlightning.types.work import PolicyFolder as PolicyFolder
 
 # module → its public names
 _PUBLIC = {
     "algorithms.custom": "Algorithm Baseline algo",
     "algorithms.prompt_search": "APO Alternate GEPA",
-    "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
@@ -79,11 +77,11 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
-        ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
         RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,
-    "types.policy": "PolicyFolder",
+    "types.work": "PolicyFolder",
 }
 
 

@@ -25,9 +25,9 @@ from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec
 from agentlightning.store import SQLiteStore, StoreError
-from agentlightning.store.sqlite.file.lock import FileLock, Locked
-from agentlightning.train.description import fields
-from agentlightning.train.description.run_file import load_config
+from agentlightning.store.sqlite.lock import FileLock, Locked
+from agentlightning.train import config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
 
@@ -100,30 +100,42 @@ class Part:
     def __init__(self, flavour: str) -> None:
         self.flavour = flavour
 
+    def begin(self, trainer: Any) -> None:
+        trainer.flavour = self.flavour
+
     def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
         tasks = given.pop("tasks", None)
         if tasks is not None:
             given["train_dataset"] = tasks
-        return {"tasted": self.flavour} if self.flavour == "sour" else None
+        return {"tasted": trainer.flavour} if trainer.flavour == "sour" else None
 
 
 class Kitchen:
     @hookimpl
-    def agl_trainer_arguments(self, trainer: Any, given: dict[str, Any]) -> Part:
+    def agl_trainer_arguments(self, given: dict[str, Any]) -> Part:
         given["concurrency"] = given.pop("cooks", 1)
         return Part(given.pop("flavour", "sweet"))
 
 
+class Waiter:
+    """Is asked too: the part of another plugin does not keep it from putting fields in."""
+
+    @hookimpl
+    def agl_trainer_arguments(self, given: dict[str, Any]) -> None:
+        given["batch_size"] = given.pop("plates")
+
+
 def test_a_plugin_takes_arguments_of_a_trainer(tmp_path: Path) -> None:
     given: dict[str, Any] = {
-        "output": tmp_path, "trackers": [], "plugins": build([Kitchen()], discover=False), "cooks": 2
+        "output": tmp_path, "trackers": [], "plugins": build([Waiter(), Kitchen()], discover=False),
+        "cooks": 2, "plates": 3,
     }  # fmt: skip
     made = agl.Trainer(agl.Baseline(), **given)
-    assert (made.flavour, made.concurrency) == ("sweet", 2)
+    assert (made.flavour, made.config.agent.concurrency, made.config.training.batch_size) == ("sweet", 2, 3)
     assert made.fit(lambda task: 1.0, tasks=["a"])["baseline"]["train"]["reward"] == 1.0
     made.flavour = "sour"
     assert made.fit(lambda task: 1.0) == {"tasted": "sour"}
-    with pytest.raises(AttributeError, match="a run has no field 'cooks'"):
+    with pytest.raises(AttributeError, match="no attribute 'cooks'"):
         made.cooks  # noqa: B018 - the access is the test
 
 
@@ -136,12 +148,12 @@ def test_arguments_of_a_plugin_that_is_not_there_say_how_to_install_it() -> None
 def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fields, "load_plugins", lambda: build(discover=False))
+    monkeypatch.setattr(config, "load_plugins", lambda: build(discover=False))
     (tmp_path / "run.yaml").write_text(f"agent: {{target: m:a}}\n{key}\n")
     with pytest.raises(ConfigError, match=rf"it comes with agl-cluster.*{CLUSTER}"):
         load_config(tmp_path / "run.yaml")
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
-        fields.from_fields({"gateways": 2})
+        config.from_fields({"gateways": 2})
 
 
 # ------------------------------------------------------------------------------------------------ services
@@ -218,7 +230,7 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
 
         @asynccontextmanager
         async def open(self, job: GatewayJob) -> AsyncIterator[Gateway]:
-            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, spending=job.spending)
+            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, guards=job.guards)
             seen.append(await gateway.start())
             yield gateway
             await gateway.stop()

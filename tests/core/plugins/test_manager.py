@@ -34,7 +34,7 @@ def test_builtins_register_their_names() -> None:
     assert {"broadcast", "last", "per_call", "discounted", "per_agent"} <= set(loaded.credit_rules)
     assert {"group", "rloo", "batch", "none"} <= set(loaded.baselines)
     assert {"train", "eval", "plugins"} == set(loaded.commands)
-    assert {"files", "console"} <= set(loaded.trackers)
+    assert {"files", "lines"} <= set(loaded.trackers)
     assert {"sqlite"} == set(loaded.stores) and "rl" in loaded.algorithms
 
 

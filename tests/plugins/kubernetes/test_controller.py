@@ -18,7 +18,7 @@ from agentlightning.plugins.manager import build
 from agentlightning.plugins.runners import open_runner
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import RolloutConfig, RolloutStatus, UsageError
 from agl_cluster.roles import Role
 from agl_cluster.store import server

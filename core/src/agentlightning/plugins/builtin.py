@@ -72,7 +72,7 @@ def agl_trackers() -> list[specs.TrackerSpec]:
     trackers = "agentlightning.trackers"
     return [
         specs.TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
-        specs.TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
+        specs.TrackerSpec("lines", lazily(f"{trackers}.lines:LinesTracker"), default=True),
     ]
 
 

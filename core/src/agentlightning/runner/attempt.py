@@ -21,7 +21,7 @@ import msgspec
 
 from agentlightning.capture.context import AttemptContext, Sink
 from agentlightning.gateway import AttemptInfo
-from agentlightning.gateway.upstream.endpoints import ranking
+from agentlightning.gateway.route import ranking
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.runner.outcome import CannotRun
 from agentlightning.store.base import Store

@@ -37,7 +37,7 @@ from agentlightning.capture.records import (
     validated,
 )
 from agentlightning.decorator.reward_function import BadReward
-from agentlightning.gateway.upstream.answer import is_over_length
+from agentlightning.gateway.answer import is_over_length
 from agentlightning.runner.tracebacks import format_traceback
 from agentlightning.types import AttemptStatus, Span, Triplet, UsageError
 from agentlightning.types.arrays import unpack_float32, unwrap_scalar

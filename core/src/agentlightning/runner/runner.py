@@ -39,7 +39,7 @@ from agentlightning.runner.threads import prepare_agent_loop
 from agentlightning.runner.workers import WorkerPool
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig, Span, UsageError, new_id
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 log = logging.getLogger(__name__)
 POLL = 0.25

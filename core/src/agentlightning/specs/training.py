@@ -52,7 +52,10 @@ class BaselineSpec:
 
 
 class TrainerPart(Protocol):
-    """What a plugin keeps of the arguments of ``Trainer(…)``. Its attributes are the trainer's too."""
+    """What a plugin keeps of the arguments of ``Trainer(…)``."""
+
+    def begin(self, trainer: Any) -> None:
+        """Called once, when the trainer has its ``config``: it may be given further attributes."""
 
     def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
         """Do what ``trainer.fit(agent, …)`` is asked for, and return the summary; ``None``: train on the

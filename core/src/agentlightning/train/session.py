@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pluggy
+
+from agentlightning import hookspecs
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
@@ -24,28 +27,24 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
 from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
-from agentlightning.trackers import TrackerHooks
-from agentlightning.trackers.choice import open_trackers
-from agentlightning.train.algorithm import recipe_of
-from agentlightning.train.callbacks import make_callbacks
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.log import log_of_all_runs
-from agentlightning.train.log.run_log import run_log
-from agentlightning.train.run_folder import open_run_folder, say
-from agentlightning.train.run_record import record_run, run_info
-from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.train.spending import spending_of
-from agentlightning.types import Call, Resource, UsageError
+from agentlightning.trackers import TrackerHooks, open_trackers
+from agentlightning.train.config import RunConfig
+from agentlightning.train.run_folder import RunFolder, open_run_folder, say
+from agentlightning.train.run_log import log_of_all_runs, run_log
+from agentlightning.train.run_record import record_run, run_info, stored_run
+from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.types import Call, Recipe, Resource, UsageError
+from agentlightning.types.base import ConfigError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -56,6 +55,7 @@ class TrainingSession:
     """The parts of one run."""
 
     config: RunConfig
+    recipe: Recipe
     plugins: Plugins
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
@@ -74,6 +74,7 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
+        guards = self._guards()
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -86,7 +87,8 @@ class TrainingSession:
             last.callback(run.close)
             plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
-            gateway = await self._gateway(store, plugins, stack)
+            await self._begin_guards(guards, store, run)
+            gateway = await self._gateway(store, plugins, guards, stack)
             remote = self._remote_runner(store, gateway, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
@@ -99,6 +101,7 @@ class TrainingSession:
                 gateway=gateway,
                 plugins=plugins,
                 seed=config.training.seed,
+                guards=guards,
                 train=train,
                 val=val,
                 sets=sets,
@@ -115,7 +118,7 @@ class TrainingSession:
             )
             await record_run(
                 context,
-                run_info(config, recipe_of(config, self.plugins), context, agent),
+                run_info(config, self.recipe, context, agent),
                 resumed=run.resumed,
             )
             run.started = True
@@ -150,16 +153,15 @@ class TrainingSession:
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
+        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
+        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
+            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        logs = []
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        listeners = [*own, *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
@@ -173,7 +175,26 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
+    def _guards(self) -> list[CallGuard]:
+        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read
+        its description.
+        """
+        found: dict[str, CallGuard] = {}
+        for plugins in (self.plugins, load_plugins()):
+            for guard in plugins.answers("agl_call_guards", config=self.config, plugins=plugins):
+                found.setdefault(guard.name, guard)
+        return list(found.values())
+
+    async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
+        """Give the guards the run's record, if it has one."""
+        known = await stored_run(store, run.run_id) if guards and run.resumed else None
+        for guard in guards:
+            recorded = (known or {}).get(guard.name) or {}
+            await guard.begin(store, run.run_id, recorded)
+
+    async def _gateway(
+        self, store: Store, plugins: Plugins, guards: Sequence[CallGuard], stack: AsyncExitStack
+    ) -> RunGateway:
         config = self.config
         calls = config.routed_agent
         if self.hosted.select is not None:
@@ -181,11 +202,13 @@ class TrainingSession:
         on_call = None  # the gateway then makes nothing for it
         if plugins.has_listeners("agl_call_recorded"):
             on_call = partial(_call_recorded, plugins)
-        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, spending_of(config))
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
         if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
             opened: RunGateway = await stack.enter_async_context(elsewhere)
             return opened
-        gateway = Gateway(store, job.keys, config.gateway, calls, on_call=on_call, spending=job.spending)
+        gateway = Gateway(
+            store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
+        )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         return gateway
@@ -199,7 +222,7 @@ class TrainingSession:
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
+        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
     def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
@@ -231,6 +254,51 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+async def finish(
+    context: Context, result: Mapping[str, Any], seconds: float, exported: Path | None = None
+) -> dict[str, Any]:
+    """End the run's record, and return its summary: ``result`` and what was counted. ``exported``: folder of
+    the trained policy.
+    """
+    summary = {
+        "run_id": context.run_id,
+        "seed": context.seed,
+        **result,
+        "total_seconds": round(seconds, 3),
+        "accounts": await context.accounts(),
+        **context.guarded(),
+        **({} if exported is None else {"policy": str(exported)}),
+    }
+    summary["chain"] = await context.journal.end(summary, exported)
+    await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
+    context.plugins.notify("agl_run_finished", summary=summary)
+    return summary
+
+
+def make_callbacks(given: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a run; a class is called without arguments. Raise :class:`ConfigError` for one
+    without a hook, or with a hook that there is not.
+    """
+    return [_checked(one() if isinstance(one, type) else one) for one in given]
+
+
+def _checked(callback: Any) -> Any:
+    manager = pluggy.PluginManager("agentlightning")
+    manager.add_hookspecs(hookspecs)
+    what = getattr(callback, "__name__", type(callback).__name__)
+    try:
+        manager.register(callback)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ConfigError(f"callbacks: {what}: {error}") from None
+    if not manager.get_hookcallers(callback):
+        raise ConfigError(
+            f"callbacks: {what} has no hook: mark its methods with @agentlightning.hookimpl and name them as "
+            "in docs/hooks.md"
+        )
+    return callback
 
 
 def _call_recorded(plugins: Plugins, call: Call) -> None:

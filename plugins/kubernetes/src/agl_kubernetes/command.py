@@ -16,7 +16,7 @@ from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import say
 from agentlightning.specs import RunnerJob
-from agentlightning.train.description.run_file import load_config, read_overrides
+from agentlightning.train.run_file import load_config, read_overrides
 from agentlightning.types import UsageError
 from agl_cluster.store.client import StoreClient
 from agl_kubernetes.agents import agent_in_image
@@ -25,7 +25,7 @@ from agl_kubernetes.manifests import as_yaml, deployment_manifests, job_manifest
 from agl_kubernetes.settings import KubernetesOptions
 
 if TYPE_CHECKING:
-    from agentlightning.train.description.run_config import RunConfig
+    from agentlightning.train.config import RunConfig
 
 KIND = "kubernetes"
 Mode = Literal["deployment", "jobs"]

@@ -25,10 +25,10 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookimpl
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> TrainerPart:
+def agl_trainer_arguments(given: dict[str, Any]) -> TrainerPart:
     from agl_v03.trainer_arguments import FormerTrainer
 
-    return FormerTrainer(trainer, given)
+    return FormerTrainer(given)
 
 
 @hookimpl

@@ -19,10 +19,10 @@ from agentlightning.credit.digest import (
     signed_by,
 )
 from agentlightning.recipes import GRPO
-from agentlightning.runs.run import open_run
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack
 from agentlightning.types import AuditLink, Rollout, StepReport
+from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
 
 SECRET = "a key of some length"

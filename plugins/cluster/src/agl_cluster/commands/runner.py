@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentlightning.child_environment import hidden_variables, hide_secrets
+from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.cli.options import add_command
-from agentlightning.cli.terminal.interrupts import exit_despite_threads, set_exit_status
 from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
 
 if TYPE_CHECKING:
     from agentlightning.runner.runner import Runner
     from agentlightning.store import Store
-    from agentlightning.train.description.run_config import RunConfig
+    from agentlightning.train.config import RunConfig
     from agl_cluster.runners.service import RunnerState
 
 
@@ -79,8 +79,8 @@ class RunnerOptions:
         """Return the description of ``--config``, or an empty one, with these options; and prepare to import
         the agent from where the file, or else the current folder, says.
         """
-        from agentlightning.train.description.fields import from_fields
-        from agentlightning.train.description.run_file import load_config
+        from agentlightning.train.config import from_fields
+        from agentlightning.train.run_file import load_config
 
         if self.config is not None:
             config = load_config(self.config)

@@ -15,7 +15,7 @@ from agentlightning.log_limit import limit_libraries
 from agentlightning.store.base import StoreError
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.webserver import app_runner, gc_tuning, listen
+from agentlightning.webserver import app_runner, enlarge_young_generation, listen, restore_thresholds
 from agentlightning.webserver.loopback import ExposedServer, cannot_listen, check_interface, check_token
 from agl_cluster.store.access import StoreAccess
 from agl_cluster.store.app import create_app as create_app
@@ -88,12 +88,12 @@ async def serve(
     served = await start(path, host, port, token)
     gc.collect()
     gc.freeze()  # loaded modules stay; with rarer collections a request takes a sixth less CPU
-    gc_tuning.enlarge_young_generation()
+    enlarge_young_generation()
     try:
         if ready is not None:
             ready(served.url)
         await stop.wait()
     finally:
-        gc_tuning.restore_thresholds()
+        restore_thresholds()
         gc.unfreeze()
         await served.close()

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from agentlightning.credit.verdicts import Verdict, verdicts
-from agentlightning.runs.run import CannotRecompute, OpenRun
 from agentlightning.types import Call, Rollout
 from agl_audit.explanation.advantage import REASONS, find_segment
 from agl_audit.explanation.recomputed_step import recompute_step
+from agl_audit.run import CannotRecompute, OpenRun
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.data.tokens import TokenText, vocabulary

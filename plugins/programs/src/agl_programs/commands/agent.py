@@ -31,8 +31,8 @@ from agentlightning.plugins.manager import load
 from agentlightning.redaction import without_values
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
+from agentlightning.train.config import RunConfig
 from agentlightning.train.configured import import_target
-from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types import LLM, Resource, Rollout, Span, UsageError
 from agentlightning.types.base import ConfigError
 from agl_programs.attempts import REWARD_FILE, size_hint

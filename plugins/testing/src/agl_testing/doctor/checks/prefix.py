@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentlightning.cli.terminal.formatting import format_counts, plural
 from agentlightning.credit.forest import build_forest
+from agentlightning.terminal import format_counts, plural
 from agentlightning.types import Call
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.probe import ProbeAttempt, open_probe_attempt
