@@ -13,7 +13,6 @@ from agl_testing import ScriptedModelServer
 from e2e.playing import TASKS, Broke, Play, break_off, equal, line, plan, step_of
 from e2e.test_line import Watch, trainer
 from openai import AsyncOpenAI
-from plugins.local.driver_fixtures import saved_policy
 
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, hookimpl
@@ -21,6 +20,7 @@ from agentlightning.plugins.manager import PluginError, build
 from agentlightning.specs import CurriculumSpec
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
+from plugins.local.tests.driver_fixtures import saved_policy
 
 HARD = {"solve_rate": {"low": 0.2, "high": 0.8, "explore": 0.5, "window": 1}}
 

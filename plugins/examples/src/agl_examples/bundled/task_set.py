@@ -1,7 +1,7 @@
 """Sets of tasks that are graded exactly. A plugin registers a set by the hook ``agl_task_sets``.
 
 A task is JSON: ``set`` (the name of its set), ``question``, and what the set's grader needs. Invariant: the
-grader gives the set's own gold answer of every task 1.0 (``tests/plugins/examples/bundled``).
+grader gives the set's own gold answer of every task 1.0 (``plugins/examples/tests/bundled``).
 """
 
 from __future__ import annotations
