@@ -33,8 +33,8 @@ from openai import AsyncOpenAI
 from torch.nn.functional import rms_norm
 
 import agentlightning as agl
-from agentlightning.algorithms.rollouts.batching import group_rollouts
-from agentlightning.algorithms.rollouts.enqueue import enqueue
+from agentlightning.algorithms.batching import group_rollouts
+from agentlightning.algorithms.queue import enqueue
 from agentlightning.cli.config_options import read
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream

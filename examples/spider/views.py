@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.runs.run import OpenRun
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout
+from agl_dashboard.hookspecs import RolloutViewSpec
 from spider.journey import html, story
 
 
@@ -22,7 +22,7 @@ async def render(run: OpenRun, rollout: Rollout) -> str:
     return html(await story(run, rollout.rollout_id))
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def agl_rollout_views() -> list[RolloutViewSpec]:
     """The journey."""
     return [RolloutViewSpec("spider", "Journey", applies, render)]

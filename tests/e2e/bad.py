@@ -18,6 +18,7 @@ import openai
 from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
+import agl_schedules.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
 from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
@@ -74,6 +75,8 @@ class ScriptedDriver:
             await job.report(report)
             await job.evaluate(step)
             (job.folder / "finished.json").write_text(json.dumps([step + 1, job.state()]))
+            if job.steps <= step + 1:  # it may have fallen
+                break
 
     async def export(self, folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
@@ -103,7 +106,7 @@ class Line:
         class Plugin:
             @hookimpl
             def agl_drivers(self) -> list[DriverSpec]:
-                return [DriverSpec("scripted", lambda *_: driver, driver.supported_fields)]
+                return [DriverSpec("scripted", lambda *_: driver, driver.supported_fields, ends_early=True)]
 
         given: dict[str, Any] = {
             "algorithm": GRPO(group_size=1, baseline="none", scale="none"),
@@ -119,7 +122,8 @@ class Line:
             **options,
         }
         self.trainer = Trainer(
-            plugins=build([Plugin(), agl_audit.plugin, *listeners], discover=False), **given
+            plugins=build([Plugin(), agl_audit.plugin, agl_schedules.plugin, *listeners], discover=False),
+            **given,
         )
 
     async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from e2e.test_line import THREAD, Watch, trainer
 
 import agl_local.policy.files
 from agentlightning import LLM
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.work import MAX_ATTEMPTS

@@ -12,12 +12,12 @@ import typer
 import yaml
 from agl_testing import ScriptedModelServer
 from e2e.playing import TASKS, Play, equal, line
-from e2e.test_best import HELD_OUT, TRAIN, Scripted, made
 from e2e.test_line import POLICY, Watch
+from plugins.schedules.test_best import HELD_OUT, TRAIN, Scripted, made
 from typer.testing import CliRunner
 
 from agentlightning import Rollout, Trainer
-from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
+from agentlightning.algorithms.evaluations import sets_summary
 from agentlightning.cli.evaluate import register
 from agentlightning.train.configured import configure
 from agentlightning.train.description.run_file import load_config

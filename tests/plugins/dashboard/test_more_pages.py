@@ -15,13 +15,13 @@ from plugins.dashboard.conftest import Serve
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.runs.run import OpenRun
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.store.http.app import create_app
 from agentlightning.types import Resources, Rollout
 from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
 from agentlightning.webserver import app_runner, listen
 from agl_dashboard.data.places import Places
+from agl_dashboard.hookspecs import RolloutViewSpec
 from agl_dashboard.pages.difference import words
 from agl_dashboard.pages.resources import changes, texts, tree
 from agl_dashboard.server.access import Access

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import Counting, evaluate
+from agentlightning.algorithms.batching import group_rollouts
+from agentlightning.algorithms.evaluate import Counting, evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility.trainable import Versions
 from agentlightning.gateway.admission.spending import Spending

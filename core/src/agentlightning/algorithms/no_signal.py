@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentlightning.algorithms.evaluation.evaluate import (
+from agentlightning.algorithms.evaluate import (
     NothingRewarded,
     failure_reasons,
     first_traceback,

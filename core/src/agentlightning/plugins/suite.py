@@ -36,6 +36,7 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_SCHEDULE = "curriculum dynamic_sampling early_stopping keep_best order quorum"
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
 _V03 = ("./core", "./plugins/audit", "./plugins/v03")
 _NEEDED = {"langgraph": ("./adapters/langchain",)}
@@ -74,7 +75,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
     },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
-    "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "argument": {
+        **dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+        **dict.fromkeys(_SCHEDULE.split(), ("./core", "./plugins/schedules")),
+    },
+    "curriculum": {"solve_rate": ("./core", "./plugins/schedules")},
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }

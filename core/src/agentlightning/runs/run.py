@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import Counting
+from agentlightning.algorithms.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import assign, check_recipe

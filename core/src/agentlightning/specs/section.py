@@ -21,3 +21,5 @@ class SectionSpec:
     fields: Callable[[], type[BaseModel]]
     agent: Callable[[Any], Any] | None = None
     """``agent(config)`` makes the agent that these fields of a ``RunConfig`` name, or returns ``None``."""
+    fixed: tuple[str, ...] = ()
+    """Fields of the section ``training`` that cannot change when a run resumes."""

@@ -7,18 +7,17 @@ from typing import Any
 from agentlightning.algorithms.context import TrainingLoop
 from agentlightning.algorithms.custom import as_algorithm
 from agentlightning.algorithms.recipe_checks import (
-    SCHEDULE,
     check_credit_fields,
     check_ends_early,
     check_supported_fields,
     without_unsupported_default,
 )
+from agentlightning.algorithms.schedule import schedule_of
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.services.serving import driver_spec
 from agentlightning.types import Recipe, UsageError
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import TrainingSection
 
 
 def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
@@ -52,12 +51,13 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
     if own is not None and own.recipe is not None:
         return _rl(config, plugins, own.name)
-    for name in SCHEDULE:
-        if getattr(training, name) != TrainingSection.model_fields[name].default:
-            raise UsageError(
-                f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
-                "rollouts itself: drop it"
-            )
+    recipe = recipe_of(config, plugins)
+    by = ["async_steps"] if training.async_steps else schedule_of(plugins, recipe, training).chooses_by
+    if by:
+        raise UsageError(
+            f"training.{by[0]}: only training with a recipe knows it; an algorithm of your own queues its "
+            "rollouts itself: drop it"
+        )
     if config.evaluation.sets:
         raise UsageError(
             "evaluation.sets: only training with a recipe evaluates on them; an algorithm of your own makes "
@@ -85,7 +85,8 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
     spec = driver_spec(plugins, config.backend.driver, policies)
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     limited = config.budget is not None and config.budget.limits.limited
-    check_ends_early(config.training, spec.name, spec.ends_early, budget=limited)
+    schedule = schedule_of(plugins, recipe, config.training)
+    check_ends_early(schedule, spec.name, spec.ends_early, budget=limited)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms[name].factory(
         recipe=recipe, training=config.training, environment=config.environment

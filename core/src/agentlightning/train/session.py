@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
-from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
-from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
+from agentlightning.algorithms.datasets import read_dataset
+from agentlightning.algorithms.evaluate import Counting, check_clusters
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.algorithms.journal import saved_steps
-from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins
@@ -168,9 +167,7 @@ class TrainingSession:
         logs = []
         if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
             logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
-        early = self.config.training.early_stopping
-        own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        listeners = [*logs, *make_callbacks(self.config.callbacks), *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
+from agentlightning.algorithms.schedule import added_settings
 from agentlightning.algorithms.verl_config import VERL
 from agentlightning.gateway.listen import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins
@@ -113,12 +114,10 @@ class Trainer:
     ) -> dict[str, Any]:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # shallow: both share the objects that were given
+        training = type(self.config.training)
         none = {
-            "quorum": None,
-            "async_steps": 0,
-            "dynamic_sampling": 0,
-            "curriculum": None,
-            "keep_best": False,
+            name: training.model_fields[name].get_default(call_default_factory=True)
+            for name in ("async_steps", *added_settings(self.config.training))
         }
         fields: dict[str, Any] = {"algorithm": Baseline(tasks=tasks), "steps": 0, "sets": {}, **none}
         short.config = from_fields(fields, self.config)

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.batching import stable_seed
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.evaluate import check_rewarded, summarise
-from agentlightning.algorithms.rollouts.batching import stable_seed
-from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
+from agentlightning.algorithms.evaluate import check_rewarded, summarise
+from agentlightning.algorithms.queue import RESUMED, cancel
 from agentlightning.budget.limits import BudgetSpent
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages

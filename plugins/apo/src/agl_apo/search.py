@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Evaluation
 from agl_apo.assistants import Assistants

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentlightning.algorithms.batching import stable_seed
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.budget.limits import Budget
 from agentlightning.child_environment import engine_key
 from agentlightning.types import LLM, PromptTemplate, UsageError

@@ -83,7 +83,7 @@ class GRPOTrainer:
     def _tasks(self, given: Sequence[Any] | str | None) -> tuple[list[Any], list[Any]]:
         if isinstance(given, str):
             given = [given]
-        known = load_plugins().task_sets
+        known = load_plugins().table("agl_task_sets")
         if given and all(isinstance(one, str) and one in known for one in given):
             return tasks_of_sets([str(one) for one in given])
         if given:

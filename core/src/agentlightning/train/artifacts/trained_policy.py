@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.evaluation.best_policy import read_best
-from agentlightning.algorithms.journal import checkpoints_in
+from agentlightning.algorithms.journal import checkpoints_in, read_best
 from agentlightning.runs.locations import find_run
 from agentlightning.runs.provenance import ORIGIN, origin_of
 from agentlightning.types import UsageError

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
-from pydantic import BaseModel, Tag, ValidationError, create_model
+from pydantic import BaseModel, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from agentlightning.plugins.manager import Plugins, load as load_plugins
@@ -25,7 +25,9 @@ from agentlightning.types.sections import FILE, Section
 
 
 class RunFields(TypedDict, total=False):
-    """Keywords of ``Trainer``, for type checkers; a test compares them with :class:`RunConfig`."""
+    """Keywords of ``Trainer``, for type checkers, with those of the suite's plugins; a test compares them
+    with :class:`RunConfig`.
+    """
 
     name: str
     adapters: str | Sequence[str]
@@ -116,8 +118,10 @@ def _fields(plugins: Plugins) -> Fields:
         of_agent |= {*added.model_fields} if spec.agent else set()
     model = _joined(RunConfig, at.pop("", []))
     for place, more in at.items():
-        section = _joined(model.model_fields[place].annotation, more)
-        field: dict[str, Any] = {place: (section, section())}
+        former = model.model_fields[place]
+        section = _joined(former.annotation, more)
+        default = Field(default_factory=section) if former.default_factory else section()
+        field: dict[str, Any] = {place: (section, default)}
         model = create_model(model.__name__, __base__=model, **field)
         model.__doc__ = RunConfig.__doc__
     sections = {
@@ -254,6 +258,8 @@ def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
     known = fields()
     inner = {**known.sections, **known.nested}
     section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)
+    if (said := not_installed("argument", keys[-1])) is not None and section in known.sections.values():
+        return f": {said}"
     return _near(keys[-1], list(section.model_fields))
 
 

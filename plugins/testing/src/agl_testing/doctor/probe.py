@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from agentlightning.algorithms.batching import task_batches
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.batching import task_batches
 from agentlightning.cli.terminal.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
 from agentlightning.train.configured import ConfiguredRun

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.algorithms.evaluation.evaluate import failure_reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.cli.terminal.formatting import format_counts, plural
 from agentlightning.credit.eligibility.verdicts import (
     engine_refusal,

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.batching import check_tasks, repetition_warning, task_id
 from agentlightning.algorithms.recipe_checks import (
     check_credit_fields,
     check_ends_early,
     check_supported_fields,
 )
-from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
+from agentlightning.algorithms.schedule import schedule_of
 from agentlightning.cli.terminal.formatting import format_bytes, plural
 from agentlightning.plugins.manager import pick
 from agentlightning.train.configured import ConfiguredRun
@@ -67,7 +68,8 @@ def _recipe(configured: ConfiguredRun) -> None:
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.driver)
     check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
-    check_ends_early(trainer.config.training, trainer.driver, spec.ends_early)
+    schedule = schedule_of(plugins, trainer.recipe, trainer.config.training)
+    check_ends_early(schedule, trainer.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, plugins)
     if spec.environment_info is not None:
         spec.environment_info(trainer.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluation.evaluate import unread_rewards
+from agentlightning.algorithms.evaluate import unread_rewards
 from agentlightning.cli.terminal.formatting import percent, plural
 from agentlightning.credit.advantage.groups import TURN
 from agentlightning.credit.advantage.spread import nearly_equal

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluation.evaluate import failure_reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.cli.terminal.formatting import format_counts, format_number, percent, plural
 from agentlightning.credit.advantage.spread import mean as average
 from agentlightning.credit.assign import assign
