@@ -48,8 +48,8 @@ def test_a_run_of_another_build_is_refused_in_one_sentence_that_names_what_diffe
         check_unchanged(then, {"recipe": recipe, "seed": 1, "batch_size": 2})
     assert str(refused.value) == (
         "run r was begun by another build of Agent Lightning (0.0.9), which differs from this one in "
-        "batch_size, recipe.correction, recipe.step_weight, so it cannot go on here: resume it with that build, or begin "
-        "another run"
+        "batch_size, recipe.correction, recipe.step_weight, so it cannot go on here: resume it with that "
+        "build, or begin another run"
     )
     check_unchanged({**then, "recipe": recipe}, {"recipe": agl.GRPO().model_dump(), "seed": 1})
 
