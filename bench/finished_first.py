@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import LLM, Rollout
-from agentlightning.algorithms.batching import stable_seed
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.cli.config_options import read
 from agentlightning.train.configured import configure, import_target
 from agentlightning.train.description.fields import from_fields

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from agentlightning.algorithms.batching import (
+from agentlightning.algorithms.tasks import (
     DatasetError,
     check_tasks,
     group_rollouts,

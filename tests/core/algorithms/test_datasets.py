@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.algorithms import datasets
-from agentlightning.algorithms.batching import DatasetError
-from agentlightning.algorithms.datasets import read_dataset
+from agentlightning.algorithms.tasks import DatasetError, read_dataset
 
 TASKS = [{"q": "1 + 1", "a": "2"}, {"q": "2 + 2", "a": "4"}]
 
@@ -181,7 +179,7 @@ def test_what_holds_none_is_refused_by_name(given: Any, said: str) -> None:
 
 
 def test_an_iterator_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MAX_TASKS", 10)
+    monkeypatch.setattr("agentlightning.algorithms.tasks.MAX_TASKS", 10)
     with pytest.raises(DatasetError, match="this count has more than 10 tasks and may have no end"):
         read_dataset(itertools.count(), "training tasks")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from agentlightning.algorithms.batching import group_rollouts
 from agentlightning.algorithms.queue import (
     ENDED,
     RESUMED,
@@ -18,6 +17,7 @@ from agentlightning.algorithms.queue import (
     TaskGroups,
     cancel_leftovers,
 )
+from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Rollout, RolloutStatus
 

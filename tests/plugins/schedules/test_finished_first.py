@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentlightning.algorithms.batching import group_rollouts
 from agentlightning.algorithms.queue import ENDED, RunEnded, TaskGroups, cancel_leftovers
+from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import AttemptedRollout, Rollout, RolloutStatus
 from agl_schedules.finished_first import TOO_OLD, FinishedFirst

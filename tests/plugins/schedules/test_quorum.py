@@ -12,8 +12,8 @@ import pytest
 from core.runner.across import Event
 
 import agl_schedules.plugin
-from agentlightning.algorithms.batching import group_rollouts
 from agentlightning.algorithms.schedule import schedule_of
+from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.credit.assign import assign
 from agentlightning.plugins.manager import build
 from agentlightning.runner.runner import Runner

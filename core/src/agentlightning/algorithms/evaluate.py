@@ -12,7 +12,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from agentlightning.algorithms.intervals import mean_interval, pass_metrics
 from agentlightning.algorithms.queue import enqueue
@@ -34,6 +37,32 @@ class Counting(NamedTuple):
     """The run's failure table; ``None``: the defaults, by which failures are left out."""
     cluster: str | None = None
     """Field of the tasks that says which of them are not independent (``evaluation.cluster``)."""
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """The evaluations of one run. Each has new rollouts, which its batch names."""
+
+    counting: Counting = field(default_factory=Counting)
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Batch → a finished evaluation and the policy version that was evaluated."""
+    _rounds: Counter[str] = field(default_factory=Counter)
+    """Name → number of evaluations of that name."""
+
+    def next_batch(self, name: str) -> str:
+        """Return the batch of the next evaluation of this name."""
+        self._rounds[name] += 1
+        return f"eval/{name}/{self._rounds[name]}"
+
+    def still_valid(self, batch: str, version: int, *, chosen: bool) -> Evaluation | None:
+        """Return what the run found before it was resumed, if it holds for the served ``version``.
+        ``chosen``: another policy than the trained one is asked, which does not change.
+        """
+        if (entry := self.made.get(batch)) is None:
+            return None
+        found = msgspec.convert(entry["evaluation"], Evaluation)
+        valid = entry["version"] == version or chosen or found.name.startswith("before")
+        return found if valid else None
 
 
 class NothingRewarded(UsageError):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.datasets import read_dataset
+from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Evaluation, UsageError
 
@@ -91,10 +91,10 @@ async def measure_headroom(
     """Return and print the rewards of the present policy and of the scripted ones, e.g. an oracle and chance,
     the latter on at most ``tasks`` tasks; nothing without scripted policies.
     """
-    if before is None or not context.headroom:
+    if before is None or not context.resources.scripted:
         return {}
     found = {"policy": before.reward}
-    for name in context.headroom:
+    for name in context.resources.scripted:
         if evaluation := await measure(name, policy=name, limit=tasks):
             found[name] = evaluation.reward
     room = 100 * (found.get("oracle", 1.0) - before.reward)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.counters import NoSignalGuard, Totals, nothing_learned
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.evaluations import (
     NamedSets,
@@ -21,9 +22,7 @@ from agentlightning.algorithms.evaluations import (
     measure_if_affordable,
     scores,
 )
-from agentlightning.algorithms.no_signal import NoSignalGuard, nothing_learned
 from agentlightning.algorithms.schedule import InOrder, Schedule, Watch, schedule_of
-from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.eligibility.trainable import Versions, version_of
 from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest

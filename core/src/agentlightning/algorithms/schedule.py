@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from agentlightning.algorithms.batching import repetition_warning, task_batches
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.queue import Prefetcher, TaskGroups
+from agentlightning.algorithms.tasks import repetition_warning, task_batches
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import ScheduleSpec
 from agentlightning.types import Batch, Evaluation, Progress, Recipe

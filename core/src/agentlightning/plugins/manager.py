@@ -251,8 +251,9 @@ def missing(module: str, name: str) -> Any:
         home, _, attribute = place.partition(":")
         return getattr(import_module(home), attribute) if attribute else import_module(home)
     found = plugins.first("agl_missing", module=module, name=name)
-    if found is None and not plugins.has_listeners("agl_missing"):
-        said = not_installed("module", module.partition(".")[0]) or not_installed("name", name)
+    asked = plugins.has_listeners("agl_missing")  # then what it does not know is not its own
+    if found is None and not (asked and module):
+        said = not_installed("name", name) or not_installed("module", module.partition(".")[0])
         if said is not None:
             raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
     return found

@@ -72,6 +72,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("APO", "Alternate", "GEPA"), ("./core", "./plugins/apo")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
     },
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),

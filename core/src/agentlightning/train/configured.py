@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agentlightning.algorithms.batching import DatasetError, check_tasks
-from agentlightning.algorithms.datasets import tasks_of
 from agentlightning.algorithms.schedule import schedule_of
+from agentlightning.algorithms.tasks import DatasetError, check_tasks, tasks_of
 from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins

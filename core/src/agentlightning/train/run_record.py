@@ -159,8 +159,8 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
     known = await stored_run(context.store, context.run_id) if resumed else None
     if known is None:
         check_store_knows(context.folder)
-        await context.publish()
-        info["resources"] = context.resources
+        await context.resources.publish(context.store, context.gateway)
+        info["resources"] = context.resources.ids
         await context.store.add_run(context.run_id, info, context.config)
         await context.journal.begin(info)
         context.plugins.notify("agl_run_started", run=info)
@@ -171,14 +171,14 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
     if context.spending.given:
         await context.spending.resume(context.store, context.run_id, known.get("budget") or {})
     reports, evaluations = await restore_progress(context, known)
-    await context.publish()
+    await context.resources.publish(context.store, context.gateway)
     for key, before, after in changed:
         context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
     life = {"time": time.time(), "first_step": context.first_step}
     lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
-    again = {**info, **context.spent(), "resources": context.resources, "resumed": lives, "summary": None}
+    again = {**info, **context.spent(), "resources": context.resources.ids, "resumed": lives, "summary": None}
     await context.store.update_run(context.run_id, again, context.config)
-    await context.journal.resume(again, context.first_step, list(context.known))
+    await context.journal.resume(again, context.first_step, list(context.evaluations.made))
     context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
 
 
@@ -207,9 +207,10 @@ async def restore_progress(
     if context.driver is not None:
         context.first_step, context.progress = await context.driver.resume(context.folder)
     served = context.driver.version if context.driver else 0
-    context.resources = dict(known.get("resources", {}))
-    context.known = {
+    context.resources.ids = dict(known.get("resources", {}))
+    context.evaluations.made = {
         batch: entry for batch, entry in known.get("evaluations", {}).items() if entry["version"] <= served
     }
     reports = [r for r in await context.store.query_steps(context.run_id) if r.step < context.first_step]
-    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in context.known.values()]
+    made = context.evaluations.made.values()
+    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in made]

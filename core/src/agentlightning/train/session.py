@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.datasets import read_dataset
-from agentlightning.algorithms.evaluate import Counting, check_clusters
+from agentlightning.algorithms.context import AgentResources, Context, Losses
+from agentlightning.algorithms.evaluate import Counting, Evaluations, check_clusters
 from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.algorithms.journal import saved_steps
+from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins
@@ -106,16 +107,18 @@ class TrainingSession:
                 train=train,
                 val=val,
                 sets=sets,
-                policy=policies.model_name,
-                named=policies.names if policies.named and serve_policy else (),
                 driver=driver,
-                headroom=config.environment.headroom,
+                resources=AgentResources(
+                    policies.model_name,
+                    policies.names if policies.named and serve_policy else (),
+                    config.environment.headroom,
+                    dict(self.initial_resources),
+                    serve_policy,
+                ),
                 config=config.agent.rollout_config(config.training.failure, trusted=self._trusts(agent)),
-                counting=Counting(config.training.failure, config.evaluation.cluster),
+                evaluations=Evaluations(Counting(config.training.failure, config.evaluation.cluster)),
+                losses=Losses(trackers=trackers.errors),
                 say=say,
-                initial_resources=dict(self.initial_resources),
-                serve_policy=serve_policy,
-                tracker_errors=trackers.errors,
             )
             await record_run(
                 context,
@@ -123,7 +126,7 @@ class TrainingSession:
                 resumed=run.resumed,
             )
             run.started = True
-            gateway.moved = context.publish
+            gateway.moved = partial(context.resources.publish, store, gateway)
             try:
                 self._start_runner(context, remote, stack)
                 yield context
@@ -214,7 +217,7 @@ class TrainingSession:
         process.
         """
         if remote is not None:
-            context.ended = remote.counts
+            context.losses.attempts = remote.counts
             context.runner = serve_within(stack, remote.serve)
             return
         settings = self.config.routed_agent
@@ -228,5 +231,5 @@ class TrainingSession:
             plugins=context.plugins,
             run_id=context.run_id,
         )
-        context.ended = runner.counts
+        context.losses.attempts = runner.counts
         context.runner = runner.serve_within(stack)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentlightning.algorithms.batching import stable_seed
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.budget.limits import Budget
 from agentlightning.child_environment import engine_key
 from agentlightning.types import LLM, PromptTemplate, UsageError
@@ -89,7 +89,7 @@ def read_prompts(given: Mapping[str, Any] | None) -> dict[str, PromptTemplate]:
 async def first_prompts(context: Context, given: Mapping[str, PromptTemplate]) -> dict[str, PromptTemplate]:
     """Return the prompts that the search begins with: those given, else those of ``initial_resources``."""
     found = dict(given)
-    for name, resource in context.initial_resources.items():
+    for name, resource in context.resources.initial.items():
         if isinstance(resource, str):
             resource = PromptTemplate(template=resource)
         if isinstance(resource, PromptTemplate) and name not in found and not given:

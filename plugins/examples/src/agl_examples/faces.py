@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.prompt_search import APO
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.runner.event_loops.threads import run_sync
 from agentlightning.store.base import Store
@@ -174,7 +173,8 @@ class APOTrainer(GRPOTrainer):
         given = {"prompts": dict(prompts), **self.settings} if prompts else self.settings
         model = self.config.model
         policy: dict[str, Any] = {} if model is None else {"policy": model_folder(model)}
-        trainer = Trainer(APO(**given), **{**policy, **self._fields})
+        search = pick(load_plugins().algorithms, "recipe or algorithm", "apo").factory(**given)
+        trainer = Trainer(search, **{**policy, **self._fields})
         return trainer.fit(agent, train, list(val_tasks) or val)
 
 

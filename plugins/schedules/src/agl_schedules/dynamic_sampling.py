@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentlightning.algorithms.batching import stable_seed
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.types import Batch, Rollout
 
 

@@ -25,7 +25,7 @@ class Enough:
         early = training.early_stopping
         self._early = EarlyStop(early) if early is not None else None
         if self._early is not None:
-            self._early.resume(context.known, context.first_step)
+            self._early.resume(context.evaluations.made, context.first_step)
 
     async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> str | None:
         """Keep the present policy if it is the best; return why training ends here, if it does."""

@@ -23,8 +23,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from agentlightning.algorithms.batching import stable_seed
 from agentlightning.algorithms.intervals import RIGHT
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.types.sections import Section
 
 

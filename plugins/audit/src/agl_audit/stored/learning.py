@@ -124,7 +124,7 @@ class StoredLearning(RL):
 
     async def make_job(self, context: Context) -> RLJob:
         """Read the stored rollouts and choose what is learned from."""
-        if context.named:
+        if context.resources.named_policies:
             raise ConfigError(f"{self.method!r} trains one policy: give backend.policy one folder")
         if self.method == "dpo" and not hasattr(context.driver, "logprobs"):
             raise ConfigError(

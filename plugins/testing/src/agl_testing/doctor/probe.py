@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from agentlightning.algorithms.batching import task_batches
 from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.tasks import task_batches
 from agentlightning.cli.terminal.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
 from agentlightning.train.configured import ConfiguredRun
@@ -151,7 +151,7 @@ class ProbeAttempt:
 @asynccontextmanager
 async def open_probe_attempt(context: Context) -> AsyncIterator[ProbeAttempt]:
     """Open an attempt that may make calls."""
-    lease = await context.store.start_rollout({}, resources_id=context.resources[context.policy])
+    lease = await context.store.start_rollout({}, resources_id=context.resources.ids[context.policy])
     attempt = lease.attempt
     key = context.gateway.open_attempt(
         AttemptInfo(

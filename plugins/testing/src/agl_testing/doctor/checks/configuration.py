@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.batching import check_tasks, repetition_warning, task_id
 from agentlightning.algorithms.recipe_checks import (
     check_credit_fields,
     check_ends_early,
     check_supported_fields,
 )
 from agentlightning.algorithms.schedule import schedule_of
+from agentlightning.algorithms.tasks import check_tasks, repetition_warning, task_id
 from agentlightning.cli.terminal.formatting import format_bytes, plural
 from agentlightning.plugins.manager import pick
 from agentlightning.train.configured import ConfiguredRun

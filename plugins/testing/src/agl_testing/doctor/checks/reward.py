@@ -54,7 +54,7 @@ async def check_reward(findings: Findings) -> Check:
     findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
     findings.usage.append(measure("reward probe"))
     findings.batch = credit(findings)
-    if "oracle" in context.headroom:
+    if "oracle" in context.resources.scripted:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
     judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
