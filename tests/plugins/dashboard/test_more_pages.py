@@ -122,7 +122,7 @@ def test_candidates_stand_below_their_parents() -> None:
 class Views:
     """A plugin with a view that shows a task, one that fails, and one that never applies."""
 
-    @hookimpl
+    @hookimpl(optionalhook=True)
     def agl_rollout_views(self) -> list[RolloutViewSpec]:
         async def render(run: OpenRun, rollout: Rollout) -> str:
             return f"<!doctype html><style>b {{}}</style><b>{run.run_id}</b>"
