@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import Rollout
+from agl_audit.run import OpenRun
 from agl_dashboard.hookspecs import RolloutViewSpec
 from spider.journey import html, story
 

@@ -31,7 +31,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
         "plugins/schedules/src/agl_schedules/dynamic_sampling.py",
         "core/src/agentlightning/algorithms/queue.py",
         "plugins/schedules/src/agl_schedules/finished_first.py",
-        "core/src/agentlightning/credit/metrics.py",
+        "core/src/agentlightning/credit/accounts.py",
     )
     code = "".join((SOURCE / place).read_text() for place in places)
     code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "training" / "update.py").read_text()

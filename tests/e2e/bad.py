@@ -19,15 +19,17 @@ from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
 import agl_schedules.plugin
+import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
+SUITE = (agl_audit.plugin, agl_schedules.plugin, agl_trackers.plugin)
 LIMIT = 120.0
 """Seconds after which a test has hung."""
 T = TypeVar("T")
@@ -122,7 +124,7 @@ class Line:
             **options,
         }
         self.trainer = Trainer(
-            plugins=build([Plugin(), agl_audit.plugin, agl_schedules.plugin, *listeners], discover=False),
+            plugins=build([Plugin(), *SUITE, *listeners], discover=False),
             **given,
         )
 

@@ -16,7 +16,7 @@ import pytest
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
@@ -68,10 +68,10 @@ class Watch:
 
 def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     import agl_autogen.plugin
+    import agl_cluster.plugin
     import agl_local.plugin
     import agl_schedules.plugin
 
-    suite = [agl_local.plugin, agl_autogen.plugin, agl_schedules.plugin, agl_testing.plugin]
     defaults: dict[str, Any] = dict(
         algorithm=GRPO(group_size=4),
         policy=POLICY,
@@ -81,7 +81,18 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         output=folder,
         adapters=["autogen"],
         trackers=["files"],
-        plugins=build([*suite, agl_trackers.plugin, watch], discover=False),
+        plugins=build(
+            [
+                agl_local.plugin,
+                agl_autogen.plugin,
+                agl_cluster.plugin,
+                agl_schedules.plugin,
+                agl_testing.plugin,
+                agl_trackers.plugin,
+                watch,
+            ],
+            discover=False,
+        ),
     )
     return Trainer(**{**defaults, **options})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from agentlightning import specs
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
         Recipe,
         Reward,
         Rollout,
+        Span,
         StepReport,
-    )  # fmt: skip
+    )
     from agentlightning.types.sections import TrainingSection
 
 hookspec = pluggy.HookspecMarker("agentlightning")
@@ -94,6 +96,11 @@ def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
+    """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
+
+
+@hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 
@@ -108,6 +115,13 @@ def agl_hookspecs() -> list[Any]:  # type: ignore[empty-body]
 
 # ---------------------------------------------------------------------------------------------- adaptations
 @hookspec
+def agl_reward_formats() -> list[Callable[[Span], Span]]:  # type: ignore[empty-body]
+    """Functions that make the reward in a span of another emitter a reward of ours, and return any other span
+    as it is. Spans pass them where they come in, before they are checked.
+    """
+
+
+@hookspec
 def agl_missing(module: str, name: str) -> Any:
     """Asked for ``name`` of ``module`` (its path in the package ``agentlightning``; empty: the package) where
     the package lacks it, and with an empty name for the module itself, as its ``ModuleSpec``. ``None``: it is
@@ -116,9 +130,10 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookspec
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> specs.TrainerPart | None:
-    """Asked with the arguments of ``Trainer(…)`` by name: takes those that are no fields of a run out of
-    ``given``, and may put fields in. The first part that is answered counts. An error is raised.
+def agl_trainer_arguments(given: dict[str, Any]) -> specs.TrainerPart | None:
+    """Asked with the arguments of ``Trainer(…)`` by name, ``algorithm`` included: takes those that are no
+    fields of a run out of ``given``, and may put fields in. Every plugin is asked; the first part that is
+    answered counts. An error is raised.
     """
 
 
@@ -138,13 +153,22 @@ def agl_serve_script(script: Any, model: str) -> Any:
     """
 
 
+@hookspec
+def agl_gateways(job: specs.GatewayJob) -> Any:
+    """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
+    gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.
+    An error is raised.
+    """
+
+
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
-def agl_schedules(recipe: Recipe, training: TrainingSection) -> specs.ScheduleSpec | None:
+def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.ScheduleSpec | None:
     """Asked before a run trains with a recipe: which groups its steps train, and when it ends. ``None``:
     ``training`` asks for nothing of the plugin's. Fields that plugins add to the section ``training`` are a
     schedule's: a run in which they are set is refused if nobody answers, and any run if two plugins do. An
-    error is raised: ``ConfigError`` for settings that do not work with the recipe.
+    error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for an
+    algorithm with a loop of its own, which is refused if it would leave out what is set.
     """
 
 

@@ -16,7 +16,8 @@ from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.schedule import InOrder, added_settings, schedule_of
 from agentlightning.plugins.manager import build
 from agentlightning.specs import ScheduleSpec
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train import config
+from agentlightning.train.config import from_fields
 from agentlightning.types import Batch, Evaluation, Recipe, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection
@@ -103,20 +104,18 @@ def test_what_is_not_set_needs_no_plugin() -> None:
 
 
 def test_an_algorithm_of_ones_own_refuses_what_a_schedule_would_do() -> None:
-    from agentlightning.train.algorithm import algorithm_of
+    from agentlightning.train.trainer import algorithm_of
 
-    for fields in ({"async_steps": 1}, {"quorum": {"k": 1}}, {"curriculum": "solve_rate"}):
+    for fields in ({"async_steps": 1}, {"quorum": {"k": 99}}, {"curriculum": "solve_rate"}):
         trainer = Trainer("baseline", plugins=OURS, **fields)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=f"training.{next(iter(fields))}: only training with a recipe"):
             algorithm_of(trainer.config, trainer.plugins, trainer)
 
 
 def test_without_the_plugin_a_setting_of_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentlightning.train.description import fields
-
-    monkeypatch.setattr(fields, "load_plugins", lambda: build(discover=False))
+    monkeypatch.setattr(config, "load_plugins", lambda: build(discover=False))
     line = r"it comes with agl-schedules, .*pip install -c constraints\.txt \./core \./plugins/schedules"
     with pytest.raises(TypeError, match=f"Trainer has no field 'quorum': {line}"):
-        fields.from_fields({"quorum": {"k": 1}})
+        config.from_fields({"quorum": {"k": 1}})
     with pytest.raises(ConfigError, match=rf"training\.order: .*{line}"):
-        fields.build({"training": {"order": "finished"}}, "run.yaml", context=fields.FILE)
+        config.build({"training": {"order": "finished"}}, "run.yaml", context=config.FILE)

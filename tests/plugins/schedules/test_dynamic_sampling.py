@@ -13,7 +13,7 @@ import agl_schedules.plugin
 from agentlightning import GRPO, PolicyFolder, Trainer
 from agentlightning.algorithms.schedule import schedule_of
 from agentlightning.plugins.manager import build
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 from agentlightning.types.base import ConfigError
 from agl_schedules.dynamic_sampling import extra_batches, groups_with_spread

@@ -19,11 +19,10 @@ import msgspec
 
 from agentlightning.algorithms.intervals import mean_interval, pass_metrics
 from agentlightning.algorithms.queue import enqueue
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import failure_reasons as failure_reasons_of, rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.credit.scoring.rules import READS
+from agentlightning.credit.rules import READS
+from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Record, Rollout, RolloutStatus, UsageError
 from agentlightning.types.base import LEARNED_NOTHING, ConfigError

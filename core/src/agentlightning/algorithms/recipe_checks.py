@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from agentlightning.credit.assign import check_recipe
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.rules import RULES
 from agentlightning.plugins.manager import Plugins
 from agentlightning.specs import ScheduleSpec
 from agentlightning.types import Recipe

@@ -23,10 +23,10 @@ from agentlightning.algorithms.evaluations import (
     scores,
 )
 from agentlightning.algorithms.schedule import InOrder, Schedule, Watch, schedule_of
+from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.eligibility.trainable import Versions, version_of
-from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.eligibility import Versions, version_of
+from agentlightning.credit.fingerprint import add_rows, terms_digest
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import EnvironmentSection, TrainingSection

@@ -51,11 +51,12 @@ class Watch(Protocol):
         """Return its entries of the run's summary."""
 
 
-def schedule_of(plugins: Plugins, recipe: Recipe, training: TrainingSection) -> ScheduleSpec:
+def schedule_of(plugins: Plugins, recipe: Recipe | None, training: TrainingSection) -> ScheduleSpec:
     """Return what chooses the groups of the steps, by the hook ``agl_schedules``. Raise :class:`ConfigError`
     if it does not work with the recipe, or if no plugin, or more than one, carries out what is set.
+    ``recipe=None``: of an algorithm with a loop of its own.
     """
-    if recipe.max_staleness < (ahead := training.async_steps):
+    if recipe is not None and recipe.max_staleness < (ahead := training.async_steps):
         raise ConfigError(
             f"training.async_steps = {ahead} with recipe.max_staleness = {recipe.max_staleness}: calls "
             f"made that early are up to {ahead} versions old when they are trained, and the recipe "

@@ -29,6 +29,7 @@ from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.near import nearest
+from agentlightning.types.rewards import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -67,6 +68,7 @@ class Plugins:
         self.policies: dict[str, specs.PolicySpec] = self.table("agl_policies")
         self.commands: dict[str, specs.CommandSpec] = self.table("agl_commands")
         self.sections: dict[str, specs.SectionSpec] = self.table("agl_sections")
+        self.run_services: dict[str, specs.RunServiceSpec] = self.table("agl_run_services")
         self.names: dict[str, str] = self.table("agl_names", "")
         """Public name → ``module:object``."""
 
@@ -112,15 +114,17 @@ class Plugins:
             print(f"agl hook {hook}({', '.join(kwargs)})", file=sys.stderr)
         return [answer for answer in answers if answer is not None]
 
+    def first(self, hook: str, **kwargs: Any) -> Any:
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. The plugins after it
+        are not asked. Errors are raised.
+        """
+        return next(self.answers(hook, **kwargs), None)
+
     def answers(self, hook: str, **kwargs: Any) -> Iterator[Any]:
-        """Yield the plugins' answers that are not ``None``. Errors are raised."""
+        """Yield the answers of plugins that are not ``None``. Errors are raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
                 yield answer
-
-    def first(self, hook: str, **kwargs: Any) -> Any:
-        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
-        return next(self.answers(hook, **kwargs), None)
 
     @property
     def credit_functions(self) -> dict[str, Any]:
@@ -228,7 +232,9 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
-    return build()
+    plugins = build()
+    REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
+    return plugins
 
 
 _loading = threading.local()
@@ -251,9 +257,10 @@ def missing(module: str, name: str) -> Any:
         home, _, attribute = place.partition(":")
         return getattr(import_module(home), attribute) if attribute else import_module(home)
     found = plugins.first("agl_missing", module=module, name=name)
-    asked = plugins.has_listeners("agl_missing")  # then what it does not know is not its own
-    if found is None and not (asked and module):
-        said = not_installed("name", name) or not_installed("module", module.partition(".")[0])
+    if found is None:
+        said = not_installed("name", name)
+        if said is None and not plugins.has_listeners("agl_missing"):
+            said = not_installed("module", module.partition(".")[0])
         if said is not None:
             raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import CommandSpec, lazily
+from agentlightning.specs import CommandSpec, SectionSpec, lazily
 from agl_examples import hookspecs
 from agl_examples.hookspecs import TaskSetSpec
 
@@ -29,6 +29,11 @@ def agl_commands() -> list[CommandSpec]:
 @hookimpl
 def agl_hookspecs() -> list[Any]:
     return [hookspecs]
+
+
+@hookimpl
+def agl_sections() -> list[SectionSpec]:
+    return [SectionSpec("early_keys", rewrite=lazily("agl_examples.early_keys:expand"))]
 
 
 @hookimpl

@@ -25,7 +25,7 @@ def agl_sections() -> list[SectionSpec]:
 
 
 @hookimpl
-def agl_schedules(recipe: Recipe, training: TrainingSection) -> ScheduleSpec | None:
+def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> ScheduleSpec | None:
     from agl_schedules.settings import ScheduledTraining, check_schedule
 
     if not isinstance(training, ScheduledTraining):
@@ -33,7 +33,8 @@ def agl_schedules(recipe: Recipe, training: TrainingSection) -> ScheduleSpec | N
     chooses_by, ends_early = training.chooses_by, training.ends_early
     if not chooses_by and not ends_early:
         return None
-    check_schedule(recipe, training)
+    if recipe is not None:
+        check_schedule(recipe, training)
     groups = partial(lazily("agl_schedules.schedule:ChosenGroups"), recipe=recipe, training=training)
     watch = partial(lazily("agl_schedules.enough:Enough"), training=training)
     return ScheduleSpec(groups if chooses_by else None, watch if ends_early else None, chooses_by, ends_early)
