@@ -167,8 +167,8 @@ def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.Sch
     """Asked before a run trains with a recipe: which groups its steps train, and when it ends. ``None``:
     ``training`` asks for nothing of the plugin's. Fields that plugins add to the section ``training`` are a
     schedule's: a run in which they are set is refused if nobody answers, and any run if two plugins do. An
-    error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for an
-    algorithm with a loop of its own, which is refused if it would leave out what is set.
+    error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for
+    an algorithm with a loop of its own, which is refused if it would leave out what is set.
     """
 
 
