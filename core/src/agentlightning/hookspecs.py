@@ -66,6 +66,13 @@ def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_store_operations() -> list[specs.StoreOperationSpec]:  # type: ignore[empty-body]
+    """Operations that every store gets beside its own: reports, and what is done with stored rows. A store in
+    tables runs them in its process, and its server offers them where the plugin is installed.
+    """
+
+
+@hookspec
 def agl_credit_rules() -> list[specs.CreditRuleSpec]:  # type: ignore[empty-body]
     """Rules that turn rewards into one number per call."""
 

@@ -25,7 +25,7 @@ from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec
 from agentlightning.store import SQLiteStore, StoreError
-from agentlightning.store.sqlite.file.lock import FileLock, Locked
+from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.train import config
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError

@@ -17,8 +17,10 @@ from contract.pages import Said, request, send
 from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
+import agl_audit.plugin
 from agentlightning.gateway.apis import FORMATS
-from agl_cluster.store.routes import BY_NAME, TABLE
+from agentlightning.plugins.manager import build
+from agl_cluster.store.routes import BY_NAME, added
 
 from .conftest import SECRET, World, opened
 
@@ -94,13 +96,14 @@ def headers(content_type: str, encoding: str, key: str = "") -> dict[str, str]:
     return {**found, **({"Authorization": f"Bearer {key}"} if key else {})}
 
 
-STORE = [route for route in TABLE if route.verb != "GET"]
+ROUTES = BY_NAME | added(build([agl_audit.plugin], discover=False))
+STORE = [route for route in ROUTES.values() if route.verb != "GET"]
 WAITS = frozenset({"wait", "timeout"})
 """Fields that make a request wait; what they may be is tested with the store."""
 
 
 def asked(name: str) -> tuple[str, ...]:
-    known = [field.name for field in msgspec.structs.fields(BY_NAME[name].parameters)]
+    known = [field.name for field in msgspec.structs.fields(ROUTES[name].parameters)]
     return tuple(field for field in known if field not in WAITS) or ("nothing",)
 
 

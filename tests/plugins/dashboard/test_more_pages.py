@@ -16,7 +16,7 @@ from plugins.dashboard.conftest import Serve
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Resources, Rollout
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
+from agentlightning.types.work import LLM, JsonResource, PromptTemplate
 from agentlightning.webserver import app_runner, listen
 from agl_audit.run import OpenRun
 from agl_cluster.store.app import create_app

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Mode, Rollout, RolloutConfig, UsageError
-from agentlightning.types.json_lines import NotJSON, decode_json, read_json_lines
+from agentlightning.types.base import NotJSON, decode_json, read_json_lines
 
 PLAIN_JSON_HINT = "give plain JSON values (dict, list, str, numbers, bool, None)"
 MAX_TASKS = 1_000_000

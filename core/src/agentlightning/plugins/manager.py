@@ -28,8 +28,8 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
-from agentlightning.types.rewards import REWARD_FORMATS
+from agentlightning.types.base import nearest
+from agentlightning.types.record import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -62,6 +62,7 @@ class Plugins:
         self.drivers: dict[str, specs.DriverSpec] = self.table("agl_drivers")
         self.runners: dict[str, specs.RunnerSpec] = self.table("agl_runners")
         self.stores: dict[str, specs.StoreSpec] = self.table("agl_stores", "scheme")
+        self.store_operations: dict[str, specs.StoreOperationSpec] = self.table("agl_store_operations")
         self.credit_rules: dict[str, specs.CreditRuleSpec] = self.table("agl_credit_rules")
         self.baselines: dict[str, specs.BaselineSpec] = self.table("agl_baselines")
         self.trackers: dict[str, specs.TrackerSpec] = self.table("agl_trackers")
@@ -235,6 +236,17 @@ def load() -> Plugins:
     plugins = build()
     REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
     return plugins
+
+
+def store_operation(name: str) -> Any:
+    """Return the function of a plugin's operation on stores. Raise ``AttributeError`` for a name that none
+    has, and :class:`NotInstalled` for one of a plugin of the suite.
+    """
+    if (spec := load().store_operations.get(name)) is not None:
+        return spec.operation()
+    if (said := not_installed("store operation", name)) is not None:
+        raise NotInstalled(f"a store's {name}: {said}")
+    raise AttributeError(f"a store has no {name!r}")
 
 
 _loading = threading.local()

@@ -37,6 +37,9 @@ _ARGUMENTS_V03 = """
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
 _SCHEDULE = "curriculum dynamic_sampling early_stopping keep_best order quorum"
+_OPERATIONS_AUDIT = """
+    add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
+"""
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
 _CLUSTER = ("./core", "./plugins/cluster")
 _STORAGE = ("./core", "./plugins/cluster[s3]")
@@ -83,6 +86,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
         **dict.fromkeys(("APO", "Alternate", "GEPA"), ("./core", "./plugins/apo")),
+        **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
         "VERL": ("./core", "./plugins/verl"),
     },
@@ -90,6 +94,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", "./plugins/examples")
         for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
     },
+    "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "curriculum": {"solve_rate": ("./core", "./plugins/schedules")},

@@ -29,7 +29,7 @@ from agentlightning.runner.resources import attempt_resources
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span, UsageError, new_id
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 
 @dataclass(eq=False, repr=False)

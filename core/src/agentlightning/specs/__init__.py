@@ -35,6 +35,7 @@ from agentlightning.specs.section import (
 )
 from agentlightning.specs.source import (
     PolicySpec as PolicySpec,
+    StoreOperationSpec as StoreOperationSpec,
     StoreSpec as StoreSpec,
 )
 from agentlightning.specs.tracker import (

@@ -37,9 +37,7 @@ from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import POLICY, Policies, read_policies
 from agentlightning.types import LLM, Recipe
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import elsewhere, nearest
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.base import ConfigError, elsewhere, nearest
 from agentlightning.types.sections import (
     FILE,
     Choices,
@@ -51,6 +49,7 @@ from agentlightning.types.sections import (
     Text,
     TrainingSection,
 )
+from agentlightning.types.work import PolicyFolder
 
 
 class AgentSection(RunnerSection):

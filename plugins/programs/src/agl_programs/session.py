@@ -24,8 +24,8 @@ from agentlightning.store.pages import pages
 from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
 from agl_cluster.gateways.watched import WatchedGateway
 from agl_programs.collector import Collector
 from agl_programs.options import POLICY, ProgramOptions
