@@ -139,8 +139,7 @@ def read_run(folder: Path) -> Run:
         if more:
             raise Unjudged(f"{folder}: its store holds several runs")
         found = blob(info)
-        quorum = found["schedule"].get("quorum")
-        if found["gateway"]["over_length"] == "drop" or quorum or not found["tries"]["trusted"]:
+        if "drop" in found["gateway"].values() or "quorum" in found["schedule"] or not found["tries"]["trusted"]:
             raise Unjudged(f"{folder}: over_length: drop, a quorum, or an agent that is not trusted")
         query = (
             "SELECT r.rollout_id, mode, r.status, group_id, task_id, sample, reason, attempt_id, a.status, "
