@@ -103,6 +103,11 @@ def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_api_formats() -> list[specs.ApiFormatSpec]:  # type: ignore[empty-body]
+    """APIs that the gateway serves beside chat completions and completions, by path."""
+
+
+@hookspec
 def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
     """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
 
@@ -157,6 +162,13 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
 def agl_serve_script(script: Any, model: str) -> Any:
     """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
     ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+    """
+
+
+@hookspec
+def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
+    """Asked when a run is opened, with its description and its plugins: an object that admits each of its
+    calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
     """
 
 

@@ -129,7 +129,7 @@ async def test_what_is_served_and_closed() -> None:
         together = await serve(config, GRPO(), plugins, gateway, stack)
         assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
         assert together.version == 6
-        routes = dict(gateway._routes)
+        routes = dict(gateway.routes)
         assert {n: (r.trainable, r.seeded, r.settings.reserve, r.model) for n, r in routes.items()} == {
             "wolves": (True, True, 7, "wolves-model"),
             "town": (True, True, 7, "town-model"),
@@ -137,7 +137,7 @@ async def test_what_is_served_and_closed() -> None:
             "old": (False, True, 7, "old-model"),
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
-        assert set(gateway._pipeline.planner.sampling) == {"wolves", "town"}
+        assert set(gateway.sampling) == {"wolves", "town"}
         with pytest.raises(ConfigError, match="headroom: 'old' is the name of a policy"):
             await serve_scripted(
                 {"old": list}, [1], gateway, stack, build([], discover=False), config.served.names

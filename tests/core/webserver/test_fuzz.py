@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
 import agl_audit.plugin
-from agentlightning.gateway.apis import FORMATS
 from agentlightning.plugins.manager import build
 from agl_cluster.store.routes import BY_NAME, added
 
@@ -155,7 +154,10 @@ FIELDS = (
     *("temperature", "top_p", "stop", "logit_bias", "guided_choice", "response_format", "stream_options"),
     *("system", "text", "include", "tool_choice", "stop_sequences", "thinking", "logprobs", "functions"),
 )
-GATEWAY = [*FORMATS, "/v1/messages/count_tokens", "/v1/conversations"]
+GATEWAY = [
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/messages/count_tokens", "/v1/conversations"),
+]
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
 
 

@@ -7,7 +7,7 @@ evaluation of the run's schedule. The evaluation of the set ``hard`` before trai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from agentlightning.algorithms.context import Context
@@ -102,20 +102,4 @@ async def measure_headroom(
     context.say(f"Headroom: {scores} → {room:.0f} points to gain")
     if room < LITTLE:
         context.say(f"Under {LITTLE} points of headroom: this task will teach this policy nothing.")
-    return found
-
-
-async def measure_if_affordable(
-    context: Context, measure: Callable[[str], Awaitable[Evaluation | None]], name: str
-) -> Evaluation | None:
-    """Evaluate with what is left, the part that was kept back included; ``None`` if nothing is."""
-    spending = context.spending
-    spending.release()
-    if (why := spending.why_ended()) is not None:
-        context.say(f"the evaluation {name!r} is missing: the budget is spent ({why})")
-        return None
-    refused = spending.refused
-    found = await measure(name)
-    if n := spending.refused - refused:
-        context.say(f"evaluation {name!r}: {n} calls were refused, the budget is spent; see failed")
     return found

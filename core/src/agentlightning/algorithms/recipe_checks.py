@@ -45,15 +45,8 @@ def check_supported_fields(
         )
 
 
-def check_ends_early(schedule: ScheduleSpec, driver: str, ends_early: bool, *, budget: bool = False) -> None:
-    """Raise if ``schedule`` ends the run early or keeps its best policy, and the driver can do neither.
-    ``budget``: whether the run has one, which may end it too.
-    """
-    if budget and not ends_early:
-        raise ConfigError(
-            f"driver {driver!r} cannot carry out the run's budget: it ends at its last step only; use the "
-            "driver 'local', or limit the rollouts with budget.per_rollout"
-        )
+def check_ends_early(schedule: ScheduleSpec, driver: str, ends_early: bool) -> None:
+    """Raise if ``schedule`` ends the run early or keeps its best policy, and the driver can do neither."""
     if schedule.ends_early and not ends_early:
         raise ConfigError(
             f"driver {driver!r} cannot carry out training.{schedule.ends_early[0]}: it neither ends at "

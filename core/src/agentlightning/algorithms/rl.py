@@ -19,7 +19,6 @@ from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.evaluations import (
     NamedSets,
     measure_headroom,
-    measure_if_affordable,
     scores,
 )
 from agentlightning.algorithms.schedule import InOrder, Schedule, Watch, schedule_of
@@ -52,14 +51,14 @@ class RL:
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
         job = await self.make_job(context)
-        spent = context.spending.spent
         before = await job.look("before", None if job.first_step else 0)
         sampled_before = await job.measure_sampled("before-sampled")
-        context.spending.keep_back(spent)
+        for guard in context.guards:
+            guard.keep_back()
         job.headroom = await measure_headroom(context, before, job.measure, self.environment.headroom_tasks)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
-        job.end_if_spent(job.first_step)
+        await job.end_if_exhausted(job.first_step)
         began = time.perf_counter()
         try:
             await context.driver.run(job)
@@ -67,7 +66,7 @@ class RL:
             await job.end()
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
-        after = await measure_if_affordable(context, partial(job.look, step=job.steps), "after")
+        after = await job.look_last()
         sampled_after = await job.measure_sampled("after-sampled") if after else None
         return {
             "recipe": self.recipe.model_dump(),
@@ -153,8 +152,8 @@ class RLJob:
         """
         credit = self._crediting(step)
         batch = await self.schedule.collect(step, credit)
-        if self.context.spending.given:
-            batch.metrics.update(self.context.spending.metrics())
+        for guard in self.context.guards:
+            batch.metrics.update(guard.metrics())
         self._reason = credit.reason
         await self._record_step(step, batch, credit.fingerprints)
         return batch
@@ -208,8 +207,8 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
-        if spent := self.context.spent():
-            await self.context.store.update_run(self.run_id, spent)
+        if guarded := self.context.guarded():
+            await self.context.store.update_run(self.run_id, guarded)
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
         self.context.plugins.notify("agl_policy_updated", report=report)
 
@@ -231,7 +230,7 @@ class RLJob:
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
         """Make and return the evaluation that is due after ``step``, if any."""
-        self.end_if_spent(step + 1)
+        await self.end_if_exhausted(step + 1)
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
@@ -252,10 +251,26 @@ class RLJob:
             self._enough = await self.watch.evaluated(step, {**({"": found} if found else {}), **sets})
         return found
 
-    def end_if_spent(self, step: int) -> None:
-        """End training after ``step`` finished steps if the run's budget is spent."""
-        if (why := self.context.spending.why_ended()) is not None:
-            self._end_after(step, f"stopped by budget: {why}")
+    async def look_last(self) -> Evaluation | None:
+        """Make the evaluation after training, or say why it is missing: no call is admitted any more."""
+        if (why := await self.context.exhausted(last=True)) is not None:
+            self.context.say(f"the evaluation 'after' is missing: no call is admitted any more ({why})")
+            return None
+        before = self._refused
+        found = await self.look("after", self.steps)
+        if n := self._refused - before:
+            why = await self.context.exhausted()
+            self.context.say(f"evaluation 'after': {n} calls were refused ({why}); see failed")
+        return found
+
+    @property
+    def _refused(self) -> int:
+        return sum(guard.refused for guard in self.context.guards)
+
+    async def end_if_exhausted(self, step: int) -> None:
+        """End training after ``step`` finished steps if no call is admitted any more."""
+        if (why := await self.context.exhausted()) is not None:
+            self._end_after(step, f"stopped by {why}")
 
     def _end_after(self, step: int, why: str) -> None:
         """End training after ``step`` finished steps."""

@@ -69,6 +69,7 @@ class Plugins:
         self.policies: dict[str, specs.PolicySpec] = self.table("agl_policies")
         self.commands: dict[str, specs.CommandSpec] = self.table("agl_commands")
         self.sections: dict[str, specs.SectionSpec] = self.table("agl_sections")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self.table("agl_api_formats", "path")
         self.run_services: dict[str, specs.RunServiceSpec] = self.table("agl_run_services")
         self.names: dict[str, str] = self.table("agl_names", "")
         """Public name → ``module:object``."""

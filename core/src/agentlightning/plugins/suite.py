@@ -41,10 +41,14 @@ _OPERATIONS_AUDIT = """
     add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
 """
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
+_GATEWAY = ("./core", "./plugins/gateway")
 _CLUSTER = ("./core", "./plugins/cluster")
 _STORAGE = ("./core", "./plugins/cluster[s3]")
 _V03 = ("./core", "./plugins/audit", "./plugins/cluster", "./plugins/v03")
-_NEEDED = {"langgraph": ("./adapters/langchain",)}
+_NEEDED = {
+    "langgraph": ("./adapters/langchain",),
+    "openai-agents": ("./plugins/gateway",),
+}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
@@ -61,12 +65,13 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {
-        **{name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+        **{name: ("./core", "./plugins/gateway", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
         **{name: ("./core", "./plugins/audit") for name in ("dpo", "rejection", "sft")},
     },
     "task set": {
         name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
     },
+    "API": dict.fromkeys(("/responses", "/conversations", "/messages"), _GATEWAY),
     "store": {
         **{name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
         **dict.fromkeys(("http", "https"), _CLUSTER),
@@ -74,13 +79,13 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "service": {"metrics": _CLUSTER, "storage": _STORAGE},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": (*_CLUSTER, "./plugins/programs", "./plugins/testing"),
+        "doctor": (*_CLUSTER, "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
         **{name: (*_CLUSTER, "./plugins/programs") for name in ("gateway", "run")},
         **dict.fromkeys(("runner", "store", "token"), _CLUSTER),
         "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
-        "prompts": ("./core", "./plugins/apo"),
+        "prompts": ("./core", "./plugins/gateway", "./plugins/apo"),
     },
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
@@ -99,6 +104,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "curriculum": {"solve_rate": ("./core", "./plugins/schedules")},
     "field": {
+        "budget": _GATEWAY,
         **dict.fromkeys(_SCHEDULE.split(), ("./core", "./plugins/schedules")),
         **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
         **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),

@@ -19,6 +19,10 @@ from agentlightning.specs.driver import (
     Server as Server,
     WatchedDriver as WatchedDriver,
 )
+from agentlightning.specs.gateway import (
+    ApiFormatSpec as ApiFormatSpec,
+    CallGuard as CallGuard,
+)
 from agentlightning.specs.lazy import (
     lazily as lazily,
     lazy_type as lazy_type,

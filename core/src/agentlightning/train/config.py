@@ -30,7 +30,6 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import not_installed
@@ -149,9 +148,6 @@ class RunConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
-    budget: BudgetSection | None = None
-    """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
-    {…}}`` (``docs/budgets.md``); none: no limit."""
     runner: RunnerField = None
     """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""

@@ -53,7 +53,7 @@ class ChosenGroups(InOrder):
         batch = await credit.add(groups)
         more = self._extra_groups(step, groups)
         for _ in range(training.dynamic_sampling):
-            if groups_with_spread(batch, groups) >= size or self.context.spending.why_ended():
+            if groups_with_spread(batch, groups) >= size or await self.context.exhausted():
                 break
             extra = next(more)
             await self.queue.add(step, extra)
