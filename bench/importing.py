@@ -28,7 +28,7 @@ from plugins.audit.tests.history.importing.written import ANSWER, ANSWERS, ASKED
 
 async def come_back(path: Path, name: str) -> str:
     """Return what is wrong with the conversation of a file once it went through a store; empty: nothing."""
-    file = TraceFile(path, load().import_formats)
+    file = TraceFile(path, load().table("agl_import_formats"))
     if file.format.name != name:
         return f"it was taken for {file.format.name}"
     store = SQLiteStore(":memory:")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
+import agl_schedules.plugin
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec
 from agentlightning.types import LLM
@@ -65,7 +66,7 @@ def trainer(world: World, algorithm: Any, driver: CountingDriver | None, **field
         policy = {"agent": agl.LLM(endpoint=world.model.url, model="small")}
     return agl.Trainer(
         algorithm,
-        plugins=build([plugin, Drivers()], discover=False),
+        plugins=build([plugin, agl_schedules.plugin, Drivers()], discover=False),
         driver="counting",
         policy=policy,
         output=world.folder / "runs",

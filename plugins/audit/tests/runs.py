@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.algorithms.evaluation.evaluate import summarise
+from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.journal import Journal
 from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
 from agentlightning.plugins.manager import Plugins, build

@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Resources, Rollout
 from agentlightning.types.work import LLM, JsonResource, PromptTemplate
@@ -18,6 +17,7 @@ from agentlightning.webserver import app_runner, listen
 from agl_audit.run import OpenRun
 from agl_cluster.store.app import create_app
 from agl_dashboard.data.places import Places
+from agl_dashboard.hookspecs import RolloutViewSpec
 from agl_dashboard.pages.difference import words
 from agl_dashboard.pages.resources import changes, texts, tree
 from agl_dashboard.server.access import Access
@@ -122,7 +122,7 @@ def test_candidates_stand_below_their_parents() -> None:
 class Views:
     """A plugin with a view that shows a task, one that fails, and one that never applies."""
 
-    @hookimpl
+    @hookimpl(optionalhook=True)
     def agl_rollout_views(self) -> list[RolloutViewSpec]:
         async def render(run: OpenRun, rollout: Rollout) -> str:
             return f"<!doctype html><style>b {{}}</style><b>{run.run_id}</b>"

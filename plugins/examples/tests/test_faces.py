@@ -90,7 +90,7 @@ def test_supervised_fine_tuning_is_that_of_the_driver(monkeypatch: pytest.Monkey
 def test_prompt_search_without_its_plugin_says_how_to_install_it() -> None:
     with pytest.raises(agl.UsageError, match=r"'apo' is not installed.*\./plugins/apo"):
         agl.APOTrainer(critic="policy").train(lambda task: 1.0, [1, 2], prompts={"p": "text"})
-    with pytest.raises(agl.UsageError, match=r"'gepa' is not installed"):
+    with pytest.raises(agl.UsageError, match=r"agentlightning\.GEPA: it comes with agl-apo.*\./plugins/apo"):
         agl.GEPA(critic="policy")
 
 

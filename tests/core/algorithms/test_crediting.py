@@ -12,7 +12,7 @@ import pytest
 
 from agentlightning.algorithms import crediting
 from agentlightning.algorithms.crediting import StepCrediting, group_pages
-from agentlightning.algorithms.rollouts.prefetch import TaskGroups
+from agentlightning.algorithms.queue import TaskGroups
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprint import add_rows

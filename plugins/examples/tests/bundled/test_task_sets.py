@@ -13,7 +13,7 @@ NAMES = ("math", "reasoning", "sql-generation")
 
 
 def test_the_sets_are_registered() -> None:
-    assert {*NAMES, "coding"} <= set(load().task_sets)
+    assert {*NAMES, "coding"} <= set(load().table("agl_task_sets"))
     with pytest.raises(UsageError, match="math"):
         task_set("astrology")
 

@@ -14,7 +14,7 @@ from agl_audit.history.importing.files import TraceFile
 from agl_audit.history.importing.trace import ImportedTrace
 from plugins.audit.tests.history.importing.written import ANSWERS, ASKED, LIBRARIES, MODEL, WRITERS, lines
 
-FORMATS = load().import_formats
+FORMATS = load().table("agl_import_formats")
 UNSCORED = ("langfuse", "phoenix")
 """The APIs of these give scores apart from observations and spans."""
 

@@ -54,7 +54,7 @@ async def imported(store: SQLiteStore, *traces: ImportedTrace) -> list[Record]:
 
 
 async def test_a_trace_is_a_rollout_without_token_ids(sqlite: SQLiteStore, tmp_path: Path) -> None:
-    traces = TraceFile(agentops(tmp_path), load().import_formats).traces()
+    traces = TraceFile(agentops(tmp_path), load().table("agl_import_formats")).traces()
     done = await write_traces(sqlite, "run", "agentops", traces)
     assert (done.traces, done.rollouts, done.calls, done.rewards, done.rewarded) == (1, 1, 2, 1, 1)
     [rollout] = await sqlite.query_rollouts(run_id="run")

@@ -32,7 +32,7 @@ class TaskSet:
 
 def task_set(name: str) -> TaskSet:
     """Return the set that a plugin registers as ``name``. An error lists the sets that there are."""
-    made: TaskSet = pick(load_plugins().task_sets, "task set", name).factory()
+    made: TaskSet = pick(load_plugins().table("agl_task_sets"), "task set", name).factory()
     return made
 
 
