@@ -17,7 +17,7 @@ from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore

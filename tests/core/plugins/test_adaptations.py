@@ -19,8 +19,8 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.agent.hosted import HostedAgent, hosted
-from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.runner.agent import HostedAgent, hosted
+from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec

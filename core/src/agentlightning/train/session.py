@@ -32,8 +32,7 @@ from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.agent.hosted import HostedAgent
+from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
 from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store

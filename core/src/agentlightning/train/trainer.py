@@ -19,8 +19,8 @@ from agentlightning.algorithms.recipe_checks import (
 )
 from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
 from agentlightning.train.policies import Policies, with_pretrained

@@ -16,8 +16,7 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.attempt import notify_rewards
-from agentlightning.runner.runner import Runner
+from agentlightning.runner.runner import Runner, notify_rewards
 from agentlightning.specs import Server
 from agentlightning.store import Store
 from agentlightning.store.pages import pages

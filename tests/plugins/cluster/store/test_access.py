@@ -12,7 +12,7 @@ from contract.access import BEARERS, SECRET, TOKEN, Matrix, matrix
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.store import AttemptEnded, SQLiteStore
 from agentlightning.store.base import Busy, Forbidden, Unauthorized
 from agentlightning.types import AttemptStatus

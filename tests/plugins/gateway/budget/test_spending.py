@@ -17,7 +17,7 @@ from agentlightning.credit.eligibility import untrainable_reasons
 from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.gateway import AttemptInfo
 from agentlightning.recipes import get
-from agentlightning.runner.outcomes.outcome import model_fault
+from agentlightning.runner.ending import model_fault
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
 

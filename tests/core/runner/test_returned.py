@@ -20,7 +20,7 @@ from agentlightning.capture.installation import capturing
 from agentlightning.credit import assign
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.runner.outcomes.returned import BadRecord, read_supplied
+from agentlightning.runner.outcome import BadRecord, read_supplied
 from agentlightning.store import SQLiteStore, Store, codec
 from agentlightning.types import (
     LLM,

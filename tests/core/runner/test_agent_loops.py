@@ -15,9 +15,8 @@ import pytest
 from core.runner.test_runner import finish, serving
 
 from agentlightning import emit_reward
-from agentlightning.runner import execution
-from agentlightning.runner.event_loops import loop_pool
-from agentlightning.runner.event_loops.loop_pool import current_loop_pool
+from agentlightning.runner import agent_loops, execution
+from agentlightning.runner.agent_loops import current_loop_pool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import RolloutConfig, RolloutStatus
 
@@ -42,8 +41,8 @@ def gate() -> Iterator[threading.Event]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the watchdog ping often."""
-    monkeypatch.setattr(loop_pool, "PING_SECONDS", 0.01)
-    monkeypatch.setattr(loop_pool, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(agent_loops, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(agent_loops, "WARN_AFTER", 0.05)
     monkeypatch.setattr(execution, "CANCEL_SECONDS", 0.05)
 
 
@@ -106,7 +105,7 @@ async def test_many_that_take_a_little_each_are_not_blamed(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Together they hold the loop for many pings, each for two of them at the same line."""
-    monkeypatch.setattr(loop_pool, "WARN_AFTER", 0.08)
+    monkeypatch.setattr(agent_loops, "WARN_AFTER", 0.08)
     pool, missed = current_loop_pool(), list[int]()
 
     async def agent(task: int) -> float:
@@ -134,7 +133,7 @@ async def test_many_that_take_a_little_each_are_not_blamed(
 async def test_without_a_limit_the_others_get_another_loop_and_the_blocked_one_goes_on(
     store: Store, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_pool, "ABANDON_AFTER", 0.1)
+    monkeypatch.setattr(agent_loops, "ABANDON_AFTER", 0.1)
 
     async def agent(task: int) -> float:
         if task == 0:
@@ -155,7 +154,7 @@ async def test_without_a_limit_the_others_get_another_loop_and_the_blocked_one_g
 async def test_one_that_had_begun_and_is_not_tried_again_waits_for_the_loop(
     store: Store, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_pool, "ABANDON_AFTER", 0.1)
+    monkeypatch.setattr(agent_loops, "ABANDON_AFTER", 0.1)
     both = asyncio.Event()
     here: list[int] = []
 
@@ -277,7 +276,7 @@ def test_a_blocked_agent_does_not_keep_the_loop_that_serves_from_ending(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "CANCEL_SECONDS", 0.05)
-    monkeypatch.setattr(loop_pool, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(agent_loops, "STOP_SECONDS", 0.05)
     begun = threading.Event()
     opened = SQLiteStore(":memory:")
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentlightning.runner.event_loops.threads import blocking_threads, run_sync
+from agentlightning.runner.threads import blocking_threads, run_sync
 
 COLOUR = contextvars.ContextVar("colour", default="none")
 

@@ -12,7 +12,7 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import finish, serving
 
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded, evaluate
-from agentlightning.runner.outcomes.tracebacks import LONGEST, format_traceback
+from agentlightning.runner.tracebacks import LONGEST, format_traceback
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Rollout
 from agentlightning.types.failure import TRACEBACK

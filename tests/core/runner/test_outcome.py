@@ -13,15 +13,8 @@ import openai
 import pytest
 import torch
 
-from agentlightning.runner.outcomes.outcome import (
-    Outcome,
-    cancelled,
-    classify,
-    model_fault,
-    outcome_of_error,
-    timed_out,
-)
-from agentlightning.runner.outcomes.returned import read_return
+from agentlightning.runner.ending import classify, model_fault
+from agentlightning.runner.outcome import Outcome, cancelled, outcome_of_error, read_return, timed_out
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,

@@ -1,9 +1,14 @@
-"""Reads and checks what an agent returned: a number, or a list of its own transitions and spans.
+"""How an attempt ended: status, kind of failure, reward, and what the agent handed in; read from what the
+agent raised or returned.
 
-Transitions of the agent count before captured calls, and no record is overwritten. A triplet that names a
-recorded call *refines* the call: the triplet's reward becomes the call's, and its ids must equal the recorded
-ones. Any other triplet becomes a new call with ``api="supplied"``. Recorded calls that no triplet names stay
-in the store, and credit leaves them out as ``replaced-by-agent``.
+A failure is not a reward of 0: an attempt that raised, timed out or returned nonsense has no reward. The
+``reason`` of a failure begins with its kind (:mod:`agentlightning.types.failure`).
+
+An agent returns a number, or a list of its own transitions and spans. Transitions of the agent count before
+captured calls, and no record is overwritten. A triplet that names a recorded call *refines* the call: the
+triplet's reward becomes the call's, and its ids must equal the recorded ones. Any other triplet becomes a new
+call with ``api="supplied"``. Recorded calls that no triplet names stay in the store, and credit leaves them
+out as ``replaced-by-agent``.
 
 Invariant: a list is accepted as a whole or not at all, and a refusal names the item and the field.
 """
@@ -11,7 +16,8 @@ Invariant: a list is accepted as a whole or not at all, and a refusal names the 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -30,12 +36,17 @@ from agentlightning.capture.records import (
     utf8_text,
     validated,
 )
-from agentlightning.runner.outcomes.outcome import Outcome
-from agentlightning.types import AttemptStatus, Span, Triplet
+from agentlightning.decorator.reward_function import BadReward
+from agentlightning.gateway.answer import is_over_length
+from agentlightning.runner.tracebacks import format_traceback
+from agentlightning.types import AttemptStatus, Span, Triplet, UsageError
 from agentlightning.types.arrays import unpack_float32, unwrap_scalar
 from agentlightning.types.tokens import TokenIds
 
 T = TypeVar("T")
+RAISED = "agent-raised"
+TOO_LONG_STATUS = (400, 413, 422)
+"""HTTP statuses with which engines refuse a prompt that does not fit."""
 _LEAST = -1e30
 """Smallest logprob: logprobs are stored as float32."""
 _POSITIVE = 1e-4
@@ -47,6 +58,77 @@ MOST_TAGS = 1_000
 """Tags of one call, at most."""
 LONGEST_METADATA = 16 << 20
 """Bytes of one triplet's metadata or one returned span, at most, as JSON."""
+
+
+class CannotRun(UsageError):
+    """This runner cannot run such rollouts at all. Serving ends, and another runner may try the rollout."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The end of one attempt."""
+
+    status: AttemptStatus
+    reason: str | None = None
+    reward: float | None = None
+    """The number that the agent returned."""
+    traceback: str | None = None
+    """Traceback of the error that the agent raised (:mod:`.tracebacks`)."""
+    triplets: list[Triplet] = field(default_factory=list)
+    """Transitions that the agent returned."""
+    returned: list[Span] = field(default_factory=list)
+    """Spans of returned rewards. The store keeps them apart from emitted ones."""
+    spans: list[Span] = field(default_factory=list)
+    """Other spans that the agent returned."""
+
+
+def outcome_of_error(error: BaseException) -> Outcome:
+    """Return the outcome of an error that the agent raised, its own timeouts included. The kind is
+    ``over-length`` if the error or one of its causes says that the model refused a prompt as too long.
+    """
+    if isinstance(error, BadRecord):
+        return Outcome(AttemptStatus.FAILED, error.reason)
+    if isinstance(error, BadReward):
+        return Outcome(AttemptStatus.FAILED, f"bad-reward: {error_text(error)}")
+    kind = "over-length" if any(map(_is_over_length, _causes(error))) else RAISED
+    reason = f"{kind}: {type(error).__name__}: {error_text(error)}"
+    return Outcome(AttemptStatus.FAILED, reason, traceback=format_traceback(error))
+
+
+def timed_out(timeout: float | None, why: str = "") -> Outcome:
+    """Return the outcome of an attempt that took longer than ``timeout`` seconds, and the cause if known."""
+    reason = f"timeout: the attempt took longer than {timeout:g} s"
+    return Outcome(AttemptStatus.TIMEOUT, f"{reason}: {why}" if why else reason)
+
+
+def cancelled(why: str = "the attempt was stopped from outside") -> Outcome:
+    """Return the outcome of an attempt that the runner stopped: another worker has the lease, serving ended,
+    or this runner cannot run it.
+    """
+    return Outcome(AttemptStatus.FAILED, f"cancelled: {why}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, its causes and contexts, and the members of exception groups, each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def _is_over_length(error: BaseException) -> bool:
+    """Return whether an SDK's error says that the prompt does not fit the model's context."""
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    if status not in TOO_LONG_STATUS:
+        return False
+    return is_over_length(code if isinstance(code, str) else "", error_text(error))
 
 
 def read_return(result: Any, rollout_id: str, attempt_id: str) -> Outcome:

@@ -1,24 +1,31 @@
-"""An agent as its runner calls it: with what plugins do around its attempts (hook ``agl_agents``)."""
+"""The agent, as a runner calls it on an attempt, here or in a worker process: under the attempt's identity,
+with the adapters of its framework, and with what plugins do around its attempts (hook ``agl_agents``).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from agentlightning.capture.context import AttemptContext
+from opentelemetry import trace
+
+from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emit import returned_reward_span
-from agentlightning.capture.installation import capturing
+from agentlightning.capture.installation import capturing, installed
 from agentlightning.decorator.agents import LitAgent, as_agent
-from agentlightning.plugins.manager import Plugins, load
+from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.suite import CHECKOUT, not_installed
-from agentlightning.runner.event_loops.threads import in_thread
-from agentlightning.runner.outcomes.outcome import Outcome
-from agentlightning.runner.outcomes.returned import read_return
+from agentlightning.runner.outcome import Outcome, outcome_of_error, read_return
+from agentlightning.runner.threads import in_thread
+from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.types import Rollout, UsageError
+from agentlightning.webserver.proxies import go_direct
 
 
 class HostedAgent:
@@ -85,3 +92,38 @@ def hosted(agent: Any, plugins: Plugins | None = None, trainer: Any = None) -> H
     if unread:
         raise UsageError(f"{type(agent).__name__} has {unread[0]}: {not_installed('agent', unread[0])}")
     return HostedAgent(agent)
+
+
+def instrumentors(plugins: Plugins, adapters: Sequence[str] = ()) -> list[Any]:
+    """Return the instrumentors of the named adapters and of those whose framework is imported here. Raise
+    ``PluginError`` for an unknown name.
+    """
+    for name in adapters:
+        pick(plugins.adapters, "adapter", name)
+    return [
+        spec.instrumentor()
+        for spec in plugins.adapters.values()
+        if spec.name in adapters or spec.framework in sys.modules
+    ]
+
+
+async def execute(
+    agent: HostedAgent, rollout: Rollout, context: AttemptContext, counts: Counter[str]
+) -> Outcome:
+    """Run the agent on one attempt and return how the attempt ended. An error that the agent raises becomes
+    its outcome, ``sys.exit()`` too; cancellation and ``KeyboardInterrupt`` are raised. One span is around it
+    all, so that the spans of its framework form one tree. ``counts``: :attr:`.Runner.counts`.
+    """
+    go_direct(context.gateway)  # here, since this is the process in which the agent makes its clients
+    around: AbstractContextManager[Any] = nullcontext()
+    with attempt_context(context):
+        if installed():
+            tracer, task = trace.get_tracer("agentlightning.runner"), {"agl.task_id": rollout.task_id or ""}
+            around = tracer.start_as_current_span(ROLLOUT_SPAN, attributes=task)
+        with around:
+            try:
+                return await agent.attempt(rollout, context, counts)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                raise
+            except BaseException as raised:  # any other error ends this attempt and not the run
+                return outcome_of_error(next(iter(context.errors), raised))
