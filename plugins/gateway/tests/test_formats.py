@@ -5,6 +5,7 @@ import json
 
 import msgspec
 import pytest
+from agl_gateway.apis.history import History
 from agl_gateway.apis.messages import MESSAGES as MESSAGES_API
 from agl_gateway.apis.responses import RESPONSES as RESPONSES_API
 from aiohttp import web
@@ -368,3 +369,26 @@ async def test_a_policy_map_chooses_for_translated_apis_as_well(world):
     key = world.gateway.open_attempt(info)
     await world.post(RESPONSES, path="/responses", key=key)
     assert world.store.calls[0].policy == "wolves"
+
+
+async def test_an_attempt_that_ends_while_its_answers_are_read_calls_no_more(world):
+    reading, go = asyncio.Event(), asyncio.Event()
+    query_calls = world.store.query_calls
+
+    async def slowly(rollout_id, attempt_id="latest"):
+        reading.set()
+        await go.wait()
+        return await query_calls(rollout_id, attempt_id)
+
+    answer = await world.post({"messages": None, "input": "hi"}, path="/responses")
+    history = world.gateway._attempts._open["at-1"].part(History)
+    history._drop(name := json.loads(answer.raw)["id"])
+    world.store.query_calls = slowly
+    more = {"messages": None, "input": "more", "previous_response_id": name}
+    asking = asyncio.create_task(world.post(more, path="/responses"))
+    await reading.wait()
+    await world.gateway.close_attempt("at-1")
+    go.set()
+    got = await asking
+    assert (got.status, json.loads(got.raw)["error"]["code"]) == (409, "attempt-ended")
+    assert len(world.store.calls) == len(world.engine.bodies) == 1
