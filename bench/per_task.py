@@ -25,7 +25,7 @@ FIELDS = ("id", "kind")
 sys.path.insert(0, str(ROOT / "examples"))
 
 from agentlightning.algorithms.evaluation.intervals import mean_interval  # noqa: E402
-from agentlightning.cli.config_options import read  # noqa: E402
+from agentlightning.cli.options import read  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
 
 

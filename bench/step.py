@@ -127,7 +127,7 @@ class StepJob:
         from agentlightning.algorithms import crediting
         from agentlightning.algorithms.crediting import StepCrediting
         from agentlightning.credit.assign import StepCredit
-        from agentlightning.credit.fingerprints.fingerprint import add_rows
+        from agentlightning.credit.fingerprint import add_rows
 
         began = time.perf_counter()
         credit = StepCrediting(

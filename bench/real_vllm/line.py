@@ -12,7 +12,7 @@ from typing import Any
 from engine import NAME, VLLM
 
 import agentlightning as agl
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys

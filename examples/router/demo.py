@@ -26,7 +26,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from agentlightning.cli.config_options import last_line, read  # noqa: E402
+from agentlightning.cli.options import last_line, read  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
 from router.baselines import (  # noqa: E402
     bag_of_schema,

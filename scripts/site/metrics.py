@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentlightning.webserver.prometheus import Exposed
+    from agl_cluster.prometheus import Exposed
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = Path(__file__).with_suffix(".toml")
@@ -68,9 +68,9 @@ def page() -> str:
 
 def servers() -> dict[str, Sequence[Exposed]]:
     """Server → what its ``GET /metrics`` exposes: the tables that the servers themselves read."""
-    from agentlightning.gateway.metrics import EXPOSED as GATEWAY
-    from agentlightning.store.http.metrics import EXPOSED as STORE
-    from agentlightning.train.services.metrics_port import EXPOSED as TRAINER
+    from agl_cluster.gateways.watched import EXPOSED as GATEWAY
+    from agl_cluster.run_metrics import EXPOSED as TRAINER
+    from agl_cluster.store.metrics import EXPOSED as STORE
     from agl_local.http.metrics import EXPOSED as ENGINE
 
     return {"store": STORE, "gateway": GATEWAY, "local engine": ENGINE, "trainer": TRAINER}

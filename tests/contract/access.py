@@ -18,10 +18,20 @@ import msgspec
 from contract.storing import call, span
 
 from agentlightning.keys import Keys
-from agentlightning.roles import Role, RoleTokens
 from agentlightning.store import Store
-from agentlightning.store.http import traces
-from agentlightning.store.routes import (
+from agentlightning.types import (
+    AttemptedRollout,
+    AttemptStatus,
+    AuditLink,
+    Rollout,
+    RolloutConfig,
+    StepReport,
+    new_id,
+)
+from agentlightning.types.rescored import Rescored, RewardVersion
+from agl_cluster.roles import Role, RoleTokens
+from agl_cluster.store import traces
+from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     ATTEMPT_KEY_ROLE,
     BATCH_ROLE,
@@ -36,16 +46,6 @@ from agentlightning.store.routes import (
     TRACES_ROLE,
     encode,
 )
-from agentlightning.types import (
-    AttemptedRollout,
-    AttemptStatus,
-    AuditLink,
-    Rollout,
-    RolloutConfig,
-    StepReport,
-    new_id,
-)
-from agentlightning.types.rescored import Rescored, RewardVersion
 
 SECRET = b"the secret of the matrix, and of no other"
 TOKEN = "the operator's token of the matrix"

@@ -12,9 +12,10 @@ import aiohttp
 from e2e.test_line import Watch, trainer
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http import server
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.store import SQLiteStore
+from agentlightning.train.trainer import algorithm_of
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 from calc_x.agent import solve
 from calc_x.datasets import load
 

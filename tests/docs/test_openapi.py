@@ -5,8 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from agentlightning.store.http.openapi import document
-from agentlightning.store.routes import TABLE
+from agl_cluster.store.openapi import document
+from agl_cluster.store.routes import TABLE
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "openapi.py"))

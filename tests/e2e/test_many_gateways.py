@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 import agentlightning as agl
 from agentlightning.algorithms.context import Context
-from agentlightning.gateway.processes.pool import GatewayProcesses
+from agl_cluster.gateways.pool import GatewayProcesses
 from calc_x.agent import solve
 from calc_x.datasets import load
 

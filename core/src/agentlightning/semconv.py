@@ -25,7 +25,7 @@ COMMAND_SPAN: Final = "agentlightning.command"
 CONVERSATION_SPAN: Final = "agentlightning.conversation"
 """A change of a conversation that an agent asked the gateway for (``gateway/admission/history.py``)."""
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
-"""Takes the place of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
+"""Takes the place of an agent's span that cannot be a record (``capture/records.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"

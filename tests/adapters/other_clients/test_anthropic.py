@@ -22,9 +22,9 @@ from marks import examples
 
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
+from agentlightning.capture.adapter import AnthropicInstrumentor
 from agentlightning.capture.context import tagged
-from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.instrument.anthropic import AnthropicInstrumentor
+from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway.apis.messages import MESSAGES
 from agentlightning.keys import CONTEXT_KEY
 

@@ -20,8 +20,8 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
 from marks import sampled
 
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys

@@ -18,11 +18,11 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, whole_calls
 from agentlightning.store.codec import CallBody
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import start
 from agentlightning.store.pages import RECORD_PAGE
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import Call
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 RANDOM = st.randoms(use_true_random=False)
 

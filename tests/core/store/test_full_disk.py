@@ -13,9 +13,9 @@ import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
+from agl_cluster.store.server import start
 
 BIG = random.Random(0).randbytes(150_000).hex()
 """Text that does not compress below 150 kB."""

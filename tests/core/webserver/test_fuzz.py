@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
 from agentlightning.gateway.apis import FORMATS
-from agentlightning.store.routes import BY_NAME, TABLE
+from agl_cluster.store.routes import BY_NAME, TABLE
 
 from .conftest import SECRET, World, opened
 

@@ -22,10 +22,10 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
-from agentlightning.cli.config_options import read
-from agentlightning.runs.run import open_run
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from agentlightning.types import Call
+from agl_audit.run import open_run
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 from router import datasets, demo

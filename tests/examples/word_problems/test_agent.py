@@ -15,7 +15,7 @@ from agl_testing import ScriptedModelServer
 
 import word_problems
 from agentlightning import LLM
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from word_problems.agent import MAX_TOKENS, Solver, solve, solve_few_shot
 from word_problems.baselines import BASELINES, larger_first, oracle, rewards
 from word_problems.problems import gsm8k_one_step, load

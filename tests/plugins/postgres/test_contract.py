@@ -9,8 +9,8 @@ import pytest
 from contract.store import StoreContract
 
 from agentlightning.store.base import Store
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import start
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 
 class TestPostgres(StoreContract):

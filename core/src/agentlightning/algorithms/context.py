@@ -16,7 +16,7 @@ from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
-from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.accounts import policy_batch
 from agentlightning.gateway.base import RunGateway
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, Progress, StepReport, UsageError

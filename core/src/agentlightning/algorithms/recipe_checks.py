@@ -11,8 +11,8 @@ from types import MappingProxyType
 import msgspec
 
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
-from agentlightning.credit.assign import check_recipe
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.rules import RULES
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError

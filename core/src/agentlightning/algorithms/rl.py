@@ -33,10 +33,10 @@ from agentlightning.algorithms.rollouts.finished_first import FinishedFirst, mak
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
 from agentlightning.algorithms.totals import Totals
+from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.eligibility.trainable import Versions, version_of
-from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.eligibility import Versions, version_of
+from agentlightning.credit.fingerprint import add_rows, terms_digest
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
 from aiohttp import web
 
 from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
@@ -18,7 +19,7 @@ from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.apis import FORMATS, format_of
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
-from agentlightning.gateway.metrics import Metrics, expose
+from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.paths import Route, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
@@ -35,8 +36,7 @@ from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
 from agentlightning.store.base import Store
 from agentlightning.types import Call
-from agentlightning.webserver import app_runner, gc_tuning
-from agentlightning.webserver.access_log import log_requests
+from agentlightning.webserver import app_runner, enlarge_young_generation, restore_thresholds
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -172,7 +172,6 @@ class Gateway:
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
-        log_requests(app, "gateway")
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
             for spelled in spellings(path):
@@ -251,11 +250,11 @@ class Gateway:
 
     async def _startup(self, app: web.Application) -> None:
         await self._client.start()
-        gc_tuning.enlarge_young_generation()
+        enlarge_young_generation()
         limit_libraries()
 
     async def _cleanup(self, app: web.Application) -> None:
-        gc_tuning.restore_thresholds()
+        restore_thresholds()
         await self._client.stop()
 
     # ------------------------------------------------------------------------------------------- handlers
@@ -289,10 +288,10 @@ class Gateway:
         return web.json_response({"status": status, "policies": list(self._routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
-        body, content_type = expose(self._state(), request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        return web.Response(body=msgspec.json.encode(self.state()), content_type="application/json")
 
-    def _state(self) -> dict[str, object]:
+    def state(self) -> dict[str, object]:
+        """Counters, calls under way, and the endpoints of each policy, for JSON."""
         gate = self._gate
         return {
             **self.metrics.as_dict(),

@@ -1,7 +1,5 @@
-"""The gateway as a run sees it: one in the run's own process, or several processes.
-
-:class:`~agentlightning.gateway.app.Gateway` and
-:class:`~agentlightning.gateway.processes.pool.GatewayProcesses` implement it.
+"""The gateway as a run sees it: a :class:`~agentlightning.gateway.app.Gateway` in its process, or what a
+plugin has in its place (hook ``agl_gateways``), such as several processes.
 """
 
 from __future__ import annotations

@@ -60,6 +60,3 @@ class GatewaySection(RouteSection):
     attempt_bytes: int = Field(default=ATTEMPT_BYTES, ge=1)
     """Bytes of requests that one attempt may send, all together; a further request is answered 413
     ``attempt-bytes`` and counted. Several gateways count each for itself."""
-    gateways: int = Field(default=0, ge=0, le=64)
-    """Number of gateways that are processes of their own, on the port of ``listen`` and those after it; 0:
-    one gateway in the run's process."""

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -29,6 +29,7 @@ from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.near import nearest
+from agentlightning.types.rewards import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -69,6 +70,7 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
 
@@ -109,11 +111,16 @@ class Plugins:
         return [answer for answer in answers if answer is not None]
 
     def first(self, hook: str, **kwargs: Any) -> Any:
-        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. The plugins after it
+        are not asked. Errors are raised.
+        """
+        return next(self.answers(hook, **kwargs), None)
+
+    def answers(self, hook: str, **kwargs: Any) -> Iterator[Any]:
+        """Yield the answers of plugins that are not ``None``. Errors are raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
-                return answer
-        return None
+                yield answer
 
     @property
     def credit_functions(self) -> dict[str, Any]:
@@ -205,7 +212,9 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
-    return build()
+    plugins = build()
+    REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
+    return plugins
 
 
 _loading = threading.local()
@@ -228,8 +237,10 @@ def missing(module: str, name: str) -> Any:
         home, _, attribute = place.partition(":")
         return getattr(import_module(home), attribute) if attribute else import_module(home)
     found = plugins.first("agl_missing", module=module, name=name)
-    if found is None and not plugins.has_listeners("agl_missing"):
-        said = not_installed("module", module.partition(".")[0]) or not_installed("name", name)
+    if found is None:
+        said = not_installed("name", name)
+        if said is None and not plugins.has_listeners("agl_missing"):
+            said = not_installed("module", module.partition(".")[0])
         if said is not None:
             raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
     return found

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from agentlightning import capture
-from agentlightning.capture.emit.rewards import find_reward_spans
+from agentlightning.capture.emit import find_reward_spans
 from agentlightning.gateway import AttemptInfo
 from agentlightning.plugins.manager import Plugins
 from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.attempt_keys import AttemptKeys, IssuedAttemptKeys, with_attempt_key
+from agentlightning.runner.attempt_keys import AttemptKeys, FetchedKeys, with_attempt_key
 from agentlightning.runner.ending import EndWriter
 from agentlightning.runner.execution import Execution
 from agentlightning.runner.heartbeat import Heartbeat
@@ -42,7 +42,7 @@ class AttemptRunner:
     """``timeout_seconds``: the limit of a rollout whose configuration has none."""
     _: KW_ONLY
     attempt_keys: AttemptKeys | None = None
-    """The gateway, or :class:`.RemoteAttemptKeys` for a gateway in another process. Without keys the agent
+    """The gateway, or keys for a gateway in another process (agl-cluster). Without keys the agent
     calls its endpoints directly, and only the wire layer records.
     """
     plugins: Plugins | None = None
@@ -162,7 +162,7 @@ class AttemptRunner:
         rollout, attempt = lease.rollout, lease.attempt
         info = AttemptInfo.of(rollout, attempt, self.settings.policies)
         resources = await attempt_resources(self.store, rollout)
-        if isinstance(self.attempt_keys, IssuedAttemptKeys):
+        if isinstance(self.attempt_keys, FetchedKeys):
             await self.attempt_keys.fetch(info)
         resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
         return AttemptJob(

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emit.validation import BadRecord, admit, quarantine
-from agentlightning.capture.spans.convert import error_text
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.records import BadRecord, admit, error_text, quarantine
 from agentlightning.runner.outcomes.outcome import Outcome, classify
 from agentlightning.runner.outcomes.transitions import match_transitions
 from agentlightning.runner.resources import attempt_resources

@@ -28,9 +28,11 @@ from agentlightning.specs.lazy import (
     lazy_type as lazy_type,
 )
 from agentlightning.specs.runner import (
+    GatewayJob as GatewayJob,
     RemoteRunner as RemoteRunner,
     RunnerJob as RunnerJob,
     RunnerSpec as RunnerSpec,
+    RunServiceSpec as RunServiceSpec,
 )
 from agentlightning.specs.section import (
     SectionSpec as SectionSpec,

@@ -11,8 +11,11 @@ and is counted.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import cache
+from inspect import iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agentlightning.types import (
     Attempt,
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+REMEMBERED: Final = 900.0
+"""Seconds for which a store remembers a request id, at least."""
 GivenResource = Resource | str | dict[str, Any]
 """A resource, the text of a prompt template, or a dict that describes a resource."""
 
@@ -246,10 +251,10 @@ class Store:
         request_id: str | None = None,
     ) -> Span:
         """Store a finished span of OpenTelemetry, converted as capture does
-        (:mod:`agentlightning.capture.spans.convert`). ``sequence_id``: a number that was reserved for it.
+        (:mod:`agentlightning.capture.records`). ``sequence_id``: a number that was reserved for it.
         """
         from agentlightning.capture.context import AttemptContext
-        from agentlightning.capture.spans.convert import convert
+        from agentlightning.capture.records import convert
 
         span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
         span.sequence_id = sequence_id or 0
@@ -397,11 +402,34 @@ class Store:
     async def statistics(self, run_id: str | None = None) -> dict[str, Any]: ...
     async def close(self) -> None: ...
 
+    def act_as(self, role: str) -> None:
+        """Use no more rights than ``role`` needs (``runner``, ``trainer``, …) from now on. Call it before the
+        first request. The store of one's own process knows no roles.
+        """
+
     def for_other_loop(self) -> Store:
         """Return this store for the event loop of another thread: itself, if its coroutines may be awaited
         from any loop, else one that is closed by the caller, on that loop.
         """
         return self
+
+
+OPERATIONS: Final = frozenset(
+    name
+    for name, method in vars(Store).items()
+    if iscoroutinefunction(method) and name not in ("close", "add_otel_span")
+)
+"""The methods that another process may ask for, alone or in a batch."""
+CHANGES: Final = frozenset(
+    name for name in OPERATIONS if "request_id" in signature(getattr(Store, name)).parameters
+)
+"""Those of them that change the store."""
+
+
+@cache
+def result_type(operation: str) -> Any:
+    """Return the type of what an operation returns."""
+    return typing.get_type_hints(getattr(Store, operation))["return"]
 
 
 def _only(found: Sequence[T], request_id: str | None) -> T:

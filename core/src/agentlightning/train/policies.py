@@ -61,6 +61,12 @@ class Policies:
         only = self.named and len(others) == 1 and CATCH_ALL not in self.agents
         return {**self.agents, CATCH_ALL: others[0]} if only else dict(self.agents)
 
+    def replaced(self, others: Mapping[str, PolicyFolder | LLM]) -> Policies:
+        """Return these policies with ``others`` in place of those of their names."""
+        trained: dict[str, Any] = {name: others.get(name, given) for name, given in self.trained.items()}
+        frozen = {name: others.get(name, given) for name, given in self.frozen.items()}
+        return replace(self, trained=trained, frozen=frozen)
+
     def record(self) -> dict[str, Any]:
         """Return the policies for the run's record, without keys."""
         if not self.named:
@@ -87,6 +93,19 @@ def fetch_pretrained(name: str | Path, plugins: Plugins) -> Path | None:
         if given == spec.name:
             return spec.fetch().resolve()
     return None
+
+
+def with_pretrained(policies: Policies, plugins: Plugins) -> Policies:
+    """Return ``policies`` with folders in place of the names of pretrained ones, which are fetched; the same
+    object if there are none.
+    """
+    found: dict[str, PolicyFolder] = {}
+    for name, given in {**policies.trained, **policies.frozen}.items():
+        if isinstance(given, LLM) or Path(given.path).is_dir():
+            continue
+        if (fetched := fetch_pretrained(given.path, plugins)) is not None:
+            found[name] = replace(given, path=fetched)
+    return policies.replaced(found) if found else policies
 
 
 def read_policies(

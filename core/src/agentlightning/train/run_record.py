@@ -21,10 +21,9 @@ from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.runs.provenance import code_of, origins
-from agentlightning.runs.run import installed
+from agentlightning.runs.provenance import code_of, installed, origins
 from agentlightning.store.base import Store
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 

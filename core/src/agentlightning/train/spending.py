@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentlightning.budget.prices import Pricing, shipped_prices
 from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.admission.spending import Spending
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.types import LLM
 from agentlightning.types.base import ConfigError
 

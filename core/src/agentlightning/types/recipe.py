@@ -64,7 +64,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """λ of generalised advantage estimation (arXiv 1506.02438), which needs a critic."""
     step_weight: float = 0.0
     """Weight of a second advantage, which compares calls of a group that were made in the same state by their
-    discounted returns (GiGPO, :mod:`agentlightning.credit.advantage.states`); 0: off."""
+    discounted returns (GiGPO, :mod:`agentlightning.credit.baselines`); 0: off."""
     baseline: str = "group"
     """``group`` (mean of the group), ``rloo`` (mean of the others), ``batch``, ``none``, or a plugin's."""
     group_by: list[str] = msgspec.field(default_factory=lambda: ["group"])
@@ -75,7 +75,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     scale: Literal["std", "none"] = "none"
     """Divide advantages by the group's standard deviation (GRPO)."""
     loss_aggregation: LossAggregation = "rollout"
-    """The unit over which the loss is a mean (:mod:`agentlightning.credit.merging.weights`)."""
+    """The unit over which the loss is a mean (:mod:`agentlightning.credit.rows`)."""
     loss_divisor: float = 1.0
     """Divisor of ``loss_aggregation="constant"``: a token weighs 1 / (rollouts · loss_divisor)."""
     ratio_level: Literal["token", "sequence"] = "token"
@@ -119,7 +119,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """Number of most likely tokens that are sampled from; -1: all."""
     critic: bool = False
     """Advantages come from a value model (GAE); a call's credit is the return it learns
-    (:mod:`agentlightning.credit.advantage.critic`).
+    (:mod:`agentlightning.credit.checks`).
     """
     merge: bool = True
     """Merge calls that extend each other into one row."""

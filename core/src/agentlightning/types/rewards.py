@@ -11,7 +11,7 @@ ignored and never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from agentlightning import semconv
@@ -19,6 +19,8 @@ from agentlightning.types.record import Record, Reward, Span
 
 PRIMARY = "reward"
 """Name of the reward that is trained."""
+REWARD_FORMATS: list[Callable[[Span], Span]] = []
+"""Functions of plugins that make rewards of other formats ours (hook ``agl_reward_formats``)."""
 _OURS = frozenset(value for name, value in vars(semconv).items() if name.startswith("REWARD_"))
 _NARROWED = (semconv.REWARD_CALL, semconv.REWARD_SPAN_ID, semconv.REWARD_AGENT)
 Ranked = TypeVar("Ranked", Reward, Span)

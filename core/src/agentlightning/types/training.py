@@ -111,7 +111,7 @@ class RolloutFingerprint(Model):
     """Hashes of one rollout's part of a training step; ``agl verify`` recomputes them from the store.
 
     Each digest is 32 hex digits of blake2b over a canonical encoding
-    (:mod:`agentlightning.credit.fingerprints.fingerprint`).
+    (:mod:`agentlightning.credit.fingerprint`).
     """
 
     run_id: str
@@ -203,7 +203,7 @@ class AuditLink(Model):
     previous: str = ""
     """Head of the previous link."""
     head: str = ""
-    """sha256 over all of the above (:func:`agentlightning.credit.fingerprints.chain.compute_head`)."""
+    """sha256 over all of the above (:func:`agentlightning.credit.digest.compute_head`)."""
     signature: str | None = None
     """HMAC-SHA256 of the head, if the run has a key (``AGL_SIGNING_KEY``)."""
 

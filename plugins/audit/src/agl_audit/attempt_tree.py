@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import BODY
-from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
-from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
-from agentlightning.runs.reward_versions import as_span
-from agentlightning.runs.run import OpenRun
-from agentlightning.runs.targets import Target
+from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
+from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.store.pages import pages
 from agentlightning.types import Attempt, Rescored, RewardVersion, Span
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
+from agl_audit.reward_versions import as_span
+from agl_audit.run import OpenRun
+from agl_audit.targets import Target
 
 CALL_ID = "agl.call_id"
 _PAGE = 10_000

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runs.locations import RunLocation, places_of
-from agentlightning.runs.run import opened
+from agentlightning.runs.locations import RunLocation, opened, places_of
 from agentlightning.store import Store
 from agentlightning.trackers.curve import RewardHistory
 from agentlightning.types import RolloutStatus, StepReport, UsageError, Worker

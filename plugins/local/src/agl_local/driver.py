@@ -24,7 +24,7 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 from agentlightning.types.policy import PolicyFolder

@@ -12,8 +12,7 @@ from concurrent.futures import Future
 import psycopg
 from sqlalchemy import bindparam, delete, select
 
-from agentlightning.store.base import StoreError
-from agentlightning.store.routes import REMEMBERED
+from agentlightning.store.base import REMEMBERED, StoreError
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.cache import StoreCache
 from agentlightning.store.sql.clock import Clock

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentlightning.decorator.errors import BadReward
+from agentlightning.decorator.reward_function import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
 from agentlightning.runner.processes.process_tree import descendants, kill_all, kill_group, kill_tree

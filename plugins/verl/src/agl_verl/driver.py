@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 from agentlightning.types.policy import PolicyFolder, missing_policy_message

@@ -12,9 +12,8 @@ from aiohttp import web
 from core.gateway.conftest import whole
 
 from agentlightning.budget.limits import Budget
-from agentlightning.credit.eligibility.trainable import untrainable_reasons
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.eligibility import untrainable_reasons
+from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.gateway import AttemptInfo
 from agentlightning.gateway.admission.spending import Spending
 from agentlightning.recipes import get

@@ -8,7 +8,7 @@ from aiohttp import web
 from core.gateway.conftest import chunks, events, tokens_of
 from hypothesis import given, strategies as st
 
-from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.forest import build_forest
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.apis.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
 from agentlightning.gateway.settings import RouteSection

@@ -8,12 +8,12 @@ from agl_testing.template import encode, render
 from aiohttp import web
 from core.gateway.rewrite.test_window import HISTORIES, no_orphans, said
 
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.rewrite.window import Window
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
 

@@ -16,7 +16,7 @@ from agl_testing import ScriptedModelServer
 from core.runner.test_runner import finish, reason, serving
 
 from agentlightning import emit_reward, semconv
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.credit import assign
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys

@@ -16,10 +16,10 @@ from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
 from agentlightning.specs import DriverSpec
-from agentlightning.train.algorithm import algorithm_of
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, read_policies
-from agentlightning.train.services.serving import driver_spec, serve, serve_scripted
+from agentlightning.train.serving import driver_spec, serve, serve_scripted
+from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.select import BadSelect

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.eligibility.off_policy import OFF_POLICY
+from agentlightning.credit.eligibility import OFF_POLICY
 
 
 class SamplingPolicy(msgspec.Struct, kw_only=True, frozen=True):

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.emit.emitters import returned_reward_span
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.emit import returned_reward_span
+from agentlightning.capture.installation import capturing
 from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.suite import CHECKOUT, not_installed

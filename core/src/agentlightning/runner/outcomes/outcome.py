@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentlightning.capture.emit.validation import BadRecord
-from agentlightning.capture.spans.convert import error_text
-from agentlightning.decorator.errors import BadReward
+from agentlightning.capture.records import BadRecord, error_text
+from agentlightning.decorator.reward_function import BadReward
 from agentlightning.gateway.upstream.answer import is_over_length
 from agentlightning.runner.outcomes.tracebacks import format_traceback
 from agentlightning.store.base import Store

@@ -18,17 +18,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.capture.emit.validation import (
+from agentlightning.capture.records import (
     LARGEST_INT,
     LONGEST_NAME,
     BadRecord,
     checked_mapping,
     checked_text,
+    error_text,
     reward_number,
     short_repr,
+    utf8_text,
     validated,
 )
-from agentlightning.capture.spans.convert import error_text, utf8_text
 from agentlightning.runner.outcomes.outcome import Outcome
 from agentlightning.types import AttemptStatus, Span, Triplet
 from agentlightning.types.arrays import unpack_float32, unwrap_scalar

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.delivery import attempt_trace_id, new_span
-from agentlightning.capture.emit.emitters import reward_attributes
-from agentlightning.capture.emit.validation import BadRecord, short_repr
+from agentlightning.capture.emit import reward_attributes
+from agentlightning.capture.records import BadRecord, short_repr
 from agentlightning.store.base import Store
 from agentlightning.types import LLM, AttemptedRollout, Call, Resource, Span, Triplet
 from agentlightning.types.arrays import Floats

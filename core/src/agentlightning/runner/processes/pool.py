@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.runner.agent.hosted import HostedAgent
 from agentlightning.runner.outcomes.outcome import CannotRun, Outcome
 from agentlightning.runner.processes.messages import AttemptDone, AttemptJob, LoadAgent

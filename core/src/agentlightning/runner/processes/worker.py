@@ -17,8 +17,8 @@ from collections import Counter
 from multiprocessing.connection import Connection
 
 from agentlightning import capture
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.emit.validation import admit
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.records import admit
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent.adapters import instrumentors
 from agentlightning.runner.agent.execute import execute

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.runner.event_loops.threads import in_thread, start_thread
 from agentlightning.runner.outcomes.outcome import CannotRun
 from agentlightning.runner.processes import messages, worker

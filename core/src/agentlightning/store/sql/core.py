@@ -11,8 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from sqlalchemy import bindparam, delete, func, select, update
 
 from agentlightning.store import codec
-from agentlightning.store.base import AttemptEnded, Conflict
-from agentlightning.store.routes import BY_NAME, REMEMBERED
+from agentlightning.store.base import REMEMBERED, AttemptEnded, Conflict, result_type
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.cache import StoreCache
 from agentlightning.store.sql.clock import Clock
@@ -62,7 +61,7 @@ def write(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], C
 
     The method has a parameter ``request_id``, which it leaves to ``_write``.
     """
-    kind, parameters = BY_NAME[work.__name__].result_type, inspect.signature(work)
+    kind, parameters = result_type(work.__name__), inspect.signature(work)
 
     @wraps(work)
     async def method(self: S, /, *args: P.args, **given: P.kwargs) -> T:

@@ -8,8 +8,8 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any
 
-from agentlightning.store.base import Store, StoreError
-from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
+from agentlightning.store.base import CHANGES, OPERATIONS, Store, StoreError
+from agentlightning.store.codec import BatchOutcome, from_outcome, to_outcome
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.run_data.retention import RetentionStore
 from agentlightning.store.sql.run_data.rewards import RewardVersionStore
@@ -46,7 +46,7 @@ class SQLStore(
         """
         coroutines = [partial(self._run_call, method, given) for method, given in calls]
         names = [method for method, _ in calls]
-        if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
+        if not CHANGES.intersection(names):
             request_id = None  # nothing to remember
 
         for savepoints in (False, True):
@@ -67,8 +67,8 @@ class SQLStore(
         raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
 
     async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
-        if method not in BY_NAME:
-            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(BY_NAME))}")
+        if method not in OPERATIONS:
+            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(OPERATIONS))}")
         if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
             raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
         return await getattr(self, method)(**given)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import and_, func, select
 
 from agentlightning import semconv
+from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.runs.run import ALL
+from agentlightning.runs.locations import ALL
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row

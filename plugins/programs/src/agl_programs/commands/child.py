@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.runner.processes.process_tree import kill_group
 from agl_programs.process import terminate
 

@@ -25,8 +25,8 @@ import aiohttp
 from aiohttp import web
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.sdk.call import SDKCall, operation_of, with_identity
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.sdk_call import SDKCall, operation_of, with_identity
 from agentlightning.gateway.admission.identity import header_tags
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.semconv import HEADER_AGENT, HEADER_TAGS, HEADER_TRACE

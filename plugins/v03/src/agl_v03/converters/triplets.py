@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.rewards import find_reward_spans, get_reward_value
+from agentlightning.capture.emit import find_reward_spans, get_reward_value
 from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
 from agentlightning.types.rewards import by_precedence

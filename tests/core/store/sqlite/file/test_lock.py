@@ -17,9 +17,9 @@ import pytest
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
-from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.file.lock import FileLock, Locked, LockHolder, holder_of
 from agentlightning.types import AttemptStatus
+from agl_cluster.store.server import start
 
 WRITER = """
 import asyncio, sys

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import select, text
 
 from agentlightning import semconv
-from agentlightning.capture.emit.validation import BadRecord, quarantine, validated
+from agentlightning.capture.records import BadRecord, quarantine, validated
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict
 from agentlightning.store.bounds import check_metadata

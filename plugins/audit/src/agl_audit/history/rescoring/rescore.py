@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.reward_versions import failed_by_reward, with_rewards
-from agentlightning.runs.run import OpenRun
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Record, Rescored, RewardVersion, RolloutStatus
 from agentlightning.types.failure import FailureTable, failure_kind_of_end
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.trace import RolloutTrace, make_trace
+from agl_audit.reward_versions import failed_by_reward, with_rewards
+from agl_audit.run import OpenRun
 
 SHOWN_ERRORS = 3
 

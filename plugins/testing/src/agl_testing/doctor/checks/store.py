@@ -31,8 +31,12 @@ async def check_store(findings: Findings) -> Check:
     """
     trainer = findings.require_configured().trainer
     notes = Notes()
-    if isinstance(trainer.store, str) and "://" in trainer.store and not trainer.store.startswith("sqlite:"):
-        await _remote(notes, trainer.store, findings)
+    if (
+        isinstance(trainer.config.store, str)
+        and "://" in trainer.config.store
+        and not trainer.config.store.startswith("sqlite:")
+    ):
+        await _remote(notes, trainer.config.store, findings)
     where = nearest_existing(Path(trainer.config.output).absolute())
     with tempfile.TemporaryDirectory(prefix=".agl-doctor-", dir=where, ignore_cleanup_errors=True) as folder:
         survived, seconds = await measure_commits(Path(folder))
