@@ -40,8 +40,8 @@ async def serve_store(folder: str) -> None:
 async def serve_run(engine: str, store_url: str, number: int) -> None:
     """Run ``number`` gateway processes; answer each line on stdin with counts and their ids."""
     from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
+    from agentlightning.gateway.route import ranking
     from agentlightning.gateway.settings import CallSection, GatewaySection
-    from agentlightning.gateway.upstream.endpoints import ranking
     from agentlightning.keys import Keys
     from agl_cluster.gateways.main import Setup
     from agl_cluster.gateways.pool import GatewayProcesses

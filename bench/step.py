@@ -163,7 +163,7 @@ async def measure(folder: Path) -> dict[str, Any]:
     """Train one step on the folder's store, up to the child's arrays."""
     from agentlightning.store import SQLiteStore
     from agentlightning.store.pages import pages
-    from agentlightning.types.policy import PolicyFolder
+    from agentlightning.types.work import PolicyFolder
     from agl_verl.driver import VerlDriver
 
     store = SQLiteStore(folder / "store.sqlite")

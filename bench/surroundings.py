@@ -30,6 +30,8 @@ NOBODY = 54_321
 DEAD = "http://127.0.0.1:9"
 """A proxy at which nothing listens: a call that is sent to it fails at once."""
 PYTHONS = ("3.11", "3.12", "3.13")
+PARTS = ("core", "plugins/local", "plugins/audit")
+"""What the commands below need of the suite."""
 IPV6_ALONE = 'ip link set lo up && ip -4 addr flush dev lo && exec "$@"'
 AGL = "import sys; from agentlightning.cli import main; sys.argv[0] = 'agl'; main()"
 """The command ``agl``, of whichever interpreter."""
@@ -230,29 +232,27 @@ def python(version: str) -> Callable[[Surroundings], Surroundings]:
 def _environment(version: str) -> Path:
     made = ROOT / ".venvs" / f"surroundings-{version}"
     inside, done = made / "bin" / "python", made / "installed"
-    if done.exists():
+    parts = [word for part in PARTS for word in ("-e", f"./{part}")]
+    manifests = [(ROOT / part / "pyproject.toml").read_text(encoding="utf-8") for part in PARTS]
+    wanted = "\n".join([*parts, *manifests])
+    if done.exists() and done.read_text(encoding="utf-8") == wanted:
         return inside
-    found = shutil.which(f"python{version}")
-    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
-        raise NotHere(f"there is no python{version} on PATH")
-    subprocess.run([found, "-m", "venv", "--clear", made], check=True, stdout=sys.stderr)
-    line = [
-        inside,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "-c",
-        "constraints.txt",
-        "-e",
-        "./core",
-        "-e",
-        "./plugins/local",
-    ]
-    if subprocess.run([*line, "openai"], cwd=ROOT, stdout=sys.stderr).returncode:
+    subprocess.run([_interpreter(version), "-m", "venv", "--clear", made], check=True, stdout=sys.stderr)
+    line = [inside, "-m", "pip", "install", "-q", "-c", "constraints.txt", *parts, "openai"]
+    if subprocess.run(line, cwd=ROOT, stdout=sys.stderr).returncode:
         raise NotHere(f"pip cannot install the suite for Python {version}")
-    done.touch()
+    done.write_text(wanted, encoding="utf-8")
     return inside
+
+
+def _interpreter(version: str) -> str:
+    """The Python of a version: on PATH, or one of pyenv's, whose shims run only what is switched on."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    others = sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
+    for place in filter(None, [shutil.which(f"python{version}"), *map(str, others)]):
+        if subprocess.run([place, "-c", ""], capture_output=True).returncode == 0:
+            return place
+    raise NotHere(f"there is no python{version} on PATH, and none of pyenv's")
 
 
 EVERY: dict[str, Callable[[Surroundings], Surroundings]] = {
@@ -296,7 +296,7 @@ def main(names: Sequence[str]) -> int:
         found.append(result(name))
         print(json.dumps(found[-1]), flush=True)
     by = {state: [one["name"] for one in found if one["ok"] == state] for state in (True, False, "not here")}
-    told = {"surroundings": by[True], "failed": by[False], "not_here": by["not here"], "ok": not by[False]}
+    told = {"surroundings": len(found), "ok": len(by[True]), "failed": by[False], "not_here": by["not here"]}
     print(json.dumps(told))
     return bool(by[False])
 

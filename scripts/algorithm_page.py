@@ -40,7 +40,7 @@ def page() -> str:
             "Generated from the docstrings and values of the code by `python scripts/docs.py`.",
             "",
             "`training.algorithm` names one, and `training.recipe` overrides fields of a recipe. A",
-            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/recipe.py), which",
+            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/training.py), which",
             "credit and a driver carry out. Fields not shown have their defaults. A field that a driver does",
             "not implement ends the run before it begins.",
             "",

@@ -1,8 +1,9 @@
 """Runs the commands of docs/first-hour.md from an empty folder: ``make first-hour``. The last line is JSON.
 
 Every line of a block ``sh`` is a step. One bash runs them in their order, as a reader would type them, beside
-a copy of this checkout called ``agent-lightning``; the first that fails ends the run. ``--write`` puts what
-they answered into the blocks ``text`` below them, without the places of this machine.
+a copy of this checkout called ``agent-lightning``; the first that fails ends the run. The page installs the
+wheels of the core and of every plugin but those of :data:`APART`, whatever list it has. ``--write`` puts that
+list and what the steps answered into the page, without the places of this machine.
 
 Needs Python 3.11 or later; the standard library is enough. pip needs a package index for what is not ours.
 """
@@ -29,6 +30,10 @@ from install_lines import copied
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "first-hour.md"
 BLOCK = re.compile(r"^```sh\n(?P<typed>.*?)^```\n(?P<between>\s*)```text\n(?P<said>.*?)^```\n", re.S | re.M)
+WHEELS = re.compile(r"agl_\{[a-z0-9_,]+\}-\*\.whl")
+"""The wheels that the page installs."""
+APART = {"apo", "dashboard", "kubernetes", "openenv", "postgres", "ray", "v03", "verifiers", "verl"}
+"""Plugins with pages of their own: a library, a cluster, a database, former programs or another search."""
 TYPED = re.compile(r"^```sh\n", re.M)
 HEAD, TAIL = 14, 16
 """Lines that the page keeps of a longer answer."""
@@ -58,6 +63,13 @@ def blocks(page: str) -> list[list[str]]:
 
 def _commands(typed: str) -> list[str]:
     return [line for line in typed.replace("\\\n", "").splitlines() if line.strip()]
+
+
+def listed(page: str, root: Path = ROOT) -> str:
+    """The page with the wheels of this checkout in its command."""
+    plugins = {manifest.parent.name for manifest in root.glob("plugins/*/pyproject.toml")} - APART
+    names = ",".join(["core", *sorted(name.replace("-", "_") for name in plugins)])
+    return WHEELS.sub(f"agl_{{{names}}}-*.whl", page)
 
 
 class Shell:
@@ -166,7 +178,7 @@ def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="make first-hour", description="Run the commands of a page.")
     parser.add_argument("--write", action="store_true", help="put the answers into the page")
-    asked, page = parser.parse_args(), PAGE.read_text(encoding="utf-8")
+    asked, page = parser.parse_args(), listed(PAGE.read_text(encoding="utf-8"))
     steps, began = sum(map(len, blocks(page))), time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="first-hour-")).resolve()
     try:
@@ -175,6 +187,9 @@ def main() -> int:
         failed = next(failures(done), None)
         if failed is None and asked.write:
             PAGE.write_text(written(page, done, folder), encoding="utf-8")
+            translation = PAGE.with_suffix(".zh.md")
+            translation.write_text(listed(translation.read_text(encoding="utf-8")), encoding="utf-8")
+            subprocess.run([sys.executable, ROOT / "scripts" / "translations.py"], check=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if failed is not None:

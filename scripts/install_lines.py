@@ -46,6 +46,7 @@ LEFT_OUT = {
         "my-framework is the reader's own, and nowhere to be had; tests/examples make an adapter so",
     ),
     "docs/first-hour.md": ("../agent-lightning/", "`make first-hour` runs the whole page"),
+    "docs/gpu.md": ("$URL_OF_THE_SELECTOR", "the reader's CUDA decides which index it is"),
     "docs/credit.md": (
         "verl==0.9.1",
         "it makes a benchmark's environment, of gigabytes; `make test-verl-inside` makes one with verl",
@@ -188,7 +189,7 @@ def missing(text: str, root: Path = ROOT) -> list[str]:
     by_name = {one.name: one for one in known.values()}
     todo: list[tuple[str, tuple[str, ...]]] = []
     brought = set()
-    for word in shlex.split(text):
+    for word in _words(text):
         folder, extras = _requirement(word) if OURS.match(word) else _folder(word)
         if folder in known:
             brought.add(known[folder].name)
@@ -203,6 +204,31 @@ def missing(text: str, root: Path = ROOT) -> list[str]:
                 seen.add((name, extra))
                 todo += by_name[name].needs.get(extra, [])
     return sorted({name for name, _ in seen} - brought)
+
+
+def absent(text: str, root: Path = ROOT) -> list[str]:
+    """Words of a command that name a folder without a manifest, or an extra that its manifest lacks."""
+    found = []
+    for word in _words(text):
+        folder, extras = _folder(word)
+        manifest = root / folder / "pyproject.toml"
+        if folder and not manifest.is_file():
+            found.append(word)
+        elif folder:
+            project = tomllib.loads(manifest.read_text(encoding="utf-8"))["project"]
+            if {*extras} - {*project.get("optional-dependencies", {})}:
+                found.append(word)
+    return found
+
+
+def _words(text: str) -> list[str]:
+    """A command's words as bash sees them: ``./plugins/{local,audit}`` is two."""
+    found = []
+    for word in shlex.split(text):
+        braces = re.fullmatch(r"([^{}]*)\{([^{}]*)\}([^{}]*)", word)
+        parts = braces[2].split(",") if braces else []
+        found += [f"{braces[1]}{part}{braces[3]}" for part in parts] if braces else [word]
+    return found
 
 
 def _folder(word: str) -> tuple[str, tuple[str, ...]]:

@@ -2,12 +2,13 @@
 
     python bench/former/run.py [PROGRAM …] [--write]
 
-The examples come from the source archive of 0.1.2, the only one that holds any; programs in the shape of
-0.3's SQL agent and of a large game stand in ``shapes``. Each runs as a process of its own, with the
-environment ``former`` of scripts/environments.toml, on our store, gateway and engine. A call is exact if the
-store has the token ids that the model sampled: by the gateway's verdict, or, where a program calls the model
-past a gateway, by the digest that capture took. The last line is one JSON object. Exit status 1 unless each
-program ends well, with each call exact.
+The examples come from the source archive of 0.1.2, the only one that holds any, and DeepWerewolf from its
+public repository; programs in the shape of 0.3's SQL agent and of a large game stand in ``shapes``. Each runs
+as a process of its own, with the environment ``former`` of scripts/environments.toml, on our store, gateway
+and engine. A call is exact if the store has the token ids that the model sampled: by the gateway's verdict,
+or, where a program calls the model past a gateway, by the digest that capture took. The last line is one JSON
+object; ``not_here`` names what could not be fetched. Exit status 1 unless each program ends well, with each
+call exact.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,8 +31,9 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # it has `surroundings` too: this folder's first
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "programs"))
 from agl_testing import ScriptedModelServer
+from deep_werewolf import dashscope, tokenizer
 from record import RESULTS, machine
-from sources import ROOT, source
+from sources import ROOT, repository, source
 from surroundings import TaskServer, questions, reply, retriever, spider_data, training, uvx
 
 import agentlightning as agl
@@ -42,6 +45,10 @@ from agentlightning.types.tokens import tokens_digest
 
 HERE = Path(__file__).resolve().parent
 ARCHIVE = "agentlightning==0.1.2"
+DEEP_WEREWOLF = (
+    "https://github.com/af-74413592/DeepWerewolf",
+    "d028852aa10d6b39b14197bb8d645343420758f3",
+)
 PORT, RETRIEVER_PORT = 9999, 8099
 """The ports that the programs name."""
 SECONDS = float(os.environ.get("AGL_PROGRAM_SECONDS", "240"))
@@ -94,7 +101,7 @@ class Trial:
         except TimeoutError:
             process.kill()
             code = await process.wait()
-        if code and not (stop and code == 128 + signal.SIGTERM):
+        if code and not (stop and code in (128 + signal.SIGTERM, -signal.SIGTERM)):
             tail = (
                 (self.folder / f"{file.stem}.log")
                 .read_text(encoding="utf-8", errors="replace")
@@ -241,6 +248,14 @@ async def wolves_shape(trial: Trial, folder: Path) -> None:
     await with_tasks(trial, folder / "wolves.py", [{"game": number} for number in range(2)], [])
 
 
+async def deep_werewolf(trial: Trial, folder: Path) -> None:
+    """The public game of twelve, from its first night to the reward of each call."""
+    trial.needs.append("DASHSCOPE_API_KEY, DashScope's two APIs, the tokenizer that it names as a folder")
+    tokenizer(folder / "Qwen" / "Qwen3-8B")
+    async with dashscope(trial.folder) as variables:
+        await with_tasks(trial, folder / "werewolf_agent.py", [{"game": 0}], [], **variables)
+
+
 async def lab(trial: Trial, folder: Path) -> None:
     """Agent Framework's own tracer for Agent Lightning, from its lab package."""
     trial.needs.append("agent-framework-lab without its extra, which would install Agent Lightning 0.3")
@@ -265,6 +280,7 @@ PROGRAMS: Mapping[str, tuple[Run, str]] = {
     "calc_x/tests/test_mcp_calculator.py": (calc_mcp, "archive"),
     "rag/rag_agent.py": (rag, "archive"),
     "spider/sql_agent.py": (spider, "archive"),
+    "DeepWerewolf/werewolf_agent.py": (deep_werewolf, "DeepWerewolf"),
     "shapes/sql_agent.py": (sql_shape, "shape of 0.3's SQL agent"),
     "shapes/wolves.py": (wolves_shape, "shape of a game for 0.1"),
     "shapes/framework_lab.py": (lab, "shape of the lab package's own example"),
@@ -276,10 +292,18 @@ LEFT = {
 """Programs of the archive that are not run, and why."""
 
 
-async def run(name: str) -> dict[str, Any]:
-    """Run one program in a copy of its folder and return what is told of it."""
-    what, origin = PROGRAMS[name]
-    whole = source(ARCHIVE) / "examples" if origin == "archive" else HERE / "shapes"
+def origin(of: str) -> tuple[str, Path]:
+    """Where programs come from, and their folder. CalledProcessError where that cannot be fetched."""
+    if of == "archive":
+        return ARCHIVE, source(ARCHIVE) / "examples"
+    if of == "DeepWerewolf":
+        url, commit = DEEP_WEREWOLF
+        return f"{url} at {commit[:7]}", repository(url, commit) / "examples" / "werewolf"
+    return f"written here in the {of}", HERE / "shapes"
+
+
+async def run(what: Run, told: str, whole: Path) -> dict[str, Any]:
+    """Run one program in a copy of its folder ``whole`` and return what is told of it."""
     with (
         tempfile.TemporaryDirectory(prefix="former-") as made,
         ScriptedModelServer(reply, ids="always") as model,
@@ -294,7 +318,7 @@ async def run(name: str) -> dict[str, Any]:
             (copied / one.relative_to(whole)).read_bytes() == one.read_bytes() for one in whole.rglob("*.py")
         )
     return {
-        "origin": ARCHIVE if origin == "archive" else f"written here in the {origin}",
+        "origin": told,
         "unchanged": same and not trial.problems,
         "calls": trial.calls,
         "calls_exact": trial.exact,
@@ -305,7 +329,7 @@ async def run(name: str) -> dict[str, Any]:
     }
 
 
-def totals(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def totals(found: Mapping[str, Mapping[str, Any]], absent: Mapping[str, str]) -> dict[str, Any]:
     """The object of the last line."""
     return {
         "programs": len(found),
@@ -313,6 +337,7 @@ def totals(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         **{key: sum(one[key] for one in found.values()) for key in ("calls", "calls_exact", "rewarded")},
         "of": dict(found),
         "left": LEFT,
+        "not_here": dict(absent),
     }
 
 
@@ -327,9 +352,17 @@ def main() -> int:
     chosen = [
         name for name in PROGRAMS if not options.programs or any(one in name for one in options.programs)
     ]
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
+    absent: dict[str, str] = {}
     for name in chosen:
-        found[name] = one = asyncio.run(run(name))
+        what, of = PROGRAMS[name]
+        try:
+            told, whole = origin(of)
+        except subprocess.CalledProcessError as error:
+            absent[name] = f"{' '.join(map(str, error.cmd))} ended with {error.returncode}"
+            print(f"absent {name}: {absent[name]}")
+            continue
+        found[name] = one = asyncio.run(run(what, told, whole))
         mark = "ok" if sound(one) else "FAILED"
         print(
             f"{mark:6} {name}: {one['calls_exact']} of {one['calls']} calls exact, {one['rewarded']} of "
@@ -340,15 +373,15 @@ def main() -> int:
     if options.write:
         place = RESULTS / "former.json"
         place.write_text(json.dumps(kept(found, place), indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(totals(found)))
-    return 0 if all(map(sound, found.values())) else 1
+    print(json.dumps(totals(found, absent)))
+    return 0 if found and all(map(sound, found.values())) else 1
 
 
 def kept(found: Mapping[str, Mapping[str, Any]], place: Path) -> dict[str, Any]:
     """The figures, beside those that ``place`` has of programs that were not run now."""
     before = json.loads(place.read_text(encoding="utf-8"))["result"]["of"] if place.exists() else {}
     every = {**before, **found}
-    result = totals({name: every[name] for name in PROGRAMS if name in every})
+    result = totals({name: every[name] for name in PROGRAMS if name in every}, {})
     return {"command": "python bench/former/run.py --write", "machine": machine(), "result": result}
 
 

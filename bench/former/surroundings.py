@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import deep_werewolf
 import pandas as pd
 from agl_testing import ScriptedModelServer, tool_call
 
@@ -32,6 +33,8 @@ def reply(body: Mapping[str, Any]) -> Any:
     """The scripted model's answer: SQL to a question about a database, a player's decision, a tool's call, or
     ``Paris``.
     """
+    if deep_werewolf.RULES in str(body["messages"][0].get("content")):
+        return deep_werewolf.player(body)
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()}
     last = str(body["messages"][-1].get("content"))
     if "generate_response" in tools:

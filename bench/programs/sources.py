@@ -1,7 +1,8 @@
-"""Fetches the source packages whose examples are run, each once, into ``.venvs/sources``."""
+"""Fetches the source packages and repositories whose programs are run, each once, into ``.venvs/sources``."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,4 +31,17 @@ def source(package: str) -> Path:
                 opened.extractall(Path(folder) / "whole", filter="data")
             (inner,) = (Path(folder) / "whole").iterdir()
             shutil.move(inner, place)
+    return place
+
+
+def repository(url: str, commit: str) -> Path:
+    """The files of a public repository at a commit. CalledProcessError where git cannot fetch it."""
+    place = FOLDER / f"{url.rpartition('/')[2]}-{commit[:7]}"
+    if not place.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            asked = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+            for words in (["clone", "--quiet", url, "whole"], ["-C", "whole", "checkout", "--quiet", commit]):
+                subprocess.run(["git", *words], cwd=folder, env=asked, stdout=sys.stderr, check=True)
+            shutil.move(Path(folder) / "whole", place)
     return place

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from agentlightning.types.json_lines import read_json_lines
+from agentlightning.types.base import read_json_lines
 from calc_x.datasets import read
 from calc_x.problems import Problem
 

@@ -64,7 +64,7 @@ async def test_a_small_run_exposes_what_the_reference_lists_and_the_dashboard_as
         await algorithm_of(made.config, made.plugins, made).run(context)
         pages = {}
         pages["gateway"] = await samples(context.gateway.url.removesuffix("/v1") + "/metrics")
-        engine = context.gateway._routes["policy"].url.removesuffix("/v1")  # type: ignore[attr-defined]
+        engine = context.gateway.routes["policy"].url.removesuffix("/v1")  # type: ignore[attr-defined]
         pages["local engine"] = await samples(f"{engine}/metrics")
         pages["trainer"] = await samples(f"http://127.0.0.1:{port}/metrics")
         pages["store"] = await samples(f"{served.url}/metrics")

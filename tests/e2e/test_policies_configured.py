@@ -25,7 +25,7 @@ from agentlightning.train.configured import policies_of
 from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_audit.commands.runs import table
 from agl_audit.run_list import RunSummary
 from agl_trackers.console import ConsoleTracker

@@ -74,7 +74,12 @@ def test_one_that_is_alone_has_neither_the_suite_nor_what_is_common(environment,
     assert (beside.requires, alone.requires) == (["pytest==9.2.0", "a==1"], ["a==1"])
     for defined in (beside, alone):
         environment.install(Path("python"), defined)
-    assert ["-e" in call for call in calls] == [True, False]
+    assert ["-e" in call for call in calls] == [False, True, False, False]
+    built, suite, together, single = calls
+    assert built == ["install", environment.BUILDS] and "--no-deps" in suite
+    assert together[1:3] == ["pytest==9.2.0", "a==1"] and any(one.startswith("torch") for one in together)
+    assert not any(one.startswith("agl-") for one in together), "an index would be asked for the suite"
+    assert single[1:3] == ["a==1", "-c"]
     assert environment.state(alone)["manifests"] == environment.digest(), (
         "the suite's manifests are not its own"
     )

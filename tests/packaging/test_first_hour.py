@@ -38,6 +38,23 @@ def test_the_page_goes_the_whole_way_and_each_block_has_its_answer(script: Modul
     assert all(said) and "/tmp/" not in PAGE.read_text() and "WARNING: Location" not in PAGE.read_text()
 
 
+def test_the_page_installs_the_wheels_of_this_checkout(script: ModuleType) -> None:
+    for page in (PAGE, PAGE.with_suffix(".zh.md")):
+        assert script.listed(page.read_text()) == page.read_text(), "run scripts/first_hour.py --write"
+
+
+def test_a_new_plugin_is_installed_and_one_that_stands_apart_is_not(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    for name in ("local", "new-one", "verl"):
+        (tmp_path / "plugins" / name).mkdir(parents=True)
+        (tmp_path / "plugins" / name / "pyproject.toml").touch()
+    said = script.listed("pip install dist/agl_{core,local}-*.whl openai", tmp_path)
+    assert said == "pip install dist/agl_{core,local,new_one}-*.whl openai"
+    here = {place.parent.name for place in ROOT.glob("plugins/*/pyproject.toml")}
+    assert here >= script.APART and "local" not in script.APART
+
+
 def test_a_block_without_a_place_for_its_answer_is_refused(script: ModuleType) -> None:
     with pytest.raises(ValueError, match="no block ```text"):
         script.blocks("```sh\nls\n```\n\nprose\n\n```text\n```\n")

@@ -62,7 +62,6 @@ async def create_player(name: str, role: str, moderator: Moderator, llm: agentli
         formatter=OpenAIMultiAgentFormatter(),
         print_hint_msg=False,
     )
-    player.set_console_output_enabled(False)
     await player.observe(await moderator(f"[{name} ONLY] you are {name}, your role is {role}."))
     return player
 
@@ -91,7 +90,6 @@ class WolvesAgent(LitAgent):
     async def training_rollout_async(self, task: Any, rollout_id: str, resources: NamedResources) -> Any:
         llm: agentlightning.LLM = resources["main_llm"]
         moderator = Moderator()
-        moderator.set_console_output_enabled(False)
         order = random.Random(task["game"]).sample(ROLES, len(ROLES))
         roles = {f"P{number:02}": role for number, role in enumerate(order, 1)}
         players = [await create_player(name, role, moderator, llm) for name, role in roles.items()]

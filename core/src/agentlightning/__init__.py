@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
-    from agentlightning.types.policy import PolicyFolder as PolicyFolder
+    from agentlightning.types.work import PolicyFolder as PolicyFolder
 
 # module → its public names
 _PUBLIC = {
@@ -77,11 +77,11 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
-        ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
         RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,
-    "types.policy": "PolicyFolder",
+    "types.work": "PolicyFolder",
 }
 
 

@@ -64,6 +64,13 @@ def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_store_operations() -> list[specs.StoreOperationSpec]:  # type: ignore[empty-body]
+    """Operations that every store gets beside its own: reports, and what is done with stored rows. A store in
+    tables runs them in its process, and its server offers them where the plugin is installed.
+    """
+
+
+@hookspec
 def agl_credit_rules() -> list[specs.CreditRuleSpec]:  # type: ignore[empty-body]
     """Rules that turn rewards into one number per call."""
 
@@ -114,6 +121,11 @@ def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_api_formats() -> list[specs.ApiFormatSpec]:  # type: ignore[empty-body]
+    """APIs that the gateway serves beside chat completions and completions, by path."""
+
+
+@hookspec
 def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
     """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
 
@@ -160,6 +172,13 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
 def agl_serve_script(script: Any, model: str) -> Any:
     """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
     ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+    """
+
+
+@hookspec
+def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
+    """Asked when a run is opened, with its description and its plugins: an object that admits each of its
+    calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
     """
 
 

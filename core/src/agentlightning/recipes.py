@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Recipe
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 
 PER_CALL_RULES = ("per_call", "discounted", "per_agent")
 """Credit rules that give the calls of a rollout different numbers: recipes with them compare turns, as

@@ -29,7 +29,7 @@ from agentlightning.capture.emit import (
     get_reward_value,
 )
 from agentlightning.types import Span
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from contract.recording import Recording
 from agentlightning import capture, semconv
 from agentlightning.decorator import agent
 from agentlightning.decorator.reward_function import BadReward, RewardFailed
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 
 @pytest.fixture(autouse=True)

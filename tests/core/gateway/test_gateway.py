@@ -161,7 +161,7 @@ async def test_pause_holds_drain_waits_resume_lets_go(world):
     world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", version=lambda: version))
     first = asyncio.create_task(world.post())
     await world.engine.arrived.wait()
-    await world.gateway.pause()
+    await world.gateway.hold()
     others = [asyncio.create_task(world.post()) for _ in range(3)]
     while (await world.metrics())["waiting"] < 3:
         pass
@@ -172,7 +172,7 @@ async def test_pause_holds_drain_waits_resume_lets_go(world):
     assert await draining is True
     assert (await first).status == 200 and len(world.engine.bodies) == 1
     version = 2
-    await world.gateway.resume()
+    await world.gateway.release()
     assert [r.status for r in await asyncio.gather(*others)] == [200] * 3
     assert [c.policy_version for c in world.store.calls] == [1, 2, 2, 2]
     metrics = await world.metrics()
@@ -180,7 +180,7 @@ async def test_pause_holds_drain_waits_resume_lets_go(world):
 
 
 async def test_a_held_call_of_a_closed_attempt_never_reaches_the_engine(world):
-    await world.gateway.pause()
+    await world.gateway.hold()
     held = asyncio.create_task(world.post())
     while (await world.metrics())["waiting"] < 1:
         pass

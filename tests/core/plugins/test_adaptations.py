@@ -19,13 +19,13 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.agent.hosted import HostedAgent, hosted
-from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.runner.agent import HostedAgent, hosted
+from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec
 from agentlightning.store import SQLiteStore, StoreError
-from agentlightning.store.sqlite.file.lock import FileLock, Locked
+from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.train import config
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
@@ -230,7 +230,7 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
 
         @asynccontextmanager
         async def open(self, job: GatewayJob) -> AsyncIterator[Gateway]:
-            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, spending=job.spending)
+            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, guards=job.guards)
             seen.append(await gateway.start())
             yield gateway
             await gateway.stop()

@@ -16,9 +16,9 @@ from core.runner.test_runner import reason, serving
 from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner.attempt_keys import with_attempt_key
+from agentlightning.runner.attempt import with_attempt_key
 from agentlightning.runner.heartbeat import Heartbeat
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import AttemptEnded, SQLiteStore, Store

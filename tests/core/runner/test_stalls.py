@@ -17,7 +17,7 @@ import pytest
 from core.runner.test_runner import serving
 
 from agentlightning.store import SQLiteStore
-from agentlightning.store.sql import stalls
+from agentlightning.store.sql import waiting
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.server import start
@@ -148,7 +148,7 @@ async def test_a_dead_runner_is_found_although_the_store_stands_still_again_and_
     lease = await store.start_rollout(1, config=CONFIG)
     for _ in range(40):
         time.sleep(2 * SILENCE)
-        await asyncio.sleep(2 * stalls.TICK_SECONDS)
+        await asyncio.sleep(2 * waiting.TICK_SECONDS)
         (attempt,) = (await store.query_attempts(lease.rollout.rollout_id))[:1]
         if attempt.status is AttemptStatus.UNRESPONSIVE:
             break

@@ -91,7 +91,7 @@ def test_a_long_conversation_goes_on_as_deltas_where_the_index_forgets(
 async def test_a_very_long_attempt_is_not_read_again_for_its_index(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentlightning.store.sql.trace.calls._MOST_ARRIVALS", 3)
+    monkeypatch.setattr("agentlightning.store.sql.trace._MOST_ARRIVALS", 3)
     owner = await opened(sqlite)
     calls = owned(talk(8), owner)
     await sqlite.add_calls(calls[:5])

@@ -91,17 +91,6 @@ async def test_those_who_share_the_commit_are_told_the_truth(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_deleting_makes_room(sqlite: SQLiteStore) -> None:
-    for i in range(3):
-        await sqlite.enqueue_rollout(BIG + str(i), run_id="old")
-    limit(sqlite, 1)
-    with pytest.raises(StoreError, match="full"):
-        await sqlite.enqueue_rollout(BIG)
-    await sqlite.delete_run("old")
-    assert (await sqlite.statistics())["free_bytes"] > len(BIG)
-    await sqlite.enqueue_rollout(BIG)
-
-
 async def test_a_value_beyond_sqlites_limit_is_an_error(sqlite: SQLiteStore) -> None:
     sqlite.db.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     with pytest.raises(StoreError, match="too big"):

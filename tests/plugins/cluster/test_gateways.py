@@ -10,22 +10,23 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from agl_gateway.budget.limits import Budget
+from agl_gateway.budget.spending import AGE, Spending
 from aiohttp import web
 from core.gateway.conftest import SECRET, Engine, whole
 
-from agentlightning.budget.limits import Budget
 from agentlightning.gateway import AttemptInfo, Upstream
-from agentlightning.gateway.admission.spending import Spending
+from agentlightning.gateway.route import ranking
 from agentlightning.gateway.settings import CallSection, GatewaySection
-from agentlightning.gateway.upstream.endpoints import ranking
 from agentlightning.keys import Keys
+from agentlightning.specs import CallGuard
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
 from agentlightning.webserver import app_runner, listen
@@ -48,11 +49,14 @@ async def engine() -> AsyncIterator[Engine]:
 
 @contextlib.asynccontextmanager
 async def several(
-    folder: Path, engine: Any, spending: Spending | None = None, **settings: Any
+    folder: Path, engine: Any, guards: Sequence[CallGuard] = (), **settings: Any
 ) -> AsyncIterator[Any]:
     """Two gateway processes before the engine, and a store that this process serves to them."""
     store = SQLiteStore(folder / "store.sqlite")
     runner = app_runner(create_app(store, StoreAccess("the-token-of-this-test")))
+    for guard in guards:
+        await guard.begin(store, "run", {})
+        guard.share()
     setup = Setup(
         secret=SECRET,
         shared=True,
@@ -60,13 +64,9 @@ async def several(
         token="the-token-of-this-test",
         settings=GatewaySection(**settings),
         calls=CallSection(),
-        asks=spending is not None,
-        tells=spending is not None,
-        whole=False,
+        guards=guards,
     )
-    pool = GatewayProcesses(
-        store, Keys(SECRET), setup.settings, GATEWAYS, pickle.dumps(setup), spending=spending
-    )
+    pool = GatewayProcesses(Keys(SECRET), setup.settings, GATEWAYS, pickle.dumps(setup))
     fresh = aiohttp.TCPConnector(force_close=True)
     world = SimpleNamespace(
         pool=pool,
@@ -77,7 +77,7 @@ async def several(
     pool.add_route(Upstream(url=engine.url, model="tiny", version=lambda: world.version))
 
     async def attempt() -> SimpleNamespace:
-        lease = await store.start_rollout({})
+        lease = await store.start_rollout({}, run_id="run")
         info = AttemptInfo.of(lease.rollout, lease.attempt, {})
         url = pool.urls[ranking(info.attempt_id, tuple(pool.urls))[0]]
         return SimpleNamespace(
@@ -144,7 +144,7 @@ async def test_drain_waits_for_the_calls_of_all(tmp_path: Path, engine: Any) -> 
         engine.answer = slow
         calls = [asyncio.create_task(world.post(one)) for one in await world.one_each()]
         await until(lambda: len(engine.bodies) == GATEWAYS)
-        await world.pool.pause()
+        await world.pool.hold()
         assert not await world.pool.drain(0.1)
         go.set()
         assert await world.pool.drain(5.0)
@@ -206,13 +206,13 @@ async def test_an_address_whose_processes_do_not_live_is_given_up(
 
 
 @pytest.mark.slow
-async def test_a_budget_counts_what_a_dead_process_had_stored(tmp_path: Path, engine: Any) -> None:
-    spending = Spending(Budget(calls=3), given=True)
-    async with several(tmp_path, engine, spending) as world:
+async def test_a_budget_is_read_from_the_store_by_every_process(tmp_path: Path, engine: Any) -> None:
+    spending = Spending(Budget(calls=4))
+    async with several(tmp_path, engine, [spending]) as world:
         await world.pool.settle()
-        one = (await world.one_each())[0]
-        assert (await world.post(one)).status == 200
-        await until(lambda: spending.spent.calls == 1 and not spending.account.under_way)
+        one, other = await world.one_each()
+        assert (await world.post(one)).status == (await world.post(other)).status == 200
+        await asyncio.sleep(2 * AGE)  # each reads what the other has recorded
         hang = asyncio.Event()
 
         async def never(request: web.Request, body: Any) -> web.Response:
@@ -220,16 +220,18 @@ async def test_a_budget_counts_what_a_dead_process_had_stored(tmp_path: Path, en
             return web.json_response(whole(body))
 
         engine.answer = never
+        engine.arrived.clear()
         call = asyncio.create_task(world.post(one))
-        await until(lambda: spending.account.under_way == 1)
+        await engine.arrived.wait()
         os.kill(world.pool.pids[0], signal.SIGKILL)
         with pytest.raises(aiohttp.ClientError):
             await call
-        await until(lambda: spending.account.under_way == 0)
-        assert spending.spent.calls == 1  # nothing of that call is on record
-        hang.set()
-        statuses = [(await world.post(one)).status for one in [one] * 3]
-        assert statuses == [200, 200, 403] and spending.spent.calls == 3 and spending.refused == 1
+        hang.set()  # nothing of that call is on record
+        assert [(await world.post(one)).status for _ in range(3)] == [200, 200, 403]
+        await asyncio.sleep(2 * AGE)
+        assert (await world.post(other)).status == 403
+        assert await spending.exhausted() == "budget: calls: 4 of 4 are used"
+        assert spending.spent.calls == 4 and spending.refused == 2
 
 
 @pytest.mark.slow
@@ -256,9 +258,7 @@ async def test_processes_end_with_their_run(tmp_path: Path, engine: Any) -> None
 async def test_ports_follow_the_first_and_a_taken_one_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        pool = GatewayProcesses(
-            SQLiteStore(":memory:"), Keys(SECRET), GatewaySection(listen=f"127.0.0.1:{port}"), 1, b""
-        )
+        pool = GatewayProcesses(Keys(SECRET), GatewaySection(listen=f"127.0.0.1:{port}"), 1, b"")
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: the port is in use"):
             await pool.start()
     assert not pool.pids
@@ -266,7 +266,7 @@ async def test_ports_follow_the_first_and_a_taken_one_is_refused() -> None:
 
 def test_an_advertised_balancer_is_one_address() -> None:
     settings = GatewaySection(advertise="https://gateways.example")
-    pool = GatewayProcesses(SQLiteStore(":memory:"), Keys(SECRET), settings, 2, b"")
+    pool = GatewayProcesses(Keys(SECRET), settings, 2, b"")
     pool._members = [pool._bind(number) for number in range(2)]
     assert pool.urls == ["https://gateways.example/v1"]
     for one in pool._members:

@@ -11,7 +11,6 @@ import pytest
 from core.gateway.conftest import SECRET, Engine
 
 from agentlightning.gateway import AttemptInfo, Upstream
-from agentlightning.gateway.admission.spending import Spending
 from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.specs import GatewayJob
@@ -76,7 +75,7 @@ async def test_an_agent_that_reads_it_finds_no_address_to_ask_past_the_gateway(
 
 async def test_a_runs_gateway_is_watched() -> None:
     store = SQLiteStore(":memory:")
-    job = GatewayJob(from_fields({}), CallSection(), store, Keys(SECRET), on_call=None, spending=Spending())
+    job = GatewayJob(from_fields({}), CallSection(), store, Keys(SECRET), on_call=None)
     async with agl_gateways(job) as gateway:
         assert isinstance(gateway, WatchedGateway) and gateway.url.startswith("http://127.0.0.1:")
     await store.close()

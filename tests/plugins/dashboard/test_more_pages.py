@@ -17,7 +17,7 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Resources, Rollout
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
+from agentlightning.types.work import LLM, JsonResource, PromptTemplate
 from agentlightning.webserver import app_runner, listen
 from agl_audit.run import OpenRun
 from agl_cluster.store.app import create_app

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,29 @@ def test_streams_and_status_are_the_programs(tmp_path: Path, server: ScriptedMod
     found = summary(told)
     assert found["verdicts"] == {"exact": 1} and found["exit_codes"] == [5]
     assert Path(found["store"]).is_file() and Path(found["folder"]).parent == tmp_path / "runs"
+
+
+def test_a_process_that_is_left_behind_cannot_write_over_the_summary(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    code = """
+        import os, time
+        if not os.fork():
+            while not os.path.exists("ended"):
+                time.sleep(0.01)
+            os.write(2, b"late\\n")
+    """
+    said = tmp_path / "said"
+    command = arguments(server, "--json", "--output", ".", "--run-id", "mine", code=code)
+    with said.open("w") as stderr:
+        told = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=stderr, timeout=WAIT)
+    assert told.returncode == 0
+    (tmp_path / "ended").touch()
+    while not said.read_text().endswith("late\n"):
+        time.sleep(0.01)
+    kept = json.loads((tmp_path / "mine" / "summary.json").read_text())
+    written = json.loads(said.read_text().splitlines()[-2])
+    assert kept == {**written, "total_seconds": written["seconds"]} and kept["run_id"] == "mine"
 
 
 @pytest.mark.slow

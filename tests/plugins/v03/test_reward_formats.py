@@ -11,7 +11,7 @@ from agentlightning.capture import COUNTS, records
 from agentlightning.capture.delivery import remember_response
 from agentlightning.capture.records import BadRecord, admit, validated
 from agentlightning.types import Reward, Span
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 from agl_v03 import plugin
 
 

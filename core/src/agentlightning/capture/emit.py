@@ -41,7 +41,7 @@ from agentlightning.capture.records import (
     short_repr,
 )
 from agentlightning.types import Span
-from agentlightning.types.rewards import (
+from agentlightning.types.record import (
     by_precedence,
     effective_reward,
     is_rollout_reward,

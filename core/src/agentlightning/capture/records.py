@@ -31,7 +31,7 @@ from agentlightning.keys import PREFIX
 from agentlightning.log_limit import limited
 from agentlightning.types import Span
 from agentlightning.types.arrays import unwrap_scalar
-from agentlightning.types.rewards import REWARD_FORMATS
+from agentlightning.types.record import REWARD_FORMATS
 
 _SECRET = frozenset({"api_key", "authorization", "Authorization"})
 _ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")

@@ -19,7 +19,7 @@ from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.session import finish
 from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.work import missing_policy_message
 
 
 def register(app: typer.Typer) -> None:

@@ -60,7 +60,7 @@ def exit_despite_threads() -> None:
 
 
 def _end(code: int) -> None:
-    from agentlightning.runner.event_loops.threads import blocking_threads
+    from agentlightning.runner.threads import blocking_threads
 
     time.sleep(THREADS_GRACE)
     if not (names := blocking_threads()):

@@ -5,7 +5,7 @@ Invariant: *missing is not zero*. A reward that was never emitted, or that is Na
 
 Which of several rewards counts: for one target (rollout, call, agent) the one named ``reward`` if there is
 one, else any. Of several the returned one, else the one that the store received last
-(:mod:`agentlightning.types.rewards`). Of an agent that is not trusted, only a judge's count where there is
+(:mod:`agentlightning.types.record`). Of an agent that is not trusted, only a judge's count where there is
 one. The other names are dimensions, shown in the metrics as ``reward/<name>`` and used by no built-in rule.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 from agentlightning.credit.groups import mean
 from agentlightning.types import Record, Reward
-from agentlightning.types.rewards import by_agent_beside_judge, by_precedence, effective_reward
+from agentlightning.types.record import by_agent_beside_judge, by_precedence, effective_reward
 
 RewardTarget = tuple[str, str]
 """``("call", call id)``, ``("agent", name)`` or ``ROLLOUT``."""

@@ -28,8 +28,8 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
-from agentlightning.types.rewards import REWARD_FORMATS
+from agentlightning.types.base import nearest
+from agentlightning.types.record import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -60,6 +60,9 @@ class Plugins:
         self.drivers: dict[str, specs.DriverSpec] = self._collect("agl_drivers", "name")
         self.runners: dict[str, specs.RunnerSpec] = self._collect("agl_runners", "name")
         self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
+        self.store_operations: dict[str, specs.StoreOperationSpec] = self._collect(
+            "agl_store_operations", "name"
+        )
         self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
         self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")
         self.curricula: dict[str, specs.CurriculumSpec] = self._collect("agl_curricula", "name")
@@ -70,6 +73,7 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self._collect("agl_api_formats", "path")
         self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
@@ -215,6 +219,17 @@ def load() -> Plugins:
     plugins = build()
     REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
     return plugins
+
+
+def store_operation(name: str) -> Any:
+    """Return the function of a plugin's operation on stores. Raise ``AttributeError`` for a name that none
+    has, and :class:`NotInstalled` for one of a plugin of the suite.
+    """
+    if (spec := load().store_operations.get(name)) is not None:
+        return spec.operation()
+    if (said := not_installed("store operation", name)) is not None:
+        raise NotInstalled(f"a store's {name}: {said}")
+    raise AttributeError(f"a store has no {name!r}")
 
 
 _loading = threading.local()

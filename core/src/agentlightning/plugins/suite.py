@@ -36,11 +36,18 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_OPERATIONS_AUDIT = """
+    add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
+"""
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
+_GATEWAY = ("./core", "./plugins/gateway")
 _CLUSTER = ("./core", "./plugins/cluster")
 _STORAGE = ("./core", "./plugins/cluster[s3]")
 _V03 = ("./core", "./plugins/audit", "./plugins/cluster", "./plugins/v03")
-_NEEDED = {"langgraph": ("./adapters/langchain",)}
+_NEEDED = {
+    "langgraph": ("./adapters/langchain",),
+    "openai-agents": ("./plugins/gateway",),
+}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
@@ -57,12 +64,13 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {
-        **{name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+        **{name: ("./core", "./plugins/gateway", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
         **{name: ("./core", "./plugins/audit") for name in ("dpo", "rejection", "sft")},
     },
     "task set": {
         name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
     },
+    "API": dict.fromkeys(("/responses", "/conversations", "/messages"), _GATEWAY),
     "store": {
         **{name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
         **dict.fromkeys(("http", "https"), _CLUSTER),
@@ -70,17 +78,18 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "service": {"metrics": _CLUSTER, "storage": _STORAGE},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": (*_CLUSTER, "./plugins/programs", "./plugins/testing"),
+        "doctor": (*_CLUSTER, "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
         **{name: (*_CLUSTER, "./plugins/programs") for name in ("gateway", "run")},
         **dict.fromkeys(("runner", "store", "token"), _CLUSTER),
         "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
-        "prompts": ("./core", "./plugins/apo"),
+        "prompts": ("./core", "./plugins/gateway", "./plugins/apo"),
     },
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
         "VERL": ("./core", "./plugins/verl"),
     },
@@ -88,9 +97,11 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", "./plugins/examples")
         for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
     },
+    "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
     "field": {
+        "budget": _GATEWAY,
         **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
         **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:  # pydantic is not imported for it
     from pydantic import BaseModel
 
+    from agentlightning.specs.gateway import CallGuard
     from agentlightning.store.base import Store
 
 
@@ -71,8 +72,12 @@ class GatewayJob:
     """The run's ``Keys``."""
     on_call: Callable[[Any], None] | None
     """Called with each ``Call`` that is on record; ``None``: nobody listens."""
-    spending: Any
-    """The run's ``Spending``."""
+    plugins: Any = None
+    """The run's ``Plugins``, whose APIs a gateway in its process serves; ``None``: those of the process."""
+    guards: Sequence[CallGuard] = ()
+    """What admits and counts the run's calls. Gateways that are processes of their own get copies, by pickle,
+    after :meth:`CallGuard.share`.
+    """
 
 
 @dataclass(frozen=True, slots=True)

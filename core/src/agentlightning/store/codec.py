@@ -27,7 +27,6 @@ from agentlightning.store.base import (
     NotFound,
     StoreError,
     Unauthorized,
-    result_type,
 )
 from agentlightning.types import Call, Grammar, Rollout, RolloutConfig, Span, tokens
 from agentlightning.types.arrays import Floats, from_either, pack_float32, to_bytes, to_list, unpack_float32
@@ -290,8 +289,8 @@ def to_outcome(found: Any) -> BatchOutcome:
     )
 
 
-def from_outcome(operation: str, found: BatchOutcome) -> Any:
-    """Return the result or the exception of an outcome; the exception is not raised."""
+def from_outcome(kind: Any, found: BatchOutcome) -> Any:
+    """Return the result, of type ``kind``, or the exception of an outcome; the exception is not raised."""
     if found.error is not None:
         return error_from_body(found.error)
-    return msgspec.convert(found.result, result_type(operation), dec_hook=from_either)
+    return msgspec.convert(found.result, kind, dec_hook=from_either)

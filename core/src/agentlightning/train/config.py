@@ -30,16 +30,13 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from agentlightning.budget.sections import BudgetSection
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import POLICY, Policies, read_policies
 from agentlightning.types import LLM, Recipe
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import elsewhere, nearest
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.base import ConfigError, elsewhere, nearest
 from agentlightning.types.sections import (
     FILE,
     Choices,
@@ -51,6 +48,7 @@ from agentlightning.types.sections import (
     Text,
     TrainingSection,
 )
+from agentlightning.types.work import PolicyFolder
 
 
 class AgentSection(RunnerSection):
@@ -150,9 +148,6 @@ class RunConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
-    budget: BudgetSection | None = None
-    """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
-    {…}}`` (``docs/budgets.md``); none: no limit."""
     runner: RunnerField = None
     """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""

@@ -23,8 +23,8 @@ from agentlightning.train.policies import Policies, fetch_pretrained
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import DataSection
+from agentlightning.types.work import PolicyFolder, missing_policy_message
 from agentlightning.webserver.proxies import go_direct
 
 

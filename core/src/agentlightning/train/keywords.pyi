@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 class RunFields(TypedDict, total=False):
-    budget: Any
     runner: Any
     output: str | Path
     run: str | None
@@ -16,6 +15,7 @@ class RunFields(TypedDict, total=False):
     log: str | Path | None
     callbacks: Any
     note: str | None
+    budget: Any
     metrics: Any
     select: Any
     policies: Mapping[str, Any] | None

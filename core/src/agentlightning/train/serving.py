@@ -21,7 +21,7 @@ from agentlightning.train.config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 
 SHARED_OPTIONS = ("save_every", "deterministic")
 """Driver options that must be equal for all policies of a run."""

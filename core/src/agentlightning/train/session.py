@@ -27,24 +27,22 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.agent.hosted import HostedAgent
+from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks, open_trackers
 from agentlightning.train.config import RunConfig
-from agentlightning.train.run_folder import open_run_folder, say
+from agentlightning.train.run_folder import RunFolder, open_run_folder, say
 from agentlightning.train.run_log import log_of_all_runs, run_log
-from agentlightning.train.run_record import record_run, run_info
+from agentlightning.train.run_record import record_run, run_info, stored_run
 from agentlightning.train.serving import serve, serve_scripted
-from agentlightning.train.spending import spending_of
 from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.base import ConfigError
 
@@ -76,6 +74,7 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
+        guards = self._guards()
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -88,7 +87,8 @@ class TrainingSession:
             last.callback(run.close)
             plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
-            gateway = await self._gateway(store, plugins, stack)
+            await self._begin_guards(guards, store, run)
+            gateway = await self._gateway(store, plugins, guards, stack)
             remote = self._remote_runner(store, gateway, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
@@ -101,6 +101,7 @@ class TrainingSession:
                 gateway=gateway,
                 plugins=plugins,
                 seed=config.training.seed,
+                guards=guards,
                 train=train,
                 val=val,
                 sets=sets,
@@ -174,7 +175,26 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
+    def _guards(self) -> list[CallGuard]:
+        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read
+        its description.
+        """
+        found: dict[str, CallGuard] = {}
+        for plugins in (self.plugins, load_plugins()):
+            for guard in plugins.answers("agl_call_guards", config=self.config, plugins=plugins):
+                found.setdefault(guard.name, guard)
+        return list(found.values())
+
+    async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
+        """Give the guards the run's record, if it has one."""
+        known = await stored_run(store, run.run_id) if guards and run.resumed else None
+        for guard in guards:
+            recorded = (known or {}).get(guard.name) or {}
+            await guard.begin(store, run.run_id, recorded)
+
+    async def _gateway(
+        self, store: Store, plugins: Plugins, guards: Sequence[CallGuard], stack: AsyncExitStack
+    ) -> RunGateway:
         config = self.config
         calls = config.routed_agent
         if self.hosted.select is not None:
@@ -182,11 +202,13 @@ class TrainingSession:
         on_call = None  # the gateway then makes nothing for it
         if plugins.has_listeners("agl_call_recorded"):
             on_call = partial(_call_recorded, plugins)
-        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, spending_of(config))
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
         if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
             opened: RunGateway = await stack.enter_async_context(elsewhere)
             return opened
-        gateway = Gateway(store, job.keys, config.gateway, calls, on_call=on_call, spending=job.spending)
+        gateway = Gateway(
+            store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
+        )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         return gateway
@@ -246,11 +268,11 @@ async def finish(
         **result,
         "total_seconds": round(seconds, 3),
         "accounts": await context.accounts(),
-        **context.spent(),
+        **context.guarded(),
         **({} if exported is None else {"policy": str(exported)}),
     }
     summary["chain"] = await context.journal.end(summary, exported)
-    await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
+    await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
     context.plugins.notify("agl_run_finished", summary=summary)
     return summary
 

@@ -17,10 +17,10 @@ from agentlightning.algorithms.recipe_checks import (
     check_supported_fields,
     without_unsupported_default,
 )
-from agentlightning.gateway.listen import parse_listen
+from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
 from agentlightning.train.policies import Policies, with_pretrained
@@ -236,8 +236,7 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
         raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
     spec = driver_spec(plugins, config.backend.driver, policies)
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
-    limited = config.budget is not None and config.budget.limits.limited
-    check_ends_early(config.training, spec.name, spec.ends_early, budget=limited)
+    check_ends_early(config.training, spec.name, spec.ends_early)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms[name].factory(
         recipe=recipe, training=config.training, environment=config.environment

@@ -16,9 +16,9 @@ from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
-from agentlightning.types.rewards import by_agent_beside_judge
-from agl_audit.reward_versions import find_version, read_records
+from agentlightning.types.record import by_agent_beside_judge
 from agl_audit.run import OpenRun
+from agl_audit.store.reward_versions import find_version, read_records
 
 _PAGE = 100
 """Rollouts whose records are read at once, with every token."""

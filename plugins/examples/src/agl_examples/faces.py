@@ -14,7 +14,7 @@ from typing import Any
 
 from agentlightning.algorithms.prompt_search import APO
 from agentlightning.plugins.manager import load as load_plugins, pick
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.train.policies import fetch_pretrained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -107,7 +108,11 @@ async def _run(options: RunOptions) -> int:
         code = _exit_code(results, len(options.tasks), session.processes.ending_signal)
         try:
             summary = await summarise(session, results, time.perf_counter() - began)
-            await session.store.update_run(session.run_id, {"summary": as_record(summary)})
+            record = as_record(summary)
+            await session.store.update_run(session.run_id, {"summary": record})
+            if session.folder:  # whatever else is written to stderr, there it is
+                text = json.dumps(record, indent=2) + "\n"
+                (session.folder / "summary.json").write_text(text, encoding="utf-8")
         except Exception as error:  # the programs have ended: their exit status stands whatever fails here
             say(f"agl: the run cannot be summarised: {error}", file=sys.stderr)
             return code

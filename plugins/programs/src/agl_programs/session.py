@@ -16,16 +16,15 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.attempt import notify_rewards
-from agentlightning.runner.runner import Runner
+from agentlightning.runner.runner import Runner, notify_rewards
 from agentlightning.specs import Server
 from agentlightning.store import Store
 from agentlightning.store.pages import pages
 from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
 from agl_cluster.gateways.watched import WatchedGateway
 from agl_programs.collector import Collector
 from agl_programs.options import POLICY, ProgramOptions

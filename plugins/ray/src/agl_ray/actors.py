@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentlightning.plugins.suite import install_line
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.specs import RunnerJob
 from agentlightning.types import UsageError, new_id
 from agentlightning.webserver.loopback import is_loopback

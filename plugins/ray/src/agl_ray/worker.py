@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from agentlightning.capture.installation import capturing
 from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.plugins.manager import load
-from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agl_cluster.runners.attempt_keys import attempt_keys_for

@@ -14,9 +14,9 @@ from itertools import cycle, islice
 from typing import Any
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
+from agentlightning.runner.threads import run_sync
 from agentlightning.store import Store
 from agentlightning.store.places import store_place
 from agentlightning.types import RolloutConfig, UsageError

@@ -17,8 +17,8 @@ from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emit import find_final_reward, returned_reward_span
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.event_loops.threads import run_sync
-from agentlightning.runner.outcomes.returned import read_return
+from agentlightning.runner.outcome import read_return
+from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import NotFound, Store
 from agentlightning.store.places import store_place
 from agentlightning.types import (

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentlightning.plugins.manager import load
-from agentlightning.runner.agent.adapters import instrumentors, listed
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner, StopEvent
 from agentlightning.runner.settings import Isolation, RunnerSection
 from agentlightning.store.base import Store
@@ -49,7 +49,7 @@ class LitAgentRunner(Generic[T]):
             concurrency=concurrency,
             isolation=isolation,
             timeout_seconds=timeout,
-            adapters=[*listed(adapters)],
+            adapters=[adapters] if isinstance(adapters, str) else [*adapters],
         )
         self._runner: Runner | None = None
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
+from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.base import RunGateway
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.types import LLM, ProxyLLM, UsageError
 from agl_cluster.gateways.watched import WatchedGateway

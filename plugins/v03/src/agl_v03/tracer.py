@@ -31,8 +31,8 @@ from agentlightning.capture.installation import capturing
 from agentlightning.capture.records import convert
 from agentlightning.plugins.manager import load
 from agentlightning.plugins.suite import install_line
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import instrumentors
+from agentlightning.runner.threads import run_sync
 from agentlightning.terminal import Console
 from agentlightning.types import Span, UsageError, new_id
 from agl_audit.attempt_tree import SpanNode, build_tree

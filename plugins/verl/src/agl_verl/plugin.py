@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 if TYPE_CHECKING:

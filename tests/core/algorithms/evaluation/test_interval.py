@@ -78,8 +78,8 @@ def test_clusters_of_one_are_independent() -> None:
 
 
 def test_few_wrong_answers_in_few_clusters_are_no_reason_to_know_nothing() -> None:
-    """58 of 60 right in 20 databases, one wrong in each of two: with s_g - n_g·m of -0.9 and 0.1, e is 0.02294,
-    and 0.0322 / e² are 61.2 rewards, of which there are 60: 60 · (1.96 / 2.0930)² are 52.6.
+    """58 of 60 right in 20 databases, one wrong in each of two: with s_g - n_g·m of -0.9 and 0.1, e is
+    0.02294, and 0.0322 / e² are 61.2 rewards, of which there are 60: 60 · (1.96 / 2.0930)² are 52.6.
     """
     rewards = [0.0, 1.0, 1.0] * 2 + [1.0] * 54
     found = mean_interval(rewards, [place // 3 for place in range(60)], "db_id")

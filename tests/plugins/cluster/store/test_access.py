@@ -12,7 +12,7 @@ from contract.access import BEARERS, SECRET, TOKEN, Matrix, matrix
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.store import AttemptEnded, SQLiteStore
 from agentlightning.store.base import Busy, Forbidden, Unauthorized
 from agentlightning.types import AttemptStatus
@@ -20,7 +20,7 @@ from agl_cluster.roles import Revoked, Role, RoleTokens, revoked_file
 from agl_cluster.runners.attempt_keys import IssuedAttemptKeys, attempt_keys_for
 from agl_cluster.store import app, load
 from agl_cluster.store.client import StoreClient
-from agl_cluster.store.routes import TABLE
+from agl_cluster.store.routes import all_routes
 from agl_cluster.store.server import start
 
 
@@ -46,11 +46,11 @@ async def test_every_route_admits_who_its_row_names(
 ) -> None:
     found = await ask(sqlite, monkeypatch, names)
     assert found.wrong == [] and found.foreign_access == 0
-    assert found.cells == found.as_declared == (2 * len(TABLE) + 4) * (len(names) + 1) * 2
+    assert found.cells == found.as_declared == (2 * len(all_routes()) + 4) * (len(names) + 1) * 2
 
 
 def test_every_route_names_its_least_role() -> None:
-    assert {route.least for route in TABLE} == set(Role)
+    assert {route.least for route in all_routes().values()} == set(Role)
 
 
 async def test_a_runner_without_the_secret_gets_keys_of_attempts_that_run(

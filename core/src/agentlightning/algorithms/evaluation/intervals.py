@@ -86,7 +86,10 @@ def mean_interval(
         ends, kind = _bootstrap(found, mean, error), f"bootstrap over {len(found)} {cluster}"
     if binary and cluster is not None and not all(map(math.isfinite, ends)):
         effective = min(float(n), mean * (1 - mean) / error**2) * (Z95 / t_quantile(len(found) - 1)) ** 2
-        ends, kind = _wilson(mean, effective), f"Wilson over {len(found)} {cluster}, {effective:.3g} effective"
+        ends, kind = (
+            _wilson(mean, effective),
+            f"Wilson over {len(found)} {cluster}, {effective:.3g} effective",
+        )
     if binary:
         ends = max(0.0, ends[0]), min(1.0, ends[1])
     if not all(map(math.isfinite, ends)):

@@ -15,7 +15,7 @@ from agentlightning.types import UsageError
 from agl_audit.attempt_tree import AttemptTree, attempt_trees
 from agl_audit.commands import InRun, InStore, Rewards
 from agl_audit.drawing import draw, short
-from agl_audit.reward_versions import find_version
+from agl_audit.store.reward_versions import find_version
 from agl_audit.targets import open_target
 
 _WIDE = 130

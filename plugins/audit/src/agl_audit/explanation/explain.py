@@ -19,8 +19,7 @@ from agentlightning.credit.rollout_reward import failure_of, rollout_reward
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
-from agentlightning.types.record import tool_calls_of
-from agentlightning.types.rewards import by_agent_beside_judge, effective_reward
+from agentlightning.types.record import by_agent_beside_judge, effective_reward, tool_calls_of
 from agentlightning.types.select import caller_name
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, weight_share
 from agl_audit.explanation.recomputed_step import RecomputedStep, recompute_step

@@ -44,7 +44,7 @@ from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, Row
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
-from agl_audit.reward_versions import find_version, read_records
+from agl_audit.store.reward_versions import find_version, read_records
 from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
 
 METHODS = ("sft", "rejection", "dpo")

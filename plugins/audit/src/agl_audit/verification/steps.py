@@ -17,7 +17,7 @@ from agentlightning.credit.digest import canonical_order, digest, plain, rows_di
 from agentlightning.credit.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.credit.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
-from agentlightning.types.rewards import effective_reward
+from agentlightning.types.record import effective_reward
 from agl_audit.run import OpenRun
 from agl_audit.verification.compare import (
     changed_outputs,

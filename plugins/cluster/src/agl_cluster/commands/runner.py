@@ -137,7 +137,7 @@ def _supervised(
     not inherit.
     """
     from agentlightning.cli import run_command
-    from agentlightning.runner.processes.process_tree import enter
+    from agentlightning.runner.process_tree import enter
     from agl_cluster.runners.supervisor import send_report
 
     enter(connection, supervisor)
@@ -158,7 +158,7 @@ def _supervised(
 async def _serve(options: RunnerOptions, report: Callable[[RunnerState], None]) -> int:
     from agentlightning.capture.installation import capturing
     from agentlightning.plugins.manager import load
-    from agentlightning.runner.agent.adapters import instrumentors
+    from agentlightning.runner.agent import instrumentors
     from agl_cluster.runners.health import serving_health
     from agl_cluster.runners.service import serve
 

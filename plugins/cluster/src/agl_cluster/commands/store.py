@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from agentlightning.plugins.manager import store_operation
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import say
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.run_data.retention import keep_pruned
 from agentlightning.store.sql.store import SQLStore
 from agl_cluster.store import server
 
+_log = logging.getLogger(__name__)
 _DAY = 86_400.0
 
 
@@ -51,6 +55,7 @@ def register(app: typer.Typer) -> None:
 async def _serve(
     path: str | None, host: str, port: int, keep_days: float | None, keep_runs: int | None
 ) -> None:
+    prune = None if keep_days is None and keep_runs is None else store_operation("prune")
     store = open_store(path)
     if not isinstance(store, SQLStore):
         raise StoreError(f"{store!r} is served by another process already: give its URL to the clients")
@@ -58,8 +63,10 @@ async def _serve(
 
     def ready(url: str) -> None:
         say(f"agl store on {url}")
-        if keep_days is not None or keep_runs is not None:
-            pruning.append(asyncio.ensure_future(_prune(store, keep_days, keep_runs)))
+        if prune is not None:
+            older_than = None if keep_days is None else keep_days * _DAY
+            due = partial(prune, store, older_than=older_than, keep_runs=keep_runs)
+            pruning.append(asyncio.ensure_future(keep_pruned(due, _tell)))
 
     try:
         await server.serve(store, host=host, port=port, token=os.environ.get("AGL_TOKEN"), ready=ready)
@@ -69,9 +76,22 @@ async def _serve(
         await store.close()
 
 
-async def _prune(store: SQLStore, keep_days: float | None, keep_runs: int | None) -> None:
-    def told(gone: dict[str, int]) -> None:
-        typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")
+async def keep_pruned(
+    prune: Callable[[], Awaitable[dict[str, int]]],
+    report: Callable[[dict[str, int]], None],
+    every: float = 3600.0,
+) -> None:
+    """Prune at once and then every ``every`` seconds, until cancelled. ``report`` gets the counts."""
+    while True:
+        try:
+            deleted = await prune()
+        except StoreError:
+            _log.exception("old runs could not be deleted; the next try is in %g s", every)
+        else:
+            if any(n for name, n in deleted.items() if name != "kept"):
+                report(deleted)
+        await asyncio.sleep(every)
 
-    older_than = None if keep_days is None else keep_days * _DAY
-    await keep_pruned(store, older_than=older_than, keep_runs=keep_runs, report=told)
+
+def _tell(gone: dict[str, int]) -> None:
+    typer.echo(", ".join(f"{n} {name}" for name, n in gone.items() if n and name != "kept") + " deleted")

@@ -11,16 +11,17 @@ import os
 import pickle
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.child_environment import hide_secrets
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import CallSection, GatewaySection, RouteSection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
+from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
-from agl_cluster.gateways.budget import SharedSpending
 from agl_cluster.gateways.messages import (
     Acknowledged,
     Begin,
@@ -31,7 +32,7 @@ from agl_cluster.gateways.messages import (
     End,
     Expect,
     GatewayState,
-    Placed,
+    Recorded,
     RouteState,
     ToProcess,
 )
@@ -52,12 +53,10 @@ class Setup:
     """The store's token; ``None``: that of the environment."""
     settings: GatewaySection
     calls: CallSection
-    asks: bool
-    """The run has a budget: each call asks for its place."""
-    tells: bool
-    """The run counts calls."""
-    whole: bool
-    """The run watches calls."""
+    guards: Sequence[CallGuard] = ()
+    """What admits and counts calls; each process has a copy."""
+    watched: bool = False
+    """The run is told of each call that is on record."""
     variables: dict[str, str] = field(default_factory=dict)
     """Variables that the process does not inherit, because they are secret."""
 
@@ -67,11 +66,15 @@ class GatewayProcess:
 
     def __init__(self, channel: Channel[ToProcess], setup: Setup) -> None:
         self._channel = channel
-        self.spending = SharedSpending(channel.send, asks=setup.asks, tells=setup.tells, whole=setup.whole)
         keys = Keys(setup.secret)
         keys.shared = setup.shared
         self.store = _store(setup)
-        self.gateway = WatchedGateway(self.store, keys, setup.settings, setup.calls, spending=self.spending)
+        for guard in setup.guards:
+            guard.join(self.store)
+        tell = (lambda call: channel.send(Recorded(call))) if setup.watched else None
+        self.gateway = WatchedGateway(
+            self.store, keys, setup.settings, setup.calls, on_call=tell, guards=setup.guards
+        )
         self._routes: dict[str, RouteState] = {}
         self._versions: dict[str, int | None] = {}
         self._sampling: set[str] = set()
@@ -131,8 +134,6 @@ class GatewayProcess:
             self.acknowledge(message.number)
         elif isinstance(message, Expect):
             self.gateway.expect_attempt(message.info)
-        elif isinstance(message, Placed):
-            self.spending.placed(message)
         elif isinstance(message, Close | Drain):
             task = asyncio.create_task(self._do(message))
             self._tasks.add(task)

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
+from agentlightning.gateway.attempts import AttemptInfo
+from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.sampling import SamplingPolicy
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.types import Call
 from agentlightning.types.arrays import from_either, to_bytes
 from agentlightning.types.base import LogprobsMode
@@ -97,15 +97,6 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     timeout: float | None
 
 
-class Placed(msgspec.Struct, frozen=True, tag=True):
-    """The answer to :class:`AskPlace`. ``spent``: the budget that refuses it. ``failed``: no answer could be
-    found."""
-
-    place: int
-    spent: str | None = None
-    failed: str | None = None
-
-
 class End(msgspec.Struct, frozen=True, tag=True):
     """Stop serving, and end."""
 
@@ -124,28 +115,14 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     result: bool = True
 
 
-class AskPlace(msgspec.Struct, frozen=True, tag=True):
-    """A call asks whether the budget lets it begin."""
-
-    place: int
-    rollout_id: str
-
-
-class LeavePlace(msgspec.Struct, frozen=True, tag=True):
-    """A call has ended, and is counted."""
-
-    place: int
-
-
 class Recorded(msgspec.Struct, frozen=True, tag=True):
-    """Calls are on record; sent if the run counts or watches them."""
+    """A call is on record; sent if the run watches them."""
 
-    rollout_id: str
-    calls: list[Call]
+    call: Call
 
 
-ToProcess = Begin | GatewayState | Expect | Close | Drain | Placed | End
-FromProcess = Acknowledged | Done | AskPlace | LeavePlace | Recorded
+ToProcess = Begin | GatewayState | Expect | Close | Drain | End
+FromProcess = Acknowledged | Done | Recorded
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder(enc_hook=to_bytes)
 

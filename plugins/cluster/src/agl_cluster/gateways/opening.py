@@ -34,11 +34,11 @@ async def opened_gateway(job: GatewayJob) -> AsyncIterator[RunGateway]:
         given, fields = job.config.gateway, GatewaySection.model_fields
         settings = GatewaySection(**{name: getattr(given, name) for name in fields})
         gateway: WatchedGateway | GatewayProcesses
-        more: dict[str, Any] = {"on_call": job.on_call, "spending": job.spending}
         if given.gateways:
             setup = _setup(job, settings, *await _place(job, stack))
-            gateway = GatewayProcesses(job.store, job.keys, settings, given.gateways, setup, **more)
+            gateway = GatewayProcesses(job.keys, settings, given.gateways, setup, on_call=job.on_call)
         else:
+            more: dict[str, Any] = {"on_call": job.on_call, "guards": job.guards, "plugins": job.plugins}
             gateway = WatchedGateway(job.store, job.keys, settings, job.calls, **more)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
@@ -47,7 +47,8 @@ async def opened_gateway(job: GatewayJob) -> AsyncIterator[RunGateway]:
 
 def _setup(job: GatewayJob, settings: GatewaySection, url: str, token: str | None) -> bytes:
     """Return what each process begins with. ``url``, ``token``: of the store."""
-    watched = job.on_call is not None
+    for guard in job.guards:
+        guard.share()
     setup = Setup(
         secret=job.keys.secret,
         shared=job.keys.shared,
@@ -55,17 +56,16 @@ def _setup(job: GatewayJob, settings: GatewaySection, url: str, token: str | Non
         token=token,
         settings=settings,
         calls=CallSection(select=job.calls.select, policies=job.calls.policies),
-        asks=job.spending.limited,
-        tells=job.spending.limited or job.spending.given or watched,
-        whole=watched,
+        guards=job.guards,
+        watched=job.on_call is not None,
         variables=hidden_variables(),
     )
     try:
         return pickle.dumps(setup)
     except Exception as error:
         raise ConfigError(
-            f"gateway.gateways: select cannot be sent to other processes ({error}); give names, or a "
-            "function of a module"
+            f"gateway.gateways: select, or a guard of calls, cannot be sent to other processes ({error}); "
+            "give names to select, or a function of a module"
         ) from None
 
 

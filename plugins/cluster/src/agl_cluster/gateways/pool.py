@@ -12,32 +12,25 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from agentlightning.gateway.admission.attempts import AttemptInfo
-from agentlightning.gateway.admission.spending import Spending
-from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
+from agentlightning.gateway.attempts import AttemptInfo
+from agentlightning.gateway.base import RunGateway
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.pause import ALL
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
-from agentlightning.gateway.settings import GatewaySection
-from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.gateway.settings import GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import Keys
-from agentlightning.store.base import Store
 from agentlightning.types import Call, UsageError
-from agl_cluster.gateways.budget import Places
 from agl_cluster.gateways.member import STARTS, Member
 from agl_cluster.gateways.messages import (
-    AskPlace,
     Begin,
     Close,
     Drain,
     Expect,
     FromProcess,
     GatewayState,
-    LeavePlace,
     Recorded,
     RouteState,
 )
@@ -47,27 +40,22 @@ BEAT: Final = 1.0
 """Seconds between two states that are told without a change: they carry versions and ask for counts."""
 
 
-class GatewayProcesses:
+class GatewayProcesses(RunGateway):
     """``size`` gateways of one run. ``setup``: the pickled :class:`~.main.Setup` of a process."""
 
     def __init__(
         self,
-        store: Store,
         keys: Keys,
         settings: GatewaySection,
         size: int,
         setup: bytes,
         *,
         on_call: Callable[[Call], None] | None = None,
-        spending: Spending | None = None,
     ) -> None:
-        self.spending = spending or Spending()
-        self.moved: Callable[[], Awaitable[None]] | None = None
-        """Awaited when an address was given up: those of new attempts are then fewer."""
+        super().__init__()
         self._keys, self._settings, self._size, self._setup = keys, settings, size, setup
-        self._places = Places(self.spending, store, on_call)
-        self._routes: Routes = {}
-        self._sampling: dict[str, SamplingPolicy] = {}
+        self._on_call = on_call
+        self._hook_errors = 0
         self._held: set[str] = set()
         self._attempts: dict[str, AttemptInfo] = {}
         self._members: list[Member] = []
@@ -78,31 +66,6 @@ class GatewayProcesses:
         self._earlier = Metrics()
         """Counts of processes that have ended."""
         self._stopping = False
-
-    # -------------------------------------------------------------------------------- routes and sampling
-    def add_route(self, upstream: Upstream) -> None:
-        """Serve a policy from an engine, in place of any earlier engine."""
-        self._routes[upstream.policy] = upstream
-        self._tell()
-
-    def remove_route(self, policy: str) -> None:
-        """Stop serving a policy; calls under way finish."""
-        if self._routes.pop(policy, None) is None:
-            raise LookupError(f"no route {policy!r}; routes: {list(self._routes)}")
-        self._tell()
-
-    def limits(self, policy: str) -> tuple[int | None, int | None]:
-        """Size of a policy's vocabulary, and of its context in tokens; ``None``: unknown."""
-        route = self._routes.get(policy)
-        return (route.vocabulary, route.context) if route else (None, None)
-
-    def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
-        """Set the sampling values of a policy's training calls; ``None`` keeps the agent's."""
-        if sampling is None:
-            self._sampling.pop(policy, None)
-        else:
-            self._sampling[policy] = sampling
-        self._tell()
 
     # ------------------------------------------------------------------------------------------- attempts
     def open_attempt(self, info: AttemptInfo) -> str:
@@ -120,20 +83,12 @@ class GatewayProcesses:
         await self._ask_all(lambda number: Close(number, attempt_id, grace))
 
     # ------------------------------------------------------------------------------------- weight updates
-    async def pause(self) -> None:
-        """Make new calls wait, in every process, before they reach an engine; calls at an engine go on."""
-        await self.hold(ALL)
-
-    async def resume(self) -> None:
-        """Let waiting calls go on."""
-        await self.release(ALL)
-
-    async def hold(self, policy: str) -> None:
-        """Make new calls of one policy wait; on return every process has acknowledged it."""
+    async def hold(self, policy: str = ALL) -> None:
+        """Make new calls of a policy wait; on return every process has acknowledged it."""
         self._held.add(policy)
         await self.settle()
 
-    async def release(self, policy: str) -> None:
+    async def release(self, policy: str = ALL) -> None:
         """Let calls of the policy go on, by the version that is served now."""
         self._held.discard(policy)
         await self.settle()
@@ -144,7 +99,7 @@ class GatewayProcesses:
 
     async def settle(self) -> None:
         """Return once every process serves by the present state, and has told its counts."""
-        self._tell()
+        self._changed()
         number = self._number
         await asyncio.gather(*(member.acknowledge(number) for member in self._members))
 
@@ -189,7 +144,6 @@ class GatewayProcesses:
             short = 0 if await member.live() else short + 1
             self._earlier.add(member.counts)
             member.counts = {}
-            await self._count_stored(member)
             if self._ending():
                 return
             self._died += 1
@@ -200,12 +154,6 @@ class GatewayProcesses:
 
     def _ending(self) -> bool:
         return self._stopping
-
-    async def _count_stored(self, member: Member) -> None:
-        try:
-            await self._places.died(member.number)
-        except Exception:
-            log.exception("the calls of an ended gateway process could not be counted")
 
     async def _give_up(self, member: Member) -> None:
         """Leave an address whose processes do not live: its attempts fail, and new ones go elsewhere."""
@@ -219,7 +167,7 @@ class GatewayProcesses:
         """Tell versions and ask for counts; kill processes that do not answer."""
         while True:
             await asyncio.sleep(BEAT)
-            self._tell()
+            self._changed()
             for member in self._members:
                 member.kill_if_silent()
 
@@ -247,17 +195,15 @@ class GatewayProcesses:
     @property
     def urls(self) -> Sequence[str]:
         """Base URLs of the gateways, each once; a balancer before all of them is one URL."""
+        if not self._members:
+            raise RuntimeError("the gateway is not started: await start()")
         return list(dict.fromkeys(member.url for member in self._members if not member.given_up))
 
     @property
     def url(self) -> str:
         """The first base URL."""
         if not (urls := self.urls):
-            raise RuntimeError(
-                "no gateway process lives: the log says why"
-                if self._members
-                else "the gateway is not started: await start()"
-            )
+            raise RuntimeError("no gateway process lives: the log says why")
         return urls[0]
 
     @property
@@ -271,7 +217,7 @@ class GatewayProcesses:
         found = Metrics()
         for counts in (self._earlier.as_dict(), *(member.counts for member in self._members)):
             found.add(counts)
-        found.hook_errors += self._places.hook_errors
+        found.hook_errors += self._hook_errors
         return found
 
     def accounts(self) -> dict[str, int]:
@@ -285,12 +231,12 @@ class GatewayProcesses:
     def _state(self) -> GatewayState:
         return GatewayState(
             number=self._number,
-            routes=[RouteState.of(route) for route in self._routes.values()],
-            sampling=self._sampling,
+            routes=[RouteState.of(route) for route in self.routes.values()],
+            sampling=self.sampling,
             held=sorted(self._held),
         )
 
-    def _tell(self) -> None:
+    def _changed(self) -> None:
         """Tell all processes the present state."""
         self._number += 1
         state = self._state()
@@ -303,9 +249,10 @@ class GatewayProcesses:
     def _take(self, member: Member, message: Any) -> None:
         """Take what a process says."""
         said: FromProcess = message
-        if isinstance(said, AskPlace):
-            self._places.ask(member.number, said, member.send)
-        elif isinstance(said, LeavePlace):
-            self._places.leave(member.number, said.place)
-        elif isinstance(said, Recorded):
-            self._places.recorded(said)
+        if isinstance(said, Recorded) and self._on_call is not None:
+            try:
+                self._on_call(said.call)
+            except Exception:
+                self._hook_errors += 1
+                if self._hook_errors == 1:
+                    log.exception("on_call failed; further failures are only counted")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import Keys
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.store.base import AttemptEnded, Conflict, Forbidden, Store, Unauthorized
 from agl_cluster.store.client import StoreClient
 

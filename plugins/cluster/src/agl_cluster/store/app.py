@@ -49,11 +49,11 @@ from agl_cluster.store.routes import (
     ROLLOUT_TOKEN,
     ROLLOUT_TOKEN_ROLE,
     STORED_RECORDS,
-    TABLE,
     WAITING,
     BatchItem,
     RolloutTokenBody,
     Route,
+    all_routes,
     decode,
     encode,
     status_of,
@@ -75,7 +75,7 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
     guards = [] if access.guarded else [_refuse_foreign(store)]
     app = web.Application(middlewares=[counts.middleware, *guards])
     log_requests(app, "store")
-    for route in TABLE:
+    for route in all_routes().values():
         handler = _authenticated(_handler(store, route, load), access, route.name, route.least)
         app.router.add_route(route.verb, route.path, handler)
     records = BY_NAME["records"]
@@ -243,7 +243,7 @@ def _stored_records(store: SQLStore) -> Handler:
 def _batch_handler(store: SQLStore, load: Load) -> Handler:
     def call(item: BatchItem, caller: StoreCaller) -> tuple[str, dict[str, Any]] | Exception:
         """Return method and parameters of a call, or the error in them."""
-        route = BY_NAME.get(item.method)
+        route = all_routes().get(item.method)
         if route is None:
             return item.method, {}
         try:

@@ -16,12 +16,14 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
+from agentlightning.plugins.manager import store_operation
 from agentlightning.store.base import REMEMBERED, Busy, Store, StoreError, TooLarge
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.call_spans import as_call_span
@@ -34,7 +36,6 @@ from agl_cluster.roles import PREFIX as ROLE_TOKEN, Role, derived_token
 from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     BODY_LIMIT,
-    BY_NAME,
     LONGEST_WAIT,
     NULL,
     PACKED,
@@ -44,6 +45,7 @@ from agl_cluster.store.routes import (
     STORED_RECORDS,
     TABLE,
     Route,
+    all_routes,
     decode,
     encode,
 )
@@ -139,8 +141,16 @@ class StoreClient(Store):
         """Return a client with connections of its own: a connection belongs to one event loop."""
         return StoreClient(self.url, self._token, patience=self.patience)
 
-    async def _call(self, name: str, /, **parameters: Any) -> Any:
-        route = BY_NAME[name]
+    if not TYPE_CHECKING:  # so that a misspelt method is an error to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an operation that a plugin adds (hook ``agl_store_operations``)."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            route = all_routes().get(name)
+            return store_operation(name) if route is None else partial(_method(route), self)
+
+    async def _call(self, route: Route, /, **parameters: Any) -> Any:
         if route.mutates and parameters.get("request_id") is None:
             parameters["request_id"] = new_request_id()
         path = route.path.format_map({p: quote(str(parameters[p]), safe="") for p in route.path_parameters})
@@ -236,12 +246,14 @@ class StoreClient(Store):
         Returns a result for each call, or its exception; the other calls stand. No call may wait: leave
         ``wait`` and ``timeout`` out, or give 0.
         """
-        if unknown := [method for method, _ in calls if method not in BY_NAME]:
+        routes = all_routes()
+        if unknown := [method for method, _ in calls if method not in routes]:
             raise ValueError(f"there is no store method {unknown[0]!r}")
         items = [{"method": method, "params": params} for method, params in calls]
         headers = {REQUEST_ID: request_id or new_request_id()}
         outcomes = await self._send("POST", f"{PREFIX}/batch", items, list[BatchOutcome], headers=headers)
-        return [from_outcome(method, found) for (method, _), found in zip(calls, outcomes, strict=True)]
+        kinds = [routes[method].result_type for method, _ in calls]
+        return [from_outcome(*pair) for pair in zip(kinds, outcomes, strict=True)]
 
     async def attempt_key(self, rollout_id: str, attempt_id: str) -> str:
         """Return the key of an attempt that this runner has leased. :class:`Conflict`: the store has no
@@ -319,15 +331,16 @@ _WAITS: Mapping[str, tuple[str, Callable[[dict[str, Any], Any], bool]]] = {
 
 
 def _method(route: Route) -> Callable[..., Awaitable[Any]]:
-    signature = inspect.signature(getattr(Store, route.name))
+    signature = inspect.signature(route.operation)
+    this = next(iter(signature.parameters))
 
     async def call(self: StoreClient, *args: Any, **given: Any) -> Any:
         bound = signature.bind(self, *args, **given)
         bound.apply_defaults()
-        arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
+        arguments = {name: value for name, value in bound.arguments.items() if name != this}
         if route.name in _WAITS:
-            return await _wait(self, route.name, arguments)
-        result = await self._call(route.name, **arguments)
+            return await _wait(self, route, arguments)
+        result = await self._call(route, **arguments)
         return [as_call_span(span) for span in result] if route.name == "query_spans" else result
 
     call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
@@ -335,16 +348,16 @@ def _method(route: Route) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-async def _wait(client: StoreClient, name: str, arguments: dict[str, Any]) -> Any:
+async def _wait(client: StoreClient, route: Route, arguments: dict[str, Any]) -> Any:
     """Ask again until the wait ends: a server holds one request for ``LONGEST_WAIT`` seconds at most."""
-    seconds_name, ends = _WAITS[name]
+    seconds_name, ends = _WAITS[route.name]
     seconds = arguments[seconds_name]
     check_seconds(seconds_name, seconds)
     clock = asyncio.get_running_loop().time
     deadline = math.inf if seconds is None else clock() + seconds
     while True:
         arguments[seconds_name] = max(0.0, min(deadline - clock(), LONGEST_WAIT))
-        found = await client._call(name, **arguments)
+        found = await client._call(route, **arguments)
         if ends(arguments, found) or clock() >= deadline:
             return found
 

@@ -17,7 +17,6 @@ import msgspec
 from agentlightning._version import __version__
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.codec import BatchOutcome, ErrorBody
-from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types.tokens import TokenIds
 from agl_cluster.probes import HEALTH, READY
 from agl_cluster.roles import Role
@@ -34,11 +33,11 @@ from agl_cluster.store.routes import (
     ROLLOUT_TOKEN,
     ROLLOUT_TOKEN_ROLE,
     STORED_RECORDS,
-    TABLE,
     TRACES_ROLE,
     BatchItem,
     RolloutTokenBody,
     Route,
+    all_routes,
 )
 from agl_cluster.store.traces import PATH as TRACES
 
@@ -65,12 +64,13 @@ _ERRORS: Final = {
 @cache
 def document() -> dict[str, Any]:
     """Return the document."""
-    kinds = [kind for route in TABLE for kind in (route.body, route.result_type)]
+    routes = all_routes().values()
+    kinds = [kind for route in routes for kind in (route.body, route.result_type)]
     every = [*kinds, ErrorBody, RolloutTokenBody, list[BatchItem], list[BatchOutcome], list[StoredRecord]]
     schemas, components = msgspec.json.schema_components(every, schema_hook=_array, ref_template=_REF)
     found = dict(zip(map(str, every), schemas, strict=True))
     paths: dict[str, Any] = {}
-    for route in TABLE:
+    for route in routes:
         operation = _operation(route, found, components)
         paths.setdefault(route.path, {})[route.verb.lower()] = operation
     paths |= _beside(found)
@@ -105,7 +105,7 @@ def _array(kind: type) -> dict[str, Any]:
 
 def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     body = components[found[str(route.body)]["$ref"].rpartition("/")[2]]
-    operation = _described(route.name, getattr(SQLiteStore, route.name), route.least)
+    operation = _described(route.name, route.operation, route.least)
     operation["parameters"] = [_path_parameter(name) for name in route.path_parameters]
     if route.verb == "GET":
         required = body.get("required", ())

@@ -11,13 +11,14 @@ import inspect
 import json
 import typing
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.store import codec
-from agentlightning.store.base import CHANGES, Store, result_type
+from agentlightning.store.base import Store
 from agentlightning.store.codec import ErrorBody
 from agentlightning.types.arrays import from_either, to_bytes, to_list
 from agl_cluster.roles import Role
@@ -57,10 +58,6 @@ ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
     ("POST", "/spans/numbers", "get_many_span_sequence_ids", Role.RUNNER),
     ("POST", "/calls", "add_calls", Role.RUNNER),
     ("GET", "/rollouts/{rollout_id}/calls", "query_calls", Role.ATTEMPT),
-    ("POST", "/rewards/versions", "add_reward_version", Role.TRAINER),
-    ("GET", "/runs/{run_id}/rewards/versions", "query_reward_versions", Role.TRAINER),
-    ("POST", "/rewards/rescored", "add_rescored", Role.TRAINER),
-    ("POST", "/rewards/rescored/search", "rescored", Role.TRAINER),
     ("POST", "/resources", "add_resources", Role.TRAINER),
     ("GET", "/resources", "query_resources", Role.RUNNER),
     ("GET", "/resources/latest", "get_latest_resources", Role.RUNNER),
@@ -69,8 +66,6 @@ ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
     ("POST", "/runs", "add_run", Role.TRAINER),
     ("GET", "/runs", "query_runs", Role.TRAINER),
     ("PATCH", "/runs/{run_id}", "update_run", Role.TRAINER),
-    ("DELETE", "/runs/{run_id}", "delete_run", Role.ADMIN),
-    ("POST", "/runs/prune", "prune", Role.ADMIN),
     ("POST", "/steps", "add_step", Role.TRAINER),
     ("GET", "/runs/{run_id}/steps", "query_steps", Role.TRAINER),
     ("GET", "/runs/{run_id}/fingerprints", "query_fingerprints", Role.TRAINER),
@@ -82,7 +77,6 @@ ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
     ("GET", "/workers/{worker_id}", "get_worker_by_id", Role.RUNNER),
     ("PATCH", "/workers/{worker_id}", "update_worker", Role.RUNNER),
     ("POST", "/workers/{worker_id}/heartbeat", "heartbeat", Role.RUNNER),
-    ("GET", "/statistics", "statistics", Role.RUNNER),
 )
 """(HTTP method, path, store method, least role). ``Role.ATTEMPT``: the key of an attempt reaches its own."""
 
@@ -119,7 +113,8 @@ class Route(NamedTuple):
 
     verb: str
     path: str
-    name: str
+    operation: Callable[..., Any]
+    """The method of :class:`Store`, or the function of a plugin."""
     parameters: type[msgspec.Struct]
     body: type[msgspec.Struct]
     """The parameters that are not in the path."""
@@ -128,6 +123,11 @@ class Route(NamedTuple):
     mutates: bool
     least: Role
     """The least role that may use it. An attempt may use it for itself only."""
+
+    @property
+    def name(self) -> str:
+        """The name of its operation."""
+        return self.operation.__name__
 
 
 class BatchItem(msgspec.Struct):
@@ -144,11 +144,11 @@ class RolloutTokenBody(msgspec.Struct, forbid_unknown_fields=True):
     ttl: float | None = None
 
 
-def _route(verb: str, path: str, name: str, least: Role) -> Route:
-    method = getattr(Store, name)
-    hints = typing.get_type_hints(method) | _UNDECODED
+def _route(verb: str, path: str, operation: Callable[..., Any], least: Role) -> Route:
+    name, hints = operation.__name__, typing.get_type_hints(operation) | _UNDECODED
+    signature = inspect.signature(operation)
     fields: list[Any] = []
-    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+    for parameter in list(signature.parameters.values())[1:]:
         default = [] if parameter.default is parameter.empty else [parameter.default]
         fields.append((parameter.name, hints[parameter.name], *default))
     in_path = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
@@ -156,11 +156,24 @@ def _route(verb: str, path: str, name: str, least: Role) -> Route:
         msgspec.defstruct(f"{name}_parameters", kept, kw_only=True, forbid_unknown_fields=True)
         for kept in (fields, [field for field in fields if field[0] not in in_path])
     )
-    return Route(verb, PREFIX + path, name, whole, body, result_type(name), in_path, name in CHANGES, least)
+    mutates = "request_id" in signature.parameters
+    return Route(verb, PREFIX + path, operation, whole, body, hints["return"], in_path, mutates, least)
 
 
-TABLE: Final = tuple(_route(*route) for route in ROUTES)
+TABLE: Final = tuple(_route(verb, path, getattr(Store, name), least) for verb, path, name, least in ROUTES)
 BY_NAME: Final = {route.name: route for route in TABLE}
+
+
+@lru_cache(maxsize=1)
+def added(plugins: Plugins) -> dict[str, Route]:
+    """Return the routes of operations that plugins add, by name."""
+    specs = plugins.store_operations.values()
+    return {one.name: _route(one.verb, one.path, one.operation(), Role(one.least)) for one in specs}
+
+
+def all_routes() -> dict[str, Route]:
+    """Return the routes of :class:`Store` and of the operations that installed plugins add, by name."""
+    return BY_NAME | added(load())
 
 
 def encode(value: Any, packed: bool) -> tuple[bytes, str]:

@@ -29,7 +29,7 @@ from agentlightning.decorator.agents import LitAgent, Result
 from agentlightning.decorator.reward_function import AgentError
 from agentlightning.plugins.manager import load
 from agentlightning.redaction import without_values
-from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
 from agentlightning.train.config import RunConfig
 from agentlightning.train.configured import import_target

@@ -31,7 +31,7 @@ from agentlightning.types import (
     UsageError,
     new_id,
 )
-from agentlightning.types.rewards import PRIMARY
+from agentlightning.types.record import PRIMARY
 from agl_audit.history.importing.trace import ImportedCall, ImportedTrace
 
 POLICY = "imported"

@@ -59,7 +59,7 @@ async def _remote(notes: Notes, url: str, findings: Findings) -> None:
     began = time.perf_counter()
     try:
         async with asyncio.timeout(ANSWER):
-            await store.statistics()
+            await store.counts()
     except TimeoutError:
         raise StoreError(
             f"no store answers at {redacted(url)} within {ANSWER:g} s; start one with `agl store`"
