@@ -29,13 +29,7 @@ from weakref import WeakKeyDictionary
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.runner.threads import prepare_agent_loop
-from agentlightning.runner.tracebacks import (
-    SourceLine,
-    innermost_user_line,
-    is_idle,
-    is_user_code,
-    stack_lines,
-)
+from agentlightning.runner.tracebacks import SourceLine, busy_line, is_user_code
 
 log = logging.getLogger(__name__)
 Awaited = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
@@ -80,8 +74,8 @@ class AgentTask:
         self.retryable = retryable
         self.stopped_for: SourceLine | None = None
         """The line at which another attempt blocked the loop, if this attempt was stopped for it."""
-        self.done: asyncio.Future[Any] = self._serving_loop.create_future()
-        """The result, a future of the serving loop."""
+        self.done: asyncio.Future[None] = self._serving_loop.create_future()
+        """Resolved when ``task`` has ended; cancelled if it never began, or is not waited for."""
 
     def assign(self, home: AgentLoop) -> bool:
         """Let the coroutine begin on ``home``. Return ``False`` if it has begun or was stopped."""
@@ -122,15 +116,10 @@ class AgentTask:
             self._serving_loop.call_soon_threadsafe(self._resolve, task)
 
     def _resolve(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if self.done.done():  # it was stopped without waiting
-            return
-        if task.cancelled():
-            self.done.cancel()
-        elif error is not None:
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(task.result())
+        if not task.cancelled():
+            task.exception()  # nobody else may ask for it
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 class AgentLoop:
@@ -166,15 +155,12 @@ class AgentLoop:
 
     def ping(self) -> None:
         """Ping the loop, or count that it has not answered the last ping yet."""
-        if not self._answered:
-            self.missed_pings += 1
-            self._suspect()
+        if self._answered:
+            self.missed_pings, self.suspected, self._answered = 0, 0, False
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._answer)
             return
-        self.missed_pings, self.suspected, self._answered = 0, 0, False
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._answer)
-
-    def _suspect(self) -> None:
+        self.missed_pings += 1
         line = self.blocked_at()
         found = None
         if line is not None and is_user_code(line.file):
@@ -184,8 +170,7 @@ class AgentLoop:
 
     def blocked_at(self) -> SourceLine | None:
         """Return the line that keeps the loop busy; ``None`` if the loop is idle."""
-        frames = stack_lines(sys._current_frames().get(self._thread.ident or 0))
-        return None if is_idle(frames) else innermost_user_line(frames)
+        return busy_line(sys._current_frames().get(self._thread.ident or 0))
 
     def blocking_line(self) -> SourceLine | None:
         """Return the line that has blocked the loop for :data:`WARN_AFTER` seconds, if there is one."""

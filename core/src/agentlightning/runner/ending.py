@@ -209,7 +209,7 @@ class MatchedTransitions:
     named: list[str] = field(default_factory=list)
     """Ids of all calls that count."""
 
-    def match(self, triplets: Sequence[Triplet]) -> MatchedTransitions:
+    def match(self, triplets: Sequence[Triplet]) -> None:
         """Match the triplets. Raise :class:`BadRecord` if a triplet contradicts a recorded call."""
         for index, triplet in enumerate(triplets):
             if triplet.call_id is None:
@@ -219,14 +219,16 @@ class MatchedTransitions:
                 call = self._recorded_call(triplet, index)
             self.named.append(call.call_id)
             if triplet.reward is not None:
-                self.rewards.append(self._reward_span(call, triplet.reward))
-        return self
+                attributes = reward_attributes(triplet.reward, final=False)
+                of_call = {semconv.REWARD_CALL: call.call_id, semconv.SUPPLIED: True}
+                context = AttemptContext(call.rollout_id, call.attempt_id, sink=lambda span: None)
+                trace = attempt_trace_id(call.attempt_id), None
+                self.rewards.append(new_span(context, semconv.REWARD_SPAN, trace, attributes | of_call))
 
     def _new_call(self, triplet: Triplet, index: int) -> Call:
         """Return a new call, numbered after the recorded calls in the order of the list."""
         known = dict(triplet.metadata)
-        policy = known.pop("policy", None) or self._policy(triplet)
-        self._check_policy(policy, triplet, f"triplet {index}")
+        policy = self._policy(known.pop("policy", None), triplet, f"triplet {index}")
         call = Call(
             call_id=f"{self.lease.attempt.attempt_id}-supplied.{index}",
             rollout_id=self.lease.rollout.rollout_id,
@@ -246,10 +248,16 @@ class MatchedTransitions:
         call.start_time = call.end_time = time.time()
         return call
 
-    def _check_policy(self, policy: str, triplet: Triplet, where: str) -> None:
-        """Check that the attempt could call the policy and that the policy takes the ids."""
+    def _policy(self, named: str | None, triplet: Triplet, where: str) -> str:
+        """Return the policy of a transition: the named one; else the policy of its agent; else the policy of
+        all recorded calls; else the policy that the rollout's endpoint serves. Raise :class:`BadRecord` if
+        the attempt could not call it, or if it does not take the ids.
+        """
         models = {r.model: r for r in self.resources.values() if isinstance(r, LLM)}
-        served = {*models, *self.policies.values(), *(call.policy for call in self.recorded)}
+        routed = {call.policy for call in self.recorded}
+        policy = named or policy_for(self.policies, with_role(triplet.tags))
+        policy = policy or next(iter(routed if len(routed) == 1 else models), "default")
+        served = {*models, *self.policies.values(), *routed}
         if models and policy not in served:
             raise BadRecord(
                 f"{where}: metadata['policy'] is {short_repr(policy)}, which is not served here: one of "
@@ -257,18 +265,7 @@ class MatchedTransitions:
             )
         if (model := models.get(policy)) is not None:
             _check_ids(triplet, model, where)
-
-    def _policy(self, triplet: Triplet) -> str:
-        """Return the policy of a transition that names none: the policy of its agent; else the policy of all
-        recorded calls; else the policy that the rollout's endpoint serves.
-        """
-        mapped = policy_for(self.policies, with_role(triplet.tags))
-        if mapped:
-            return mapped
-        routed = {call.policy for call in self.recorded}
-        if len(routed) == 1:
-            return routed.pop()
-        return next((r.model for r in self.resources.values() if isinstance(r, LLM)), "default")
+        return policy
 
     def _recorded_call(self, triplet: Triplet, index: int) -> Call:
         """Return the recorded call that the triplet names by call id or response id. Raise
@@ -290,14 +287,6 @@ class MatchedTransitions:
                 "transition of your own"
             )
         return found[0]
-
-    def _reward_span(self, call: Call, value: float) -> Span:
-        """Return the span of a call's reward."""
-        attributes = {
-            **reward_attributes(value, final=False), semconv.REWARD_CALL: call.call_id, semconv.SUPPLIED: True
-        }  # fmt: skip
-        context = AttemptContext(call.rollout_id, call.attempt_id, sink=lambda span: None)
-        return new_span(context, semconv.REWARD_SPAN, (attempt_trace_id(call.attempt_id), None), attributes)
 
 
 def _check_ids(triplet: Triplet, model: LLM, where: str) -> None:

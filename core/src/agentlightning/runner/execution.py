@@ -112,8 +112,8 @@ class Execution:
             self._stopped.add(rollout_id)
             where = f"another rollout blocked their event loop at {stopped_for}"
             return Outcome(AttemptStatus.FAILED, f"cancelled: {where}; to fix it, {REMEDY}")
-        return late or _outcome_of(agent_task.done)
+        return late or _outcome_of(agent_task.task or agent_task.done)
 
 
-def _outcome_of(work: asyncio.Future[Outcome]) -> Outcome:
+def _outcome_of(work: asyncio.Future[Any]) -> Outcome:
     return outcome_of_error(asyncio.CancelledError()) if work.cancelled() else work.result()

@@ -42,39 +42,31 @@ class SourceLine(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line} in {self.function}" + (f": `{text[:120]}`" if text else "")
 
 
-def is_own_code(file: str) -> bool:
-    """Return whether the file belongs to Agent Lightning."""
-    return file.startswith(_OWN_CODE)
-
-
 def is_user_code(file: str) -> bool:
     """Return whether the file belongs to the agent's author."""
-    if is_own_code(file) or file.startswith("<"):
+    if file.startswith((_OWN_CODE, "<", *_STANDARD)):
         return False
-    return not file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED)
+    return not any(part in file for part in _INSTALLED)
 
 
-def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
+def busy_line(top: FrameType | None) -> SourceLine | None:
+    """Return the line that a thread is at, the agent's if it can be; ``None`` if it has ended, or if its
+    event loop waits for events.
+    """
+    walked = () if top is None else traceback.walk_stack(top)
+    frames = [SourceLine(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked][::-1]
+    if not frames or (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE:
+        return None
+    return _innermost_user_line(frames)
+
+
+def _innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
     """Return the agent's innermost line, or a library's if there is none. ``frames``: outermost first."""
-    for wanted in (is_user_code, lambda file: not is_own_code(file)):
+    for wanted in (is_user_code, lambda file: not file.startswith(_OWN_CODE)):
         for line in reversed(frames):
             if wanted(line.file):
                 return line
     return frames[-1] if frames else None
-
-
-def stack_lines(top: FrameType | None) -> list[SourceLine]:
-    """Return the stack of a thread, outermost frame first."""
-    found: list[SourceLine] = []
-    while top is not None:
-        found.append(SourceLine(top.f_code.co_filename, top.f_lineno, top.f_code.co_name))
-        top = top.f_back
-    return found[::-1]
-
-
-def is_idle(frames: Sequence[SourceLine]) -> bool:
-    """Return whether the thread's event loop waits for events. ``frames``: outermost first."""
-    return bool(frames) and (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE
 
 
 def format_traceback(error: BaseException) -> str | None:
@@ -85,11 +77,11 @@ def format_traceback(error: BaseException) -> str | None:
         for one in chain:
             called = [at for at, frame in enumerate(one.stack) if (frame.filename, frame.name) == _CALLER]
             del one.stack[: called[0] if called else 0]
-            while len(one.stack) > 1 and is_own_code(one.stack[0].filename):
+            while len(one.stack) > 1 and one.stack[0].filename.startswith(_OWN_CODE):
                 del one.stack[0]
         raised = next((one for one in chain if one.stack), summary)  # an error may have no frame of its own
         frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in raised.stack]
-        line = innermost_user_line(frames)
+        line = _innermost_user_line(frames)
         if line is None:
             return None
         text = "".join(summary.format()).rstrip()
