@@ -29,7 +29,7 @@ from agentlightning.runner.agent import hosted
 from agentlightning.runner.outcome import CannotRun
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.runner.workers import Worker, WorkerPool
+from agentlightning.runner.workers import WorkerHandle, WorkerPool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus
 
@@ -242,14 +242,14 @@ async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Stor
 async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing, close = asyncio.Event(), Worker.close
+    killing, close = asyncio.Event(), WorkerHandle.close
 
-    async def slowly(child: Worker) -> None:
+    async def slowly(child: WorkerHandle) -> None:
         killing.set()
         await asyncio.sleep(0.05)
         await close(child)
 
-    monkeypatch.setattr(Worker, "close", slowly)
+    monkeypatch.setattr(WorkerHandle, "close", slowly)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
         assert runner._pool is not None

@@ -124,14 +124,14 @@ class WorkerPool:
         self._agent = LoadAgent(_pickled(agent), settings.adapters)
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._counts = counts
-        self._idle: list[Worker] = []
-        self._busy: set[Worker] = set()
+        self._idle: list[WorkerHandle] = []
+        self._busy: set[WorkerHandle] = set()
 
     async def start(self) -> None:
         """Start the first worker, so that an agent that cannot be imported is found before a lease."""
         self.give_back(await self.take())
 
-    async def take(self) -> Worker:
+    async def take(self) -> WorkerHandle:
         """Return an idle worker, the one that worked last first, or a new one."""
         await self._slots.acquire()
         try:
@@ -140,21 +140,21 @@ class WorkerPool:
                 if worker.usable:
                     break
             else:
-                worker = await Worker.start(self._agent)
+                worker = await WorkerHandle.start(self._agent)
         except BaseException:
             self._slots.release()
             raise
         self._busy.add(worker)
         return worker
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: WorkerHandle) -> None:
         """Keep a worker for the next attempt, unless it died or is being killed."""
         self._busy.discard(worker)
         if worker.usable:
             self._idle.append(worker)
         self._slots.release()
 
-    async def run(self, worker: Worker, rollout: Rollout, context: AttemptContext) -> Outcome:
+    async def run(self, worker: WorkerHandle, rollout: Rollout, context: AttemptContext) -> Outcome:
         """Run one attempt on a worker that was taken. Cancellation kills the worker."""
         try:
             done = await worker.run(rollout, context)
@@ -195,7 +195,7 @@ def _pickled(agent: HostedAgent) -> bytes:
     return data
 
 
-class Worker:
+class WorkerHandle:
     """A worker process, as its runner sees it: runs attempts, one at a time. It belongs to the loop that made
     it. When ``died`` is resolved, every message of the worker has been handled, and its process group is
     killed.
@@ -216,7 +216,7 @@ class Worker:
         threading.Thread(target=self._listen, name="agl-worker-listen", daemon=True).start()
 
     @classmethod
-    async def start(cls, agent: LoadAgent) -> Worker:
+    async def start(cls, agent: LoadAgent) -> WorkerHandle:
         """Start a process and wait until it has imported the agent. Raise :class:`CannotRun` if it cannot."""
         try:
             process, connection = spawn(main, name="agl-worker")
@@ -344,8 +344,8 @@ def main(connection: Connection, runner: int) -> None:
     """Serve process ``runner``, which has the other end of the connection."""
     enter(connection, runner)
     adopt_orphans()
-    work = Work(connection)
-    wanted = work.receive()
+    worker = WorkerProcess(connection)
+    wanted = worker.receive()
     if not isinstance(wanted, LoadAgent):
         return
     try:
@@ -355,14 +355,14 @@ def main(connection: Connection, runner: int) -> None:
         text = "".join(traceback.format_exception_only(error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        work.send(AgentLoaded(text + where))
+        worker.send(AgentLoaded(text + where))
         raise SystemExit(2) from None
     with agent.capturing(needed):
-        work.send(AgentLoaded())
-        asyncio.run(work.serve(agent))
+        worker.send(AgentLoaded())
+        asyncio.run(worker.serve(agent))
 
 
-class Work:
+class WorkerProcess:
     """The attempts that come over ``connection``. Any thread may send; a process that the agent forks may
     not.
     """
