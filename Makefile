@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -131,55 +131,55 @@ programs: .venv/demo ## programs of other people, and in the shape of theirs, un
 	@$(PY) bench/programs/run.py $(PROGRAMS)
 
 test-former: ## programs for Agent Lightning 0.1 to 0.3, file for file as they were published (some: PROGRAMS="apo"); the last line is JSON
-	@python=$$($(PYTHON) scripts/environment former) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/other_clients/test_litellm.py >&2 && "$$python" bench/former/run.py $(PROGRAMS)
+	@python=$$($(PYTHON) scripts/environment former) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" tests/adapters/other_clients/test_litellm.py >&2 && "$$python" bench/former/run.py $(PROGRAMS)
 
 test-node: .venv/test ## programs in JavaScript as commands, under `agl run` and at the gateway; the last line is JSON
 	@folder=$$(scripts/node_clients) && AGL_NODE_DIR="$$folder" $(PY) -m pytest -q -n 2 tests/adapters/other_clients/test_node_clients.py >&2 && $(PY) bench/programs/node.py
 
 test-semantic-kernel: ## Semantic Kernel's agents under `agl run`, in its environment
-	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=tests "$$python" -m pytest -q -m "" tests/adapters/programs/test_programs.py -k semantic
+	@python=$$($(PYTHON) scripts/environment semantic_kernel) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" tests/adapters/programs/test_programs.py -k semantic
 
 test-verifiers: ## environments of verifiers as dataset, agent and reward, in their environment; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment verifiers) && "$$python" -m pytest -q -m "" tests/plugins/verifiers >&2 && "$$python" bench/trained_programs.py verifiers
+	@python=$$($(PYTHON) scripts/environment verifiers) && "$$python" -m pytest -q -m "" plugins/verifiers/tests >&2 && "$$python" bench/trained_programs.py verifiers
 
 test-openenv: ## environments of OpenEnv as dataset, agent and reward, in their environment; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" tests/plugins/openenv >&2 && "$$python" bench/trained_programs.py openenv
+	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" plugins/openenv/tests >&2 && "$$python" bench/trained_programs.py openenv
 
 test-postgres: .venv/test ## the store in PostgreSQL: contract, state machine, kill -9 of server and writers (KILLS=12); the last line is JSON
-	@PYTHONPATH=tests $(PY) bench/postgres.py --kills $(or $(KILLS),12)
+	@PYTHONPATH=.:tests $(PY) bench/postgres.py --kills $(or $(KILLS),12)
 
 test-import: ## traces of other tools, written by their libraries and read back; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment imports) && "$$python" -m pytest -q -m "" tests/plugins/audit/history/importing >&2 && "$$python" bench/importing.py
+	@python=$$($(PYTHON) scripts/environment imports) && "$$python" -m pytest -q -m "" plugins/audit/tests/history/importing >&2 && "$$python" bench/importing.py
 
 test-verl: .venv/demo ## verl's own trainer trains the demo's agent on CPU (fewer: STEPS=3); the last line is JSON
 	@$(PY) bench/verl_calc_x.py --steps $(or $(STEPS),16)
 
 test-verl-inside: ## the tests of what runs inside verl, in its environment
-	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q tests/plugins/verl/inside
+	@python=$$($(PYTHON) scripts/environment verl) && "$$python" -m pytest -q plugins/verl/tests/inside
 
 verl-compose: ## every documented GPU configuration of verl, as far as a CPU goes; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
 
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
-	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 tests/plugins/trackers
+	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 plugins/trackers/tests
 
 test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manifests by the published schemas; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=tests:examples "$$python" bench/kubernetes.py
+	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=.:tests:examples "$$python" bench/kubernetes.py
 
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=tests "$$python" bench/ray_runners.py
+	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
 
 test-storage: ## checkpoints and exports on S3, by a server that answers as S3 does; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment storage) && PYTHONPATH=tests "$$python" bench/storage.py
+	@python=$$($(PYTHON) scripts/environment storage) && PYTHONPATH=.:tests "$$python" bench/storage.py
 
 test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.3; the last line is JSON
 	@$(PY) scripts/face.py
 
 trust: .venv/demo ## what an attacking agent of each kind reaches, beside the table of SECURITY.md; the last line is JSON
-	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=tests "$$python" tests/trust/run.py $(KINDS)
+	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=.:tests "$$python" tests/trust/run.py $(KINDS)
 
 test-access: .venv/test ## who may do what at the store's server, and schemathesis on its OpenAPI document (fewer: EXAMPLES=3); the last line is JSON
-	@python=$$($(PYTHON) scripts/environment openapi) && PYTHONPATH=tests $(PY) bench/access/run.py --openapi-python "$$python" --examples $(or $(EXAMPLES),12) --seed $(or $(SEED),1)
+	@python=$$($(PYTHON) scripts/environment openapi) && PYTHONPATH=.:tests $(PY) bench/access/run.py --openapi-python "$$python" --examples $(or $(EXAMPLES),12) --seed $(or $(SEED),1)
 
 openapi: .venv/test ## docs/store-openapi.json, the store's server for other clients
 	@$(PY) scripts/openapi.py
@@ -188,7 +188,7 @@ test-dashboard: .venv/spider .venv/werewolf ## the dashboard in Chromium, over a
 	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/dashboard/run.py $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 test-agentops: ## AgentOps' real client beside capture, in its environment
-	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
+	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the store; the last line is JSON
 	@$(PY) tests/drills/verl.py

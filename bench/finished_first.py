@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import LLM, Rollout
-from agentlightning.algorithms.rollouts.batching import stable_seed
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.cli.options import read
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure, import_target

@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from plugins.audit.history.importing.written import ANSWER, ANSWERS, ASKED, LIBRARIES, WRITERS
-
 from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore
 from agl_audit.history.chats import chats_of
 from agl_audit.history.importing.files import TraceFile
 from agl_audit.history.importing.writing import write_traces
+from plugins.audit.tests.history.importing.written import ANSWER, ANSWERS, ASKED, LIBRARIES, WRITERS
 
 
 async def come_back(path: Path, name: str) -> str:
     """Return what is wrong with the conversation of a file once it went through a store; empty: nothing."""
-    file = TraceFile(path, load().import_formats)
+    file = TraceFile(path, load().table("agl_import_formats"))
     if file.format.name != name:
         return f"it was taken for {file.format.name}"
     store = SQLiteStore(":memory:")

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import yaml
 from counted_tests import Outcomes
-from plugins.kubernetes.api_server import VERSIONS, api_server, validated
 
 import agentlightning as agl
 from agentlightning.train.config import from_fields
 from agl_cluster.store import server
 from agl_kubernetes.command import manifests_of
+from plugins.kubernetes.tests.api_server import VERSIONS, api_server, validated
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "a secret for this run, made by no one else"
@@ -87,7 +87,7 @@ def manifests() -> tuple[int, int]:
 def main() -> int:
     """Run all of it."""
     outcomes = Outcomes()
-    where = str(ROOT / "tests/plugins/kubernetes")
+    where = str(ROOT / "plugins/kubernetes/tests")
     pytest.main(["-q", "-m", "", f"--rootdir={ROOT}", where], plugins=[outcomes])
     with tempfile.TemporaryDirectory() as folder:
         run = asyncio.run(trained(Path(folder)))

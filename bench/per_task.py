@@ -24,7 +24,7 @@ FIELDS = ("id", "kind")
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval  # noqa: E402
+from agentlightning.algorithms.intervals import mean_interval  # noqa: E402
 from agentlightning.cli.options import read  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
 
@@ -93,7 +93,7 @@ def headline(*names: str) -> dict[str, list[dict[str, Any]]]:
 
 
 HEADLINES = {
-    "router": ("router_half_0",),
+    "router": ("router_half_0", "router_half_1"),
     "router, 13 databases": ("router_names",),
     "calc_x": ("calc_x",),
     "spider": ("spider",),

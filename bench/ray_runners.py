@@ -7,4 +7,4 @@ import sys
 from counted_tests import run_counted
 
 if __name__ == "__main__":
-    sys.exit(run_counted("tests/plugins/ray", "ray"))
+    sys.exit(run_counted("plugins/ray/tests", "ray"))

@@ -33,8 +33,8 @@ from openai import AsyncOpenAI
 from torch.nn.functional import rms_norm
 
 import agentlightning as agl
-from agentlightning.algorithms.rollouts.batching import group_rollouts
-from agentlightning.algorithms.rollouts.enqueue import enqueue
+from agentlightning.algorithms.queue import enqueue
+from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.cli.options import read
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
@@ -98,7 +98,7 @@ async def record(agent: Any, script: Any, tasks: Sequence[Any], samples: int) ->
             )
             rollouts = group_rollouts(
                 tasks, samples, run_id=context.run_id, name="rows", seed=1, mode="train",
-                resources_id=context.resources[context.policy], config=context.config,
+                resources_id=context.resources.ids[context.policy], config=context.config,
             )  # fmt: skip
             ids = await enqueue(context.store, rollouts)
             await context.store.wait_for_rollouts(ids)

@@ -4,7 +4,7 @@
 
 The templates come out of PyPI packages, downloaded once into ``.venvs/templates`` and read, never installed:
 trl (Apache-2.0), axolotl (Apache-2.0), and llama.cpp's in the source of llama-cpp-python (MIT).
-``--offline`` takes those in ``tests/plugins/local/templates`` alone. Each gets a small tokenizer with its
+``--offline`` takes those in ``plugins/local/tests/templates`` alone. Each gets a small tokenizer with its
 marks as special tokens, and is tried as ``agl policy check`` does. The calc_x agent is then trained on its
 bundled policy, and on policies with Qwen2.5's and Llama 3.1's templates, taught by ``calc_x.warmstart`` (kept
 in ``.venvs/templates``). The last line is one JSON object; exit status 1 if a template that the check passes

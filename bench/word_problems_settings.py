@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.types.base import LEARNED_NOTHING
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -65,7 +65,7 @@ def run(name: str, folders: list[str]) -> tuple[list[dict[str, Any]], list[str]]
             *("-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal"),
             *(f"tests/adapters/{folder}" for folder in (*folders, *ALSO)),
         ]
-        setting = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
+        setting = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
         status = ended(command, setting)
         lines = (
             [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]

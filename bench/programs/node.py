@@ -28,10 +28,10 @@ from sources import ROOT
 sys.path.insert(0, str(ROOT / "tests"))
 
 from agl_testing import ScriptedModelServer
-from plugins.programs.commands.running import bench
-from plugins.programs.running import run_command
 
 from agentlightning.types import Record
+from plugins.programs.tests.commands.running import bench
+from plugins.programs.tests.running import run_command
 
 FOLDER = ROOT / "examples" / "node_programs"
 AGENTS: dict[str, dict[str, int]] = {

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 from router.datasets import Task, load
 from router.distractors import KINDS
 from router.prompts import Asked, parse, to_route

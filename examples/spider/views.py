@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout
 from agl_audit.run import OpenRun
+from agl_dashboard.hookspecs import RolloutViewSpec
 from spider.journey import html, story
 
 
@@ -22,7 +22,7 @@ async def render(run: OpenRun, rollout: Rollout) -> str:
     return html(await story(run, rollout.rollout_id))
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def agl_rollout_views() -> list[RolloutViewSpec]:
     """The journey."""
     return [RolloutViewSpec("spider", "Journey", applies, render)]

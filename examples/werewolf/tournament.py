@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 from werewolf.engine import Game, Outcome, Side
 from werewolf.players.local import NAMES, local_player
 from werewolf.table import play_local

@@ -6,9 +6,9 @@ from typing import Any
 
 from agentlightning.capture.emit import BODY
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout, UsageError
 from agl_audit.run import OpenRun
+from agl_dashboard.hookspecs import RolloutViewSpec
 from werewolf.record import KEY
 from werewolf.replay import html
 
@@ -27,7 +27,7 @@ async def render(run: OpenRun, rollout: Rollout) -> str:
     raise UsageError(f"rollout {rollout.rollout_id} left no game: it did not come to its end")
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def agl_rollout_views() -> list[RolloutViewSpec]:
     """The replay."""
     return [RolloutViewSpec("werewolf", "Replay", applies, render)]

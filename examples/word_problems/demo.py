@@ -27,7 +27,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval  # noqa: E402
+from agentlightning.algorithms.intervals import mean_interval  # noqa: E402
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
 from word_problems.baselines import BASELINES, rewards  # noqa: E402
 from word_problems.problems import WordProblem, gsm8k_one_step, load  # noqa: E402

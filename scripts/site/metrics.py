@@ -26,6 +26,7 @@ ROOMS = (
     "plugins/audit/src/agl_audit/stored",
     "plugins/local/src/agl_local/driver.py",
     "plugins/local/src/agl_local/training",
+    "plugins/schedules/src/agl_schedules",
     "plugins/verl/src/agl_verl",
 )
 TABLES = frozenset({"METRICS", "OURS", "STEP_COUNTS"})

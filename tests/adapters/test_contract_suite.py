@@ -74,7 +74,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     given = ["-p", "contract.report", "--contract-report", str(report), "-p", "no:cacheprovider"]
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *given, str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         stdout=subprocess.DEVNULL,
     )
     lines = [json.loads(line) for line in report.read_text().splitlines()]

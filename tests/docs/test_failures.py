@@ -7,14 +7,14 @@ from pathlib import Path
 
 import yaml
 
-from agentlightning.algorithms.rollouts.quorum import METRICS
 from agentlightning.types.failure import (
     DEFAULT_FAILURE_TABLE,
     FAILURE_KINDS,
     FailureAction,
     read_failure_table,
 )
-from agentlightning.types.sections import Quorum
+from agl_schedules.quorum import METRICS
+from agl_schedules.settings import Quorum
 
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]

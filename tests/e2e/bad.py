@@ -18,6 +18,7 @@ import openai
 from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
+import agl_schedules.plugin
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
@@ -28,6 +29,7 @@ from agentlightning.specs import DriverSpec, Job
 from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
+SUITE = (agl_audit.plugin, agl_schedules.plugin, agl_trackers.plugin)
 LIMIT = 120.0
 """Seconds after which a test has hung."""
 T = TypeVar("T")
@@ -75,6 +77,8 @@ class ScriptedDriver:
             await job.report(report)
             await job.evaluate(step)
             (job.folder / "finished.json").write_text(json.dumps([step + 1, job.state()]))
+            if job.steps <= step + 1:  # it may have fallen
+                break
 
     async def export(self, folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
@@ -104,7 +108,7 @@ class Line:
         class Plugin:
             @hookimpl
             def agl_drivers(self) -> list[DriverSpec]:
-                return [DriverSpec("scripted", lambda *_: driver, driver.supported_fields)]
+                return [DriverSpec("scripted", lambda *_: driver, driver.supported_fields, ends_early=True)]
 
         given: dict[str, Any] = {
             "algorithm": GRPO(group_size=1, baseline="none", scale="none"),
@@ -120,7 +124,7 @@ class Line:
             **options,
         }
         self.trainer = Trainer(
-            plugins=build([Plugin(), agl_audit.plugin, agl_trackers.plugin, *listeners], discover=False),
+            plugins=build([Plugin(), *SUITE, *listeners], discover=False),
             **given,
         )
 

@@ -20,7 +20,7 @@ from e2e.bad import Line
 from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
-from agentlightning.algorithms.rollouts.prefetch import Prefetcher
+from agentlightning.algorithms.queue import Prefetcher
 from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agl_audit.run import run_in

@@ -14,8 +14,8 @@ from e2e.bad import Line
 from e2e.playing import SIZE, TASKS, Broke, Play, break_off, equal, line, plan, recipe, step_of
 
 from agentlightning import Rollout
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.algorithms.rollouts.prefetch import ENDED, RunEnded
+from agentlightning.algorithms.evaluate import NothingRewarded
+from agentlightning.algorithms.queue import ENDED, RunEnded
 from agentlightning.specs import Job
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutStatus, UsageError

@@ -16,7 +16,6 @@ from e2e.playing import equal, step_of
 from e2e.test_line import Watch
 from e2e.two_policies import OPTIONS, game, judge, trainer as trainer_of_two
 from openai import AsyncOpenAI
-from plugins.local.driver_fixtures import saved_policy
 
 import agl_local.plugin
 from agentlightning import GRPO, LLM, Rollout, Trainer
@@ -25,6 +24,7 @@ from agentlightning.types import Recipe
 from agl_local.driver import LocalDriver
 from agl_local.training import update
 from agl_local.training.loss import Loss, Terms, anchors, policy_loss
+from plugins.local.tests.driver_fixtures import saved_policy
 
 STEPS, SIZE, CAP = 3, 8, 1.5
 RECIPE = GRPO(group_size=4, max_staleness=1, importance_cap=CAP)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from e2e.test_line import THREAD, Watch, trainer
-from plugins.audit.runs import edit_reward
 
 from agentlightning.plugins.stores import open_store
 from agl_audit.attempt_tree import attempt_trees
@@ -19,6 +18,7 @@ from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from calc_x.agent import solve
 from calc_x.datasets import load
+from plugins.audit.tests.runs import edit_reward
 
 
 async def test_looking_back_at_a_run(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from e2e import bad_agents
 from e2e.bad import Line, soon
 from e2e.bad_agents import RESULTS, VICES, agent
 
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.capture import COUNTS
 from agentlightning.types import RolloutStatus
 

@@ -22,7 +22,7 @@ from e2e.test_line import THREAD, Watch, trainer
 
 import agl_local.policy.files
 from agentlightning import LLM
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.store import Conflict, SQLiteStore, StoreError
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.work import MAX_ATTEMPTS
@@ -297,13 +297,13 @@ async def test_rollout_ids_that_come_twice(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         line = Line(server, tmp_path)
         async with line.trainer.session(asks(), [1]) as context:
-            store = context.store
+            store, ids = context.store, context.resources.ids
             fields = {"rollout_id": "one", "run_id": context.run_id}
-            first = await store.enqueue_rollout({"q": 1}, resources_id=context.resources["policy"], **fields)
+            first = await store.enqueue_rollout({"q": 1}, resources_id=ids["policy"], **fields)
             await soon(store.wait_for_rollouts([first.rollout_id]))
-            again = await store.enqueue_rollout({"q": 1}, resources_id=context.resources["policy"], **fields)
+            again = await store.enqueue_rollout({"q": 1}, resources_id=ids["policy"], **fields)
             assert again.rollout_id == "one" and again.status is RolloutStatus.SUCCEEDED
             with pytest.raises(Conflict, match="one"):
-                await store.enqueue_rollout({"q": 2}, resources_id=context.resources["policy"], **fields)
+                await store.enqueue_rollout({"q": 2}, resources_id=ids["policy"], **fields)
             [record] = await store.records(["one"])
             assert len(record.calls) == 2 and record.rollout.attempts == 1 and len(server.log) == 2

@@ -13,7 +13,7 @@ from aiohttp import web
 from e2e.bad import Line, ask, soon
 
 from agentlightning import LLM
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 
 SPOILT: dict[str, Any] = {
     "ids are words": lambda choice: choice.update(token_ids=["a", "b"]),

@@ -59,7 +59,10 @@ def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
     from agl_gateway.budget.guard import budget_of
 
     critic = LLM(endpoint="http://127.0.0.1:9/v1", model="unheard-of")
-    policy, prices = {"solver": "folder", "critic": critic}, {"unheard-of": {"prompt": 1.0, "completion": 2.0}}
+    policy, prices = (
+        {"solver": "folder", "critic": critic},
+        {"unheard-of": {"prompt": 1.0, "completion": 2.0}},
+    )
     one = made(tmp_path, Watch(), policy=policy, budget={"money": 1.0})
     with pytest.raises(ConfigError, match=r"unheard-of.*has no price"):
         budget_of(one.config)

@@ -12,18 +12,18 @@ import typer
 import yaml
 from agl_testing import ScriptedModelServer
 from e2e.playing import TASKS, Play, equal, line
-from e2e.test_best import HELD_OUT, TRAIN, Scripted, made
 from e2e.test_line import POLICY, Watch
 from typer.testing import CliRunner
 
 from agentlightning import Rollout, Trainer
-from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
+from agentlightning.algorithms.evaluations import sets_summary
 from agentlightning.cli.evaluate import register
 from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Evaluation, UsageError
 from agentlightning.types.base import ConfigError
 from agl_audit.verification.evaluations import headline
+from plugins.schedules.tests.test_best import HELD_OUT, TRAIN, Scripted, made
 
 
 def one(name: str, reward: float, failed: int = 0) -> Evaluation:

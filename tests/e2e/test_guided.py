@@ -12,8 +12,6 @@ import aiohttp
 import pytest
 
 pytest.importorskip("torch")
-from plugins.local.driver_fixtures import tiny_policy
-
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream
 from agentlightning.gateway.settings import RouteSection
@@ -23,6 +21,7 @@ from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Reward, RolloutStatus
 from agl_local.http.thread import EngineThread
 from agl_local.training.update import Updater
+from plugins.local.tests.driver_fixtures import tiny_policy
 
 VOTES = ["5号", "5号狼人", "弃票"]
 ASK = [{"role": "system", "content": "狼人杀"}, {"role": "user", "content": "请投票"}]

@@ -15,7 +15,7 @@ import pytest
 
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer, hookspecs
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
@@ -70,6 +70,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     import agl_autogen.plugin
     import agl_cluster.plugin
     import agl_local.plugin
+    import agl_schedules.plugin
 
     defaults: dict[str, Any] = dict(
         algorithm=GRPO(group_size=4),
@@ -85,6 +86,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
                 agl_local.plugin,
                 agl_autogen.plugin,
                 agl_cluster.plugin,
+                agl_schedules.plugin,
                 agl_testing.plugin,
                 agl_trackers.plugin,
                 watch,

@@ -16,7 +16,6 @@ from agl_testing.doctor import Check, ConfiguredRun, ProbeSize, examine
 from e2e.test_line import Watch
 from e2e.two_policies import KEY, OPTIONS, game, judge, said, trainer
 from openai import AsyncOpenAI
-from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
@@ -29,6 +28,7 @@ from agentlightning.types.work import PolicyFolder
 from agl_audit.commands.runs import table
 from agl_audit.run_list import RunSummary
 from agl_trackers.console import ConsoleTracker
+from plugins.local.tests.driver_fixtures import saved_policy
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 

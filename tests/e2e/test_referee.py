@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 from marks import examples, sampled
 from safetensors.torch import load_file, save_file
 
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 REFEREE = ROOT / "tests" / "referee"

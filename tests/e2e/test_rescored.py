@@ -10,7 +10,6 @@ import openai
 import pytest
 from agl_testing import ScriptedModelServer
 from e2e.bad import Line
-from plugins.audit.runs import calls_of
 
 import agentlightning as agl
 from agentlightning import LLM
@@ -19,6 +18,7 @@ from agentlightning.store import SQLiteStore
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import read_trace, rescore
 from agl_audit.run import run_in
+from plugins.audit.tests.runs import calls_of
 
 CALCULATE = {"id": "t", "type": "function", "function": {"name": "calculate", "arguments": '{"e": "2+3"}'}}
 TASKS = ["chat", "stream", "completions", "responses", "tool"]

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.plugins.manager import build
 from agentlightning.types.select import Select
 

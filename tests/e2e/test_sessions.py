@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 import agentlightning as agl
 from agentlightning import capture
-from agentlightning.algorithms.no_signal import NothingTrained
+from agentlightning.algorithms.counters import NothingTrained
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
 from agl_autogen import AutoGenInstrumentor

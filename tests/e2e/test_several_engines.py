@@ -9,7 +9,6 @@ import pytest
 import torch
 from e2e.test_line import Watch, trainer
 from openai import AsyncOpenAI
-from plugins.local.driver_fixtures import saved_policy
 
 import agentlightning as agl
 import agl_local.driver
@@ -24,6 +23,7 @@ from agl_local.http.engines import Engines
 from agl_local.options import OptionError, read_options
 from agl_local.policy.folder import StateError
 from agl_local.policy.shared import Handover, SharedWeights
+from plugins.local.tests.driver_fixtures import saved_policy
 
 TASKS = [3, 5, 8, 13]
 

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, NotFoundError
 import agl_local.driver
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
 from agentlightning.algorithms.rl import RLJob
 from agentlightning.runs.locations import stores

@@ -10,7 +10,6 @@ import pytest
 import torch
 from e2e.test_line import Watch, trainer
 from e2e.test_several_engines import TASKS, talk
-from plugins.local.driver_fixtures import saved_policy
 
 import agl_audit.plugin
 import agl_local.plugin
@@ -18,6 +17,7 @@ from agentlightning import GRPO
 from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
+from plugins.local.tests.driver_fixtures import saved_policy
 
 OPTIONS = {"threads": 1, "engine": "thread", "max_num_seqs": 16, "max_len": 256, "lr": 1e-2}
 

@@ -10,12 +10,12 @@ from typing import Any
 from agl_testing import ScriptedModelServer
 from e2e.test_line import Watch
 from openai import AsyncOpenAI
-from plugins.local.driver_fixtures import saved_policy
 
 import agentlightning as agl
 import agl_local.plugin
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
 from agentlightning.plugins.manager import build
+from plugins.local.tests.driver_fixtures import saved_policy
 
 OPTIONS = {
     "threads": 1,

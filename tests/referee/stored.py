@@ -135,11 +135,11 @@ def numbers(data: bytes | None, kind: str) -> list[Any]:
 def read_run(folder: Path) -> Run:
     """Read a run's folder."""
     with closing(sqlite3.connect(f"file:{folder / 'store.sqlite'}?mode=ro", uri=True)) as db:
-        (run_id, info), *more = db.execute("SELECT run_id, info FROM runs").fetchall()
+        (run_id, given), *more = db.execute("SELECT run_id, info FROM runs").fetchall()
         if more:
             raise Unjudged(f"{folder}: its store holds several runs")
-        found = blob(info)
-        if found["gateway"]["over_length"] == "drop" or found["quorum"] or not found["tries"]["trusted"]:
+        info = blob(given)
+        if "drop" in info["gateway"].values() or "quorum" in info["schedule"] or not info["tries"]["trusted"]:
             raise Unjudged(f"{folder}: over_length: drop, a quorum, or an agent that is not trusted")
         query = (
             "SELECT r.rollout_id, mode, r.status, group_id, task_id, sample, reason, attempt_id, a.status, "
@@ -150,15 +150,16 @@ def read_run(folder: Path) -> Run:
         _read_calls(db, rollouts)
         _read_rewards(db, rollouts)
         for one in rollouts.values():
-            one.settle(found["failure"])
+            one.settle(info["failure"])
         steps = db.execute("SELECT step, policy, report FROM steps")
         reports = {(step, policy): blob(report) for step, policy, report in steps}
         rescored: dict[str, dict[str, float]] = defaultdict(dict)
-        for rollout, version, data in db.execute("SELECT rollout_id, version, data FROM rescored"):
+        notes = "SELECT name, kind, data FROM notes WHERE kind LIKE 'rescored %'"
+        for rollout, kind, data in db.execute(notes):
             for reward in blob(data)["rewards"]:
-                rescored[version][rollout] = reward["value"]
-    evaluations = {batch: entry["evaluation"] for batch, entry in found.get("evaluations", {}).items()}
-    return Run(folder, run_id, found, [*rollouts.values()], reports, evaluations, rescored)
+                rescored[kind.removeprefix("rescored ")][rollout] = reward["value"]
+    evaluations = {batch: entry["evaluation"] for batch, entry in info.get("evaluations", {}).items()}
+    return Run(folder, run_id, info, [*rollouts.values()], reports, evaluations, rescored)
 
 
 def _read_calls(db: sqlite3.Connection, rollouts: dict[str, Rollout]) -> None:

@@ -126,14 +126,14 @@ async def _train(
 
 async def _cluster(stack: contextlib.AsyncExitStack, folder: Path) -> dict[str, Any]:
     """Start an API server that runs Jobs; return the section ``runner``."""
-    from plugins.kubernetes.api_server import api_server
+    from plugins.kubernetes.tests.api_server import api_server
 
     # The kubelet of the tests gives pods the environment of this process, a real one does not.
     stack.callback(os.environ.__setitem__, "JUDGE_KEY", os.environ.pop("JUDGE_KEY"))
     _, kubeconfig = await stack.enter_async_context(api_server(folder, {}))
     os.environ["KUBECONFIG"] = str(kubeconfig)
     return {"kind": "kubernetes", "image": "trust:1", "parallelism": 2,
-            "env": {"PYTHONPATH": str(ROOT / "tests")}}  # fmt: skip
+            "env": {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}}  # fmt: skip
 
 
 def _in_image(folder: Path, words: Sequence[str]) -> dict[str, str]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Baseline as Baseline,
         algo as algo,
     )
-    from agentlightning.algorithms.prompt_search import APO as APO, GEPA as GEPA, Alternate as Alternate
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
 # module → its public names
 _PUBLIC = {
     "algorithms.custom": "Algorithm Baseline algo",
-    "algorithms.prompt_search": "APO Alternate GEPA",
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
         Call,
         Evaluation,
         Progress,
+        Recipe,
         Reward,
         Rollout,
         Span,
         StepReport,
     )
+    from agentlightning.types.sections import TrainingSection
 
 hookspec = pluggy.HookspecMarker("agentlightning")
 hookimpl = pluggy.HookimplMarker("agentlightning")
@@ -76,11 +78,6 @@ def agl_credit_rules() -> list[specs.CreditRuleSpec]:  # type: ignore[empty-body
 
 
 @hookspec
-def agl_curricula() -> list[specs.CurriculumSpec]:  # type: ignore[empty-body]
-    """Curricula, which ``training.curriculum`` names: they choose the tasks of each step."""
-
-
-@hookspec
 def agl_baselines() -> list[specs.BaselineSpec]:  # type: ignore[empty-body]
     """Baselines that turn credit into advantages."""
 
@@ -91,23 +88,8 @@ def agl_trackers() -> list[specs.TrackerSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
-def agl_task_sets() -> list[specs.TaskSetSpec]:  # type: ignore[empty-body]
-    """Sets of tasks with exact graders, which ``environment.eval_tasks`` names."""
-
-
-@hookspec
 def agl_policies() -> list[specs.PolicySpec]:  # type: ignore[empty-body]
     """Pretrained policies that ``backend.policy`` may name in place of a folder."""
-
-
-@hookspec
-def agl_import_formats() -> list[specs.ImportFormatSpec]:  # type: ignore[empty-body]
-    """Formats of traces that ``agl import`` reads."""
-
-
-@hookspec
-def agl_rollout_views() -> list[specs.RolloutViewSpec]:  # type: ignore[empty-body]
-    """Views of a rollout that know its task, such as the replay of a game; ``agl dashboard`` shows them."""
 
 
 @hookspec
@@ -133,6 +115,14 @@ def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body
 @hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
+
+
+@hookspec
+def agl_hookspecs() -> list[Any]:  # type: ignore[empty-body]
+    """Hooks of a plugin's own: modules whose functions are marked ``hookspecs.hookspec``. The plugin reads
+    what others register by ``Plugins.table``. Who implements such a hook marks it
+    ``hookimpl(optionalhook=True)``: without the plugin nobody asks for it.
+    """
 
 
 # ---------------------------------------------------------------------------------------------- adaptations
@@ -191,6 +181,16 @@ def agl_gateways(job: specs.GatewayJob) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ decisions
+@hookspec
+def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.ScheduleSpec | None:
+    """Asked before a run trains with a recipe: which groups its steps train, and when it ends. ``None``:
+    ``training`` asks for nothing of the plugin's. Fields that plugins add to the section ``training`` are a
+    schedule's: a run in which they are set is refused if nobody answers, and any run if two plugins do. An
+    error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for
+    an algorithm with a loop of its own, which is refused if it would leave out what is set.
+    """
+
+
 @hookspec
 def agl_end_training(step: int, evaluation: Evaluation) -> str | None:
     """Asked after each evaluation of the run's schedule, when ``step`` steps are finished. A reason ends the

@@ -17,9 +17,9 @@ pytest.importorskip("claude_agent_sdk")
 from agl_testing import ScriptedModelServer, tool_call
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
 from contract.through_gateway import leased_attempt
-from plugins.programs.commands.running import bench
 
 from agentlightning.types import Call
+from plugins.programs.tests.commands.running import bench
 
 APP = """
 import asyncio, sys

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from agl_testing import ScriptedModelServer, tool_call
 from contract.through_gateway import leased_attempt
-from plugins.programs.commands.running import bench
+
+from plugins.programs.tests.commands.running import bench
 
 GIVEN = os.environ.get("AGL_CLI_DIR")
 CODEX = """\

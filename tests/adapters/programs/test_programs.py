@@ -14,7 +14,8 @@ import pytest
 from agl_programs.summary import UNNAMED
 from agl_testing import ScriptedModelServer, tool_call
 from marks import sampled
-from plugins.programs.running import Outcome, run_command
+
+from plugins.programs.tests.running import Outcome, run_command
 
 APPS = Path(__file__).parent / "apps"
 pytestmark = pytest.mark.plugins

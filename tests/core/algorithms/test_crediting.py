@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from plugins.audit.rich import RECIPE, RUN, TABLE, make_rich
 
 from agentlightning.algorithms import crediting
 from agentlightning.algorithms.crediting import StepCrediting, group_pages
-from agentlightning.algorithms.rollouts.prefetch import TaskGroups
+from agentlightning.algorithms.queue import TaskGroups
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprint import add_rows
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Recipe, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table
+from plugins.audit.tests.rich import RECIPE, RUN, TABLE, make_rich
 
 FAILURE = read_failure_table(TABLE)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agentlightning.algorithms import context as module
-from agentlightning.algorithms.context import Context, EngineDied
+from agentlightning.algorithms.context import AgentResources, Context, EngineDied
 
 
 def context(runner: asyncio.Task[None] | None, driver: Any = None) -> Context:
     made: Any = Context.__new__(Context)
-    made.runner, made.driver, made.policy = runner, driver, "policy"
+    made.runner, made.driver, made.resources = runner, driver, AgentResources()
     found: Context = made
     return found
 

@@ -8,8 +8,8 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning import Trainer
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.algorithms.no_signal import NoSignalGuard, NothingTrained
+from agentlightning.algorithms.counters import NoSignalGuard, NothingTrained
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit import assign
 from agentlightning.recipes import GRPO
 from agentlightning.types import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from agentlightning.algorithms.totals import Totals
+from agentlightning.algorithms.counters import Totals
 from agentlightning.types import StepReport
 
 

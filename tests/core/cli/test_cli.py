@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from agentlightning import cli
 from agentlightning._version import __version__
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.algorithms.no_signal import NothingTrained
+from agentlightning.algorithms.counters import NothingTrained
+from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError

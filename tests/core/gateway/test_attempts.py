@@ -5,7 +5,6 @@ import json
 
 import aiohttp
 import pytest
-from agl_gateway.apis.history import History
 from aiohttp import web
 from core.gateway.conftest import chunks, whole
 
@@ -86,29 +85,6 @@ async def test_closing_waits_for_a_record_being_committed(world):
     await closing
     assert [c.status for c in world.store.calls] == ["ok"]
     assert (await asking).status == 409
-
-
-async def test_an_attempt_that_ends_while_its_answers_are_read_calls_no_more(world):
-    reading, go = asyncio.Event(), asyncio.Event()
-    query_calls = world.store.query_calls
-
-    async def slowly(rollout_id, attempt_id="latest"):
-        reading.set()
-        await go.wait()
-        return await query_calls(rollout_id, attempt_id)
-
-    answer = await world.post({"messages": None, "input": "hi"}, path="/responses")
-    history = world.gateway._attempts._open["at-1"].part(History)
-    history._drop(name := json.loads(answer.raw)["id"])
-    world.store.query_calls = slowly
-    more = {"messages": None, "input": "more", "previous_response_id": name}
-    asking = asyncio.create_task(world.post(more, path="/responses"))
-    await reading.wait()
-    await world.gateway.close_attempt("at-1")
-    go.set()
-    got = await asking
-    assert (got.status, json.loads(got.raw)["error"]["code"]) == (409, "attempt-ended")
-    assert len(world.store.calls) == len(world.engine.bodies) == 1
 
 
 async def test_closing_what_is_not_open_is_fine(world):

@@ -180,3 +180,65 @@ def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build().broken == {"bad": "ImportError: no torch here"}
     monkeypatch.setenv("AGL_PLUGINS", "")
     assert build().broken == {}
+
+
+# ------------------------------------------------------------------------------------- hooks of plugins
+class Zoo:
+    """A plugin whose hook others implement."""
+
+    @staticmethod
+    @hookspecs.hookspec
+    def agl_animals() -> list[RecipeSpec]:  # type: ignore[empty-body]
+        """Animals."""
+
+    @hookimpl
+    def agl_hookspecs(self) -> list[object]:
+        return [Zoo]
+
+
+class Farm:
+    def __init__(self, *names: str) -> None:
+        self.names, self.asked = names, 0
+
+    @hookimpl(optionalhook=True)
+    def agl_animals(self) -> list[RecipeSpec]:
+        self.asked += 1
+        return [RecipeSpec(name, Recipe) for name in self.names]
+
+
+def test_a_hook_of_a_plugin_is_implemented_by_strangers_with_and_without_it() -> None:
+    farm = Farm("cow")
+    loaded = build([farm, Zoo()], discover=False)
+    assert list(loaded.table("agl_animals")) == list(loaded.table("agl_animals")) == ["cow"]
+    assert list(loaded.with_listeners([]).table("agl_animals")) == ["cow"] and farm.asked == 1
+    assert loaded.manager.hook.agl_animals.spec is not None
+    build([farm], discover=False)
+    assert build(discover=False).table("agl_animals") == {}
+
+
+def test_a_hook_of_a_plugin_keeps_the_rules_of_all_hooks() -> None:
+    with pytest.raises(PluginError, match="agl_animals: 'cow' is registered by both"):
+        build([Zoo(), Farm("cow"), Farm("cow")], discover=False).table("agl_animals")
+
+    class Wrapper:
+        @hookimpl(wrapper=True)
+        def agl_animals(self) -> Generator[None, list[str], list[str]]:
+            return (yield)
+
+    with pytest.raises(PluginError, match="its hook agl_animals is a wrapper"):
+        build([Zoo(), Wrapper()], discover=False)
+
+    class Required:
+        @hookimpl
+        def agl_animals(self) -> list[RecipeSpec]:
+            return []
+
+    build([Zoo(), Required()], discover=False)
+    with pytest.raises(Exception, match="unknown hook 'agl_animals'"):
+        build([Required()], discover=False)
+
+    class Again(Zoo):
+        pass
+
+    with pytest.raises(PluginError, match=r"its own hooks: .*agl_animals"):
+        build([Zoo(), Again()], discover=False)

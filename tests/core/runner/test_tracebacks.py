@@ -11,7 +11,7 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import finish, serving
 
-from agentlightning.algorithms.evaluation.evaluate import NothingRewarded, evaluate
+from agentlightning.algorithms.evaluate import NothingRewarded, evaluate
 from agentlightning.runner.tracebacks import LONGEST, format_traceback
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Rollout

@@ -9,6 +9,7 @@ import pytest
 import agentlightning as agl
 from agentlightning.train.run_folder import RunError
 from agentlightning.train.run_record import (
+    changed_settings,
     check_store_knows,
     check_unchanged,
     differences,
@@ -44,10 +45,22 @@ def test_a_run_of_another_build_is_refused_in_one_sentence_that_names_what_diffe
     former = {name: value for name, value in recipe.items() if name not in ("step_weight", "correction")}
     then = {"run_id": "r", "recipe": former, "seed": 1, "versions": {"agl-core": "0.0.9"}}
     with pytest.raises(RunError) as refused:
-        check_unchanged(then, {"recipe": recipe, "seed": 1, "order": "dataset"})
+        check_unchanged(then, {"recipe": recipe, "seed": 1, "batch_size": 2})
     assert str(refused.value) == (
-        "run r was begun by another build of Agent Lightning (0.0.9), which differs from this one in order, "
-        "recipe.correction, recipe.step_weight, so it cannot go on here: resume it with that build, or begin "
-        "another run"
+        "run r was begun by another build of Agent Lightning (0.0.9), which differs from this one in "
+        "batch_size, recipe.correction, recipe.step_weight, so it cannot go on here: resume it with that "
+        "build, or begin another run"
     )
     check_unchanged({**then, "recipe": recipe}, {"recipe": agl.GRPO().model_dump(), "seed": 1})
+
+
+def test_what_a_schedule_keeps_fixed_cannot_change_and_what_it_does_not_is_reported() -> None:
+    then = {"run_id": "r", "seed": 1, "schedule": {"order": "finished", "quorum": {"k": 2}}}
+    now = {"seed": 1, "schedule": {"order": "finished", "quorum": {"k": 3}}}
+    check_unchanged(then, now, ["order"])
+    assert changed_settings(then, now) == [("schedule.quorum.k", 2, 3)]
+    for other in ({}, {"schedule": {}}):
+        with pytest.raises(RunError, match="order was 'finished' when it began and is None"):
+            check_unchanged(then, {"seed": 1, **other}, ["order"])
+        with pytest.raises(RunError, match="order was None when it began and is 'finished'"):
+            check_unchanged({"run_id": "r", "seed": 1, **other}, now, ["order"])

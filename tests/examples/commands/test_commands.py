@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from agl_programs.commands.agent import CommandAgent
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from plugins.programs.commands.running import bench
 
 from agentlightning.train.configured import check_agent_takes, load_agent
 from agentlightning.train.run_file import load_config
+from plugins.programs.tests.commands.running import bench
 
 HERE = Path(__file__).parents[3] / "examples" / "commands"
 TASK = {"question": "Anna keeps (13 + 48) / 2 stamps. How many?", "result": "30.5"}

@@ -12,9 +12,8 @@ import pytest
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the policy."""
     pytest.importorskip("torch")
-    from plugins.local.driver_fixtures import tiny_config, tiny_tokenizer
-
     from agl_local.policy.folder import Policy, init_model, save_policy
+    from plugins.local.tests.driver_fixtures import tiny_config, tiny_tokenizer
 
     config = replace(tiny_config(positions=512), arch="llama", qkv_bias=False, tied=True)
     policy = Policy(init_model(config, 0, std=0.05).eval(), tiny_tokenizer(), config)

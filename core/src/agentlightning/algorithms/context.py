@@ -1,4 +1,4 @@
-"""The open run that an algorithm works with: store, gateway, plugins and data."""
+"""The open run that an algorithm works with: its parts and data, what its agents get, and what it loses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
-from agentlightning.algorithms.evaluation.evaluate import Counting, evaluate
+from agentlightning.algorithms.evaluate import Evaluations, evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.algorithms.rollouts.batching import group_rollouts
+from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
@@ -28,6 +26,7 @@ from agentlightning.types import (
     Evaluation,
     Mode,
     Progress,
+    Record,
     Resource,
     Rollout,
     RolloutConfig,
@@ -54,8 +53,62 @@ class TrainingLoop(Protocol):
 
 
 @dataclass(slots=True)
+class AgentResources:
+    """What the agents of a run get, stored as resources for each policy that answers them."""
+
+    policy: str = "policy"
+    """Model name under which agents ask for their policy."""
+    named_policies: tuple[str, ...] = ()
+    """Policies that agents may ask for by name, in a run with named policies."""
+    scripted: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    """Scripted policies (``oracle``, ``random``) that bound the headroom."""
+    initial: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
+    """Resources that agents get besides the policy."""
+    serve_policy: bool = True
+    """Whether agents get the policy as ``llm``; false if a user's algorithm trains no policy."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Policy name → id of the stored resources that point agents at it."""
+
+    async def publish(self, store: Store, gateway: RunGateway) -> None:
+        """Store endpoints of the policy and of the scripted policies. The gateways serve them by then."""
+        await gateway.settle()
+        first, *others = gateway.urls
+        for name in (self.policy, *self.scripted):
+            bundle = dict(self.initial)
+            if self.serve_policy or name != self.policy:
+                for key, model in [("llm", name), *((named, named) for named in self.named_policies)]:
+                    vocabulary, context = gateway.limits(model)
+                    bundle[key] = LLM(
+                        endpoint=first,
+                        replicas=others,
+                        model=model,
+                        api_key=CONTEXT_KEY,
+                        vocabulary=vocabulary,
+                        context=context,
+                    )
+            if not bundle:
+                continue
+            if name in self.ids:  # the gateway of the run's earlier life is gone
+                await store.update_resources(self.ids[name], bundle)
+            else:
+                self.ids[name] = (await store.add_resources(bundle)).resources_id
+
+
+@dataclass(slots=True)
+class Losses:
+    """What a run counts outside its rollouts, beside the store and the gateway."""
+
+    attempts: Counter[str] = field(default_factory=Counter)
+    """Ends of the runner's attempts."""
+    capture_before: dict[str, int] = field(default_factory=COUNTS.snapshot)
+    """Capture's counts in this process before the run."""
+    trackers: Counter[str] = field(default_factory=Counter)
+    """Tracker → errors raised in it."""
+
+
+@dataclass(slots=True)
 class Context:
-    """One run. The trainer makes it, starts what it holds, and closes it."""
+    """One run: its parts, its data, and how far it is. The trainer makes it, and closes what it holds."""
 
     run_id: str
     folder: Path
@@ -69,47 +122,30 @@ class Context:
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
     """Named evaluation sets."""
-    policy: str = "policy"
-    """Model name under which agents ask for their policy."""
-    named: tuple[str, ...] = ()
-    """Policies that agents may ask for by name, in a run with named policies."""
     driver: Driver | MultiPolicyDriver | None = None
-    headroom: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """Scripted policies (``oracle``, ``random``) that bound the headroom."""
+    resources: AgentResources = field(default_factory=AgentResources)
     config: RolloutConfig = field(default_factory=RolloutConfig)
     """Attempts, timeouts and retries of rollouts."""
-    counting: Counting = field(default_factory=Counting)
-    """How evaluations count failures and clusters."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    losses: Losses = field(default_factory=Losses)
     first_step: int = 0
     """Steps that the run had finished when it was resumed."""
     progress: dict[str, Any] = field(default_factory=dict)
     """The algorithm's state in the checkpoint of ``first_step``."""
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Batch → a finished evaluation and the policy version that was evaluated."""
-    journal: Journal = field(init=False)
-    """Writes the run's chain."""
     runner: asyncio.Task[None] | None = None
     """The background runner; if it dies, the run must not wait for its rollouts."""
-    ended: Counter[str] = field(default_factory=Counter)
-    """Ends of the runner's attempts, counted."""
-    counted: dict[str, int] = field(default_factory=COUNTS.snapshot)
-    """Capture's counts in this process before the run."""
     say: Callable[[str], None] = print
     """Prints a line at the terminal."""
-    evaluated: Counter[str] = field(default_factory=Counter)
-    """Evaluation name → number of evaluations of that name; each has new rollouts."""
-    resources: dict[str, str] = field(default_factory=dict)
-    """Policy name → id of the resources that point agents at it."""
-
-    initial_resources: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    """Resources that agents get besides the policy."""
-    serve_policy: bool = True
-    """Whether agents get the policy as ``llm``; false if a user's algorithm trains no policy."""
-    tracker_errors: Counter[str] = field(default_factory=Counter)
-    """Tracker → errors raised in it."""
+    journal: Journal = field(init=False)
+    """Writes the run's chain."""
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.store, self.run_id, self.folder)
+
+    @property
+    def policy(self) -> str:
+        """Return the model name under which agents ask for their policy."""
+        return self.resources.policy
 
     @property
     def versions(self) -> Versions:
@@ -136,44 +172,18 @@ class Context:
         """Return what the guards say in the run's record and summary, by their names (``budget``)."""
         return {guard.name: said for guard in self.guards if (said := guard.summary())}
 
-    async def publish(self) -> None:
-        """Store the resources of agents: endpoints of the policy and of the scripted policies. The gateways
-        serve them by then.
-        """
-        await self.gateway.settle()
-        first, *others = self.gateway.urls
-        for name in (self.policy, *self.headroom):
-            bundle = dict(self.initial_resources)
-            if self.serve_policy or name != self.policy:
-                for key, model in (("llm", name), *zip(self.named, self.named, strict=True)):
-                    vocabulary, context = self.gateway.limits(model)
-                    bundle[key] = LLM(
-                        endpoint=first,
-                        replicas=others,
-                        model=model,
-                        api_key=CONTEXT_KEY,
-                        vocabulary=vocabulary,
-                        context=context,
-                    )
-            if not bundle:
-                continue
-            if name in self.resources:  # the gateway of the run's earlier life is gone
-                await self.store.update_resources(self.resources[name], bundle)
-            else:
-                self.resources[name] = (await self.store.add_resources(bundle)).resources_id
-
     def rollouts(
         self, tasks: Dataset, samples: int, *, name: str, mode: Mode, policy: str | None = None, **fields: Any
     ) -> list[Rollout]:
         """Return ``samples`` rollouts of each task for batch ``name``, with ``policy`` (default: the trained
         one) and the run's settings; ``fields`` go to :func:`group_rollouts`.
         """
-        if policy in self.headroom:  # a key opens no scripted policy but in its own evaluation
+        if policy in self.resources.scripted:  # a key opens no scripted policy but in its own evaluation
             fields["metadata"] = {**(fields.get("metadata") or {}), "policies": {"re:.*": policy}}
         fields = {
             "seed": self.seed,
             "config": self.config,
-            "resources_id": self.resources[policy] if policy else self.resources.get(self.policy),
+            "resources_id": self.resources.ids[policy] if policy else self.resources.ids.get(self.policy),
             **fields,
         }
         return group_rollouts(tasks, samples, run_id=self.run_id, name=name, mode=mode, **fields)
@@ -192,31 +202,37 @@ class Context:
         ``samples`` times, with ``pass@k`` among the metrics and an interval over tasks. An evaluation of the
         same version that the run made before it was resumed is not repeated.
         """
-        self.evaluated[name] += 1
-        batch = f"eval/{name}/{self.evaluated[name]}"
+        batch = self.evaluations.next_batch(name)
         version = self.driver.version if self.driver else 0
-        if (known := self.known.get(batch)) and _still_valid(known, name, policy, version):
-            return msgspec.convert(known["evaluation"], Evaluation)
+        if (made := self.evaluations.still_valid(batch, version, chosen=policy is not None)) is not None:
+            return made
         about = {"greedy": greedy, "evaluation": name}
         rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
         self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
-        evaluation, records = await self.guard(evaluate(self.store, name, rollouts, self.counting))
+        work = evaluate(self.store, name, rollouts, self.evaluations.counting)
+        evaluation, records = await self.guard(work)
+        await self.keep_evaluation(batch, version, evaluation, records)
+        return evaluation
+
+    async def keep_evaluation(
+        self, batch: str, version: int, evaluation: Evaluation, records: Sequence[Record]
+    ) -> None:
+        """Record an evaluation of policy ``version``: in the run's chain, in the store, and for trackers."""
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
-        self.known[batch] = entry
-        await self.store.update_run(self.run_id, {"evaluations": self.known, **self.guarded()})
+        self.evaluations.made[batch] = entry
+        await self.store.update_run(self.run_id, {"evaluations": self.evaluations.made, **self.guarded()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)
-        return evaluation
 
     async def accounts(self) -> dict[str, dict[str, int]]:
         """Return counts of refusals, losses and failures by component, without those of rollouts."""
         await self.gateway.settle()
-        gateway = self.gateway.metrics
+        gateway, before = self.gateway.metrics, self.losses.capture_before
         found = {
             "refused": (await self.store.counts()).get("refused", {}),
-            "runner": {k: n for k, n in self.ended.items() if k not in set(AttemptStatus)},
-            "capture": {k: n - self.counted.get(k, 0) for k, n in COUNTS.snapshot().items()},
+            "runner": {k: n for k, n in self.losses.attempts.items() if k not in set(AttemptStatus)},
+            "capture": {k: n - before.get(k, 0) for k, n in COUNTS.snapshot().items()},
             "gateway": {
                 "lost-records": gateway.lost_records,
                 "uncounted-refusals": gateway.uncounted,
@@ -229,7 +245,7 @@ class Context:
             "given-up": dict(gateway.aborted),
             "without-policy": dict(gateway.unrouted),
             "hooks": dict(self.plugins.errors),
-            "trackers": dict(self.tracker_errors),
+            "trackers": dict(self.losses.trackers),
         }
         return {who: kept for who, n in found.items() if (kept := {k: v for k, v in n.items() if v})}
 
@@ -280,8 +296,3 @@ async def _end(*tasks: asyncio.Future[Any]) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
-
-
-def _still_valid(known: dict[str, Any], name: str, policy: str | None, version: int) -> bool:
-    """Whether an evaluation from before the resume still holds for the served version."""
-    return known["version"] == version or policy is not None or name.startswith("before")

@@ -15,7 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from agentlightning.algorithms.rollouts.prefetch import TaskGroups
+from agentlightning.algorithms.queue import TaskGroups
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.credit.rollout_reward import rollout_reward

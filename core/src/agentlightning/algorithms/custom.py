@@ -141,7 +141,7 @@ class BoundAlgorithm:
             proxy.attach(context.gateway)
             if proxy.store is None:
                 proxy.set_store(context.store)
-        given = context.resources.get(context.policy) if context.initial_resources else None
+        given = context.resources.ids.get(context.policy) if context.resources.initial else None
         stored = await context.store.get_resources_by_id(given) if given else None
         algorithm._given = inputs = {
             "store": AlgorithmStore(context),

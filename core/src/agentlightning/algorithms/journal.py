@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,10 +23,12 @@ from agentlightning.credit.digest import KEY_VARIABLE, digest, next_link, plain,
 from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport
+from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport, UsageError
 
 HASHERS = 8
 """Files hashed at a time."""
+BEST = "best.json"
+"""File in a run's folder that names its best policy, if the run keeps it (``training.keep_best``)."""
 GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time", "update_time"})
 """Entries of a run's record that grow during the run: they have their own links."""
 
@@ -138,6 +141,17 @@ def saved_steps(folder: Path) -> int:
         if (number := re.search(r"\d+$", path.name)) is not None:
             found.setdefault(path.parent, set()).add(int(number[0]))
     return max(set.intersection(*found.values()), default=0) if found else 0
+
+
+def read_best(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a run's best policy; ``None`` if it keeps none. UsageError for a damaged one."""
+    try:
+        found: dict[str, Any] = json.loads((folder / BEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / BEST} cannot be read: {error}") from error
+    return found
 
 
 def file_digests(folder: Path) -> dict[str, str]:

@@ -60,14 +60,6 @@ def agl_baselines() -> list[specs.BaselineSpec]:
 
 
 @hookimpl
-def agl_curricula() -> list[specs.CurriculumSpec]:
-    room = "agentlightning.algorithms.curriculum.solve_rate"
-    options = specs.lazy_type(f"{room}:SolveRateOptions")
-    about = "prefers tasks that the policy solves sometimes, by a window of measured solve rates"
-    return [specs.CurriculumSpec("solve_rate", lazily(f"{room}:solve_rate"), about, options)]
-
-
-@hookimpl
 def agl_trackers() -> list[specs.TrackerSpec]:
     trackers = "agentlightning.trackers"
     return [

@@ -48,42 +48,43 @@ class Plugins:
     """The loaded plugins: specs by kind and name."""
 
     def __init__(self, manager: pluggy.PluginManager, broken: dict[str, str]) -> None:
-        _refuse_wrappers(manager)
+        _specify(manager)
         self.manager = manager
         self.broken = broken
         """Entry point → why it could not be loaded."""
         self.errors: Counter[str] = Counter()
         """Notification hook → errors raised in it."""
-        self.adapters: dict[str, specs.AdapterSpec] = self._collect("agl_adapters", "name")
-        self.recipes: dict[str, specs.RecipeSpec] = self._collect("agl_recipes", "name")
-        self.algorithms: dict[str, specs.AlgorithmSpec] = self._collect("agl_algorithms", "name")
-        self.drivers: dict[str, specs.DriverSpec] = self._collect("agl_drivers", "name")
-        self.runners: dict[str, specs.RunnerSpec] = self._collect("agl_runners", "name")
-        self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
-        self.store_operations: dict[str, specs.StoreOperationSpec] = self._collect(
-            "agl_store_operations", "name"
-        )
-        self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
-        self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")
-        self.curricula: dict[str, specs.CurriculumSpec] = self._collect("agl_curricula", "name")
-        self.trackers: dict[str, specs.TrackerSpec] = self._collect("agl_trackers", "name")
-        self.task_sets: dict[str, specs.TaskSetSpec] = self._collect("agl_task_sets", "name")
-        self.policies: dict[str, specs.PolicySpec] = self._collect("agl_policies", "name")
-        self.rollout_views: dict[str, specs.RolloutViewSpec] = self._collect("agl_rollout_views", "name")
-        self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
-        self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
-        self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
-        self.api_formats: dict[str, specs.ApiFormatSpec] = self._collect("agl_api_formats", "path")
-        self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
-        self.names: dict[str, str] = self._collect("agl_names")
+        self._tables: dict[str, dict[str, Any]] = {}
+        """Registration hook → what it has registered."""
+        self.adapters: dict[str, specs.AdapterSpec] = self.table("agl_adapters")
+        self.recipes: dict[str, specs.RecipeSpec] = self.table("agl_recipes")
+        self.algorithms: dict[str, specs.AlgorithmSpec] = self.table("agl_algorithms")
+        self.drivers: dict[str, specs.DriverSpec] = self.table("agl_drivers")
+        self.runners: dict[str, specs.RunnerSpec] = self.table("agl_runners")
+        self.stores: dict[str, specs.StoreSpec] = self.table("agl_stores", "scheme")
+        self.store_operations: dict[str, specs.StoreOperationSpec] = self.table("agl_store_operations")
+        self.credit_rules: dict[str, specs.CreditRuleSpec] = self.table("agl_credit_rules")
+        self.baselines: dict[str, specs.BaselineSpec] = self.table("agl_baselines")
+        self.trackers: dict[str, specs.TrackerSpec] = self.table("agl_trackers")
+        self.policies: dict[str, specs.PolicySpec] = self.table("agl_policies")
+        self.commands: dict[str, specs.CommandSpec] = self.table("agl_commands")
+        self.sections: dict[str, specs.SectionSpec] = self.table("agl_sections")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self.table("agl_api_formats", "path")
+        self.run_services: dict[str, specs.RunServiceSpec] = self.table("agl_run_services")
+        self.names: dict[str, str] = self.table("agl_names", "")
         """Public name → ``module:object``."""
 
-    def _collect(self, hook: str, key: str = "") -> dict[str, Any]:
-        """Return what plugins register, by the attribute ``key`` of each spec, or by the keys of mappings."""
+    def table(self, hook: str, key: str = "name") -> dict[str, Any]:
+        """Return what plugins register by ``hook``, by the attribute ``key`` of each spec, or by the keys of
+        mappings. A hook of a plugin's own (``agl_hookspecs``) is asked when its table is first wanted, and
+        then never again; that of a plugin which is not there has an empty table.
+        """
+        if hook in self._tables:
+            return self._tables[hook]
         found: dict[str, Any] = {}
         owner: dict[str, str] = {}
-        for impl in getattr(self.manager.hook, hook).get_hookimpls():
-            given = impl.function()
+        for impl in _implementations(self.manager, hook):
+            given: Any = impl.function()
             for spec in given if key else given.items():
                 name, spec = (getattr(spec, key), spec) if key else spec
                 if name in found:
@@ -92,6 +93,7 @@ class Plugins:
                         "uninstall one, or choose with AGL_PLUGINS"
                     )
                 found[name], owner[name] = spec, impl.plugin_name
+        self._tables[hook] = found
         return found
 
     def notify(self, hook: str, **kwargs: Any) -> None:
@@ -139,13 +141,12 @@ class Plugins:
         registered stays as it is.
         """
         manager = pluggy.PluginManager("agentlightning")
-        manager.add_hookspecs(hookspecs)
         for name, plugin in self.manager.list_name_plugin():
             if plugin is not None:
                 manager.register(plugin, name)
         for listener in listeners:
             manager.register(listener)
-        _refuse_wrappers(manager)
+        _specify(manager)
         found = copy.copy(self)
         found.manager, found.errors = manager, Counter()
         return found
@@ -155,14 +156,33 @@ class Plugins:
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
 
 
-def _refuse_wrappers(manager: pluggy.PluginManager) -> None:
-    for name in vars(hookspecs):
-        for impl in getattr(manager.hook, name).get_hookimpls() if name.startswith("agl_") else ():
-            if impl.wrapper or impl.hookwrapper:
-                raise PluginError(
-                    f"plugin {impl.plugin_name}: its hook {name} is a wrapper of pluggy. Each plugin is "
-                    "asked by itself, so that an error in one is its own: write the hook without `wrapper`"
-                )
+def _implementations(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookImpl]:
+    caller = getattr(manager.hook, hook, None)
+    return [] if caller is None else caller.get_hookimpls()
+
+
+def _specify(manager: pluggy.PluginManager) -> None:
+    """Add the specifications of all hooks, those of plugins included, and refuse implementations that fit
+    none.
+    """
+    manager.add_hookspecs(hookspecs)
+    for impl in manager.hook.agl_hookspecs.get_hookimpls():
+        specified: Any = impl.function()
+        for namespace in specified:
+            try:
+                manager.add_hookspecs(namespace)
+            except ValueError as error:
+                raise PluginError(f"plugin {impl.plugin_name}: its own hooks: {error}") from None
+    manager.check_pending()
+    for plugin in manager.get_plugins():
+        for caller in manager.get_hookcallers(plugin) or ():
+            for impl in caller.get_hookimpls():
+                if impl.wrapper or impl.hookwrapper:
+                    raise PluginError(
+                        f"plugin {impl.plugin_name}: its hook {caller.name} is a wrapper of pluggy. Each "
+                        "plugin is asked by itself, so that an error in one is its own: write the hook "
+                        "without `wrapper`"
+                    )
 
 
 def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
@@ -186,12 +206,10 @@ def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:
     from agentlightning.plugins import builtin
 
     manager = pluggy.PluginManager("agentlightning")
-    manager.add_hookspecs(hookspecs)
     manager.register(builtin, "builtin")
     for plugin in extra:
         manager.register(plugin)
     broken = _discover(manager) if discover else {}
-    manager.check_pending()
     return Plugins(manager, broken)
 
 

@@ -36,6 +36,7 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_SCHEDULE = "curriculum dynamic_sampling early_stopping keep_best order quorum"
 _OPERATIONS_AUDIT = """
     add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
 """
@@ -89,6 +90,7 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
+        **dict.fromkeys(("APO", "Alternate", "GEPA"), ("./core", "./plugins/apo")),
         **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
         **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
         "VERL": ("./core", "./plugins/verl"),
@@ -100,8 +102,10 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
     "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "curriculum": {"solve_rate": ("./core", "./plugins/schedules")},
     "field": {
         "budget": _GATEWAY,
+        **dict.fromkeys(_SCHEDULE.split(), ("./core", "./plugins/schedules")),
         **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
         **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),
     },

@@ -8,10 +8,6 @@ from __future__ import annotations
 from agentlightning.specs.adapter import (
     AdapterSpec as AdapterSpec,
 )
-from agentlightning.specs.curriculum import (
-    Curriculum as Curriculum,
-    CurriculumSpec as CurriculumSpec,
-)
 from agentlightning.specs.driver import (
     Driver as Driver,
     DriverFactory as DriverFactory,
@@ -42,11 +38,9 @@ from agentlightning.specs.section import (
     SectionSpec as SectionSpec,
 )
 from agentlightning.specs.source import (
-    ImportFormatSpec as ImportFormatSpec,
     PolicySpec as PolicySpec,
     StoreOperationSpec as StoreOperationSpec,
     StoreSpec as StoreSpec,
-    TaskSetSpec as TaskSetSpec,
 )
 from agentlightning.specs.tracker import (
     Tracker as Tracker,
@@ -58,9 +52,9 @@ from agentlightning.specs.training import (
     CreditRule as CreditRule,
     CreditRuleSpec as CreditRuleSpec,
     RecipeSpec as RecipeSpec,
+    ScheduleSpec as ScheduleSpec,
     TrainerPart as TrainerPart,
 )
 from agentlightning.specs.view import (
     CommandSpec as CommandSpec,
-    RolloutViewSpec as RolloutViewSpec,
 )

@@ -25,3 +25,5 @@ class SectionSpec:
     """``rewrite(data, place)`` writes fields in place of other keys of a run's file, before they are checked;
     an error begins with ``place``. It is called again where ``--set`` changed the file.
     """
+    fixed: tuple[str, ...] = ()
+    """Fields of the section ``training`` that cannot change when a run resumes."""

@@ -1,8 +1,8 @@
-"""Where tasks, policies, stores and imported traces come from."""
+"""Where policies and stores come from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,24 +42,3 @@ class PolicySpec:
     fetch: Callable[..., Path]
     about: str = ""
     prefix: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSetSpec:
-    """Tasks by name: ``factory()`` returns a task set, which has ``train`` and ``val``."""
-
-    name: str
-    factory: Callable[[], Any]
-    about: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportFormatSpec:
-    """A format of traces: ``is_mine(first entry)``, and ``read(entries)``, which returns a list of
-    ``history.importing.trace.ImportedTrace`` and raises ``UnreadableTrace``.
-    """
-
-    name: str
-    about: str
-    is_mine: Callable[[Any], bool]
-    read: Callable[[Sequence[Any]], list[Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,24 @@ class AlgorithmSpec:
     factory: Callable[..., Any]
     about: str = ""
     recipe: Callable[..., Recipe] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """Which groups the steps of one run train, and when it ends."""
+
+    open: Callable[[Any], Any] | None = None
+    """``open(context)`` makes the run's ``algorithms.schedule.Schedule``; ``None``: tasks in the order of the
+    dataset.
+    """
+    watch: Callable[[Any], Any] | None = None
+    """``watch(context)`` makes the ``algorithms.schedule.Watch`` of its evaluations, if there is one."""
+    chooses_by: Sequence[str] = ()
+    """Fields of ``training`` by which it chooses, for messages."""
+    ends_early: Sequence[str] = ()
+    """Fields of ``training`` by which it ends before its last step or exports the present policy. They need a
+    driver that does (``DriverSpec.ends_early``).
+    """
 
 
 CreditRule = Callable[[Record, Recipe], dict[str, float | None]]

@@ -183,19 +183,11 @@ class RunConfig(Section):
             policy = {name: p.source() if isinstance(p, PolicySection) else p for name, p in policy.items()}
         self._served = read_policies(policy, self.agent.policies)
         options = [self.backend.options, *(folder.options for folder in self._served.trained.values())]
-        quorum, order, async_steps = self.training.quorum, self.training.order, self.training.async_steps
-        if (quorum or async_steps or order == "finished") and any(
-            one.get("deterministic") for one in options
-        ):
-            what = f"async_steps = {async_steps}: which version answers a call"
-            what = "order = 'finished': which groups a step trains" if order == "finished" else what
-            what = "quorum: which rollouts end first" if quorum else what
-            raise ValueError(f"{what} depends on timing, which deterministic mode excludes")
-        early = self.training.early_stopping
-        for key, name in (("keep_best", self.training.keep_best), ("early_stopping.on", early and early.on)):
-            if isinstance(name, str) and name not in self.evaluation.sets:
-                known = ", ".join(self.evaluation.sets) or "there are none"
-                raise ValueError(f"training.{key}: no evaluation set is called {name!r}; known: {known}")
+        if (ahead := self.training.async_steps) and any(one.get("deterministic") for one in options):
+            raise ValueError(
+                f"async_steps = {ahead}: which version answers a call depends on timing, which deterministic "
+                "mode excludes"
+            )
         return self
 
     @property
@@ -263,8 +255,10 @@ def _fields(plugins: Plugins) -> Fields:
         of_agent |= {*added.model_fields} if spec.agent else set()
     model = _joined(RunConfig, at.pop("", []))
     for place, more in at.items():
-        section = _joined(model.model_fields[place].annotation, more)
-        field: dict[str, Any] = {place: (section, section())}
+        former = model.model_fields[place]
+        section = _joined(former.annotation, more)
+        default = Field(default_factory=section) if former.default_factory else section()
+        field: dict[str, Any] = {place: (section, default)}
         model = create_model(model.__name__, __base__=model, **field)
         model.__doc__ = RunConfig.__doc__
     sections = {

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from agentlightning.algorithms.recipe_checks import check_schedule
-from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
-from agentlightning.algorithms.rollouts.datasets import tasks_of
+from agentlightning.algorithms.schedule import schedule_of
+from agentlightning.algorithms.tasks import DatasetError, check_tasks, tasks_of
 from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
@@ -48,7 +47,7 @@ def configure(config: RunConfig) -> ConfiguredRun:
             f"environment.train: training.steps is {config.training.steps}, and there are no tasks to train "
             "on; give file or target, or set training.steps to 0"
         )
-    check_schedule(trainer.recipe, config.training)
+    schedule_of(trainer.plugins, trainer.recipe, config.training)
     train = load_data(config.environment.train, config, "environment.train")
     val = load_data(config.environment.val, config, "environment.val")
     check_private(config.environment.private, [*train, *val])
@@ -170,7 +169,7 @@ def import_target(target: str, key: str) -> Any:
 def evaluation_set(given: Any, config: RunConfig, key: str) -> Any:
     """Return the tasks of an evaluation set, or the name of a task set as it is."""
     if isinstance(given, str):
-        known = load_plugins().task_sets
+        known = load_plugins().table("agl_task_sets")
         if given in known:
             return given
         if not config.path(given).exists():

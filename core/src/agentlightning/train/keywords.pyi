@@ -34,14 +34,14 @@ class RunFields(TypedDict, total=False):
     settings: Mapping[str, Any] | None
     evaluate_every: int
     evaluate_sampled: bool
+    failure: Any
+    async_steps: int
+    no_signal_steps: int
     keep_best: bool | str
     early_stopping: Any
-    failure: Any
     quorum: Any
-    async_steps: int
     order: Literal["dataset", "finished"]
     dynamic_sampling: int
-    no_signal_steps: int
     curriculum: Any
     private: Any
     headroom: Mapping[str, Any] | None

@@ -18,7 +18,8 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
-from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
+from agentlightning.algorithms.queue import cancel_leftovers
+from agentlightning.algorithms.schedule import added_settings
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.runs.provenance import code_of, installed, origins
@@ -27,7 +28,7 @@ from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 
-FIXED = ("recipe", "failure", "seed", "batch_size", "order", "driver", "data", "trained", "agents")
+FIXED = ("recipe", "failure", "seed", "batch_size", "driver", "data", "trained", "agents")
 """Settings that cannot change at a resume: the rows and the order of steps depend on them."""
 
 
@@ -38,10 +39,8 @@ REPORTED = (
     "select",
     "gateway",
     "cluster",
-    "quorum",
     "async_steps",
-    "dynamic_sampling",
-    "curriculum",
+    "schedule",
     "tries",
     "versions",
 )
@@ -59,9 +58,6 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "batch_size": training.batch_size,
         "seed": training.seed,
         "async_steps": training.async_steps,
-        "order": training.order,
-        "dynamic_sampling": training.dynamic_sampling,
-        "curriculum": training.curriculum,
         "about": {
             "agent": f"{config.agent.name} · {getattr(as_agent(agent), 'name', type(agent).__name__)}",
             "recipe": json.dumps(msgspec.to_builtins({"name": recipe.name, **recipe.uses()})),
@@ -72,6 +68,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
             "tasks": f"{len(context.train)} to train on, {len(context.val)} held out"
             + "".join(f", {len(tasks)} in {name}" for name, tasks in context.sets.items()),
         },
+        "schedule": training.model_dump(include={*added_settings(training)}),
         "recipe": recipe.model_dump(),
         "failure": {kind: action.model_dump() for kind, action in training.failure.items()},
         "data": {
@@ -89,7 +86,6 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
         "gateway": config.gateway.model_dump(include={*RouteSection.model_fields}),
         "cluster": config.evaluation.cluster,
-        "quorum": training.quorum and training.quorum.model_dump(),
         "tries": context.config.model_dump(),
         "python": platform.python_version(),
         "versions": {name: found for name in RECORDED if (found := installed(name)) is not None},
@@ -104,9 +100,9 @@ def data_digest(tasks: Sequence[Any]) -> str:
     return state.hexdigest()
 
 
-def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any], scheduled: Sequence[str] = ()) -> None:
     """Raise :class:`RunError` if a setting that cannot change has changed since the run began, or if a build
-    with other settings began it.
+    with other settings began it. ``scheduled``: further such settings, of the schedule.
     """
     if unknown := [*_only_in_one(then, now)]:
         begun = (then.get("versions") or {}).get("agl-core", "an unknown version")
@@ -115,8 +111,11 @@ def check_unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"differs from this one in {', '.join(unknown)}, so it cannot go on here: resume it with that "
             "build, or begin another run"
         )
-    found = differences({key: then.get(key) for key in FIXED}, {key: now.get(key) for key in FIXED})
-    if found:
+    before, after = (
+        {key: of.get(key) for key in FIXED} | {key: (of.get("schedule") or {}).get(key) for key in scheduled}
+        for of in (then, now)
+    )
+    if found := differences(before, after):
         listed = "; ".join(
             f"{key} was {before!r} when it began and is {after!r}" for key, before, after in found
         )
@@ -159,24 +158,30 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
     known = await stored_run(context.store, context.run_id) if resumed else None
     if known is None:
         check_store_knows(context.folder)
-        await context.publish()
-        info["resources"] = context.resources
+        await context.resources.publish(context.store, context.gateway)
+        info["resources"] = context.resources.ids
         await context.store.add_run(context.run_id, info, context.config)
         await context.journal.begin(info)
         context.plugins.notify("agl_run_started", run=info)
         return
-    check_unchanged(known, info)
+    check_unchanged(known, info, [name for one in context.plugins.sections.values() for name in one.fixed])
     changed = changed_settings(known, info)
     await cancel_leftovers(context.store, context.run_id)
     reports, evaluations = await restore_progress(context, known)
-    await context.publish()
+    await context.resources.publish(context.store, context.gateway)
     for key, before, after in changed:
         context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
     life = {"time": time.time(), "first_step": context.first_step}
     lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
-    again = {**info, **context.guarded(), "resources": context.resources, "resumed": lives, "summary": None}
+    again = {
+        **info,
+        **context.guarded(),
+        "resources": context.resources.ids,
+        "resumed": lives,
+        "summary": None,
+    }
     await context.store.update_run(context.run_id, again, context.config)
-    await context.journal.resume(again, context.first_step, list(context.known))
+    await context.journal.resume(again, context.first_step, list(context.evaluations.made))
     context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
 
 
@@ -205,9 +210,10 @@ async def restore_progress(
     if context.driver is not None:
         context.first_step, context.progress = await context.driver.resume(context.folder)
     served = context.driver.version if context.driver else 0
-    context.resources = dict(known.get("resources", {}))
-    context.known = {
+    context.resources.ids = dict(known.get("resources", {}))
+    context.evaluations.made = {
         batch: entry for batch, entry in known.get("evaluations", {}).items() if entry["version"] <= served
     }
     reports = [r for r in await context.store.query_steps(context.run_id) if r.step < context.first_step]
-    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in context.known.values()]
+    made = context.evaluations.made.values()
+    return reports, [msgspec.convert(entry["evaluation"], Evaluation) for entry in made]

@@ -17,12 +17,11 @@ from typing import Any
 import pluggy
 
 from agentlightning import hookspecs
-from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
-from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
-from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
+from agentlightning.algorithms.context import AgentResources, Context, Losses
+from agentlightning.algorithms.evaluate import Counting, Evaluations, check_clusters
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.algorithms.journal import saved_steps
-from agentlightning.algorithms.rollouts.datasets import read_dataset
+from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
@@ -105,16 +104,18 @@ class TrainingSession:
                 train=train,
                 val=val,
                 sets=sets,
-                policy=policies.model_name,
-                named=policies.names if policies.named and serve_policy else (),
                 driver=driver,
-                headroom=config.environment.headroom,
+                resources=AgentResources(
+                    policies.model_name,
+                    policies.names if policies.named and serve_policy else (),
+                    config.environment.headroom,
+                    dict(self.initial_resources),
+                    serve_policy,
+                ),
                 config=config.agent.rollout_config(config.training.failure, trusted=self._trusts(agent)),
-                counting=Counting(config.training.failure, config.evaluation.cluster),
+                evaluations=Evaluations(Counting(config.training.failure, config.evaluation.cluster)),
+                losses=Losses(trackers=trackers.errors),
                 say=say,
-                initial_resources=dict(self.initial_resources),
-                serve_policy=serve_policy,
-                tracker_errors=trackers.errors,
             )
             await record_run(
                 context,
@@ -122,7 +123,7 @@ class TrainingSession:
                 resumed=run.resumed,
             )
             run.started = True
-            gateway.moved = context.publish
+            gateway.moved = partial(context.resources.publish, store, gateway)
             try:
                 self._start_runner(context, remote, stack)
                 yield context
@@ -159,9 +160,7 @@ class TrainingSession:
             trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        early = self.config.training.early_stopping
-        own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*own, *more, tracker_hooks, *trackers]
+        listeners = [*make_callbacks(self.config.callbacks), *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
@@ -238,7 +237,7 @@ class TrainingSession:
         process.
         """
         if remote is not None:
-            context.ended = remote.counts
+            context.losses.attempts = remote.counts
             context.runner = serve_within(stack, remote.serve)
             return
         settings = self.config.routed_agent
@@ -252,7 +251,7 @@ class TrainingSession:
             plugins=context.plugins,
             run_id=context.run_id,
         )
-        context.ended = runner.counts
+        context.losses.attempts = runner.counts
         context.runner = runner.serve_within(stack)
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.algorithms.context import Context, TrainingLoop
 from agentlightning.algorithms.custom import Baseline, BoundAlgorithm, as_algorithm
 from agentlightning.algorithms.recipe_checks import (
-    SCHEDULE,
     check_credit_fields,
     check_ends_early,
     check_supported_fields,
     without_unsupported_default,
 )
+from agentlightning.algorithms.schedule import added_settings, schedule_of
 from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
 from agentlightning.runner.agent import hosted
@@ -28,7 +28,6 @@ from agentlightning.train.serving import driver_spec
 from agentlightning.train.session import Data, TrainingSession, finish
 from agentlightning.types import Recipe, Resource, UsageError
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import TrainingSection
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -132,12 +131,10 @@ class Trainer:
     ) -> dict[str, Any]:
         """Run the agent on at most ``tasks`` tasks of each dataset, without training; return the rewards."""
         short = copy(self)  # shallow: both share the objects that were given
+        training = type(self.config.training)
         none = {
-            "quorum": None,
-            "async_steps": 0,
-            "dynamic_sampling": 0,
-            "curriculum": None,
-            "keep_best": False,
+            name: training.model_fields[name].get_default(call_default_factory=True)
+            for name in ("async_steps", *added_settings(self.config.training))
         }
         fields: dict[str, Any] = {"algorithm": Baseline(tasks=tasks), "steps": 0, "sets": {}, **none}
         short.config = from_fields(fields, self.config)
@@ -204,12 +201,12 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
     own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
     if own is not None and own.recipe is not None:
         return _rl(config, plugins, own.name)
-    for name in SCHEDULE:
-        if getattr(training, name) != TrainingSection.model_fields[name].default:
-            raise UsageError(
-                f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
-                "rollouts itself: drop it"
-            )
+    by = ["async_steps"] if training.async_steps else schedule_of(plugins, None, training).chooses_by
+    if by:
+        raise UsageError(
+            f"training.{by[0]}: only training with a recipe knows it; an algorithm of your own queues its "
+            "rollouts itself: drop it"
+        )
     if config.evaluation.sets:
         raise UsageError(
             "evaluation.sets: only training with a recipe evaluates on them; an algorithm of your own makes "
@@ -236,7 +233,8 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
         raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
     spec = driver_spec(plugins, config.backend.driver, policies)
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
-    check_ends_early(config.training, spec.name, spec.ends_early)
+    schedule = schedule_of(plugins, recipe, config.training)
+    check_ends_early(schedule, spec.name, spec.ends_early)
     check_credit_fields(recipe, plugins)
     made: TrainingLoop = plugins.algorithms[name].factory(
         recipe=recipe, training=config.training, environment=config.environment

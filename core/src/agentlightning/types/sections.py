@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -72,12 +72,6 @@ Choices: TypeAlias = Annotated[
     WithJsonSchema(_CHOICES),
 ]
 """Names, each with options if it has any: ``[files, {tensorboard: {folder: …}}]``; ``None``: the default."""
-Choice: TypeAlias = Annotated[
-    str | dict[str, dict[str, Any] | None],
-    Field(min_length=1),
-    WithJsonSchema({"anyOf": [_TEXT, {**_WITH_OPTIONS, "minProperties": 1, "maxProperties": 1}]}),
-]
-"""One name, with options if it has any: ``{solve_rate: {low: 0.2}}``."""
 SelectField: TypeAlias = Annotated[Any, AfterValidator(_select), WithJsonSchema(_NAMES)]
 FailureField: TypeAlias = Annotated[
     dict[str, FailureAction],
@@ -124,37 +118,6 @@ class Section(BaseModel):
     )
 
 
-class Quorum(Section):
-    """When a group of ``n`` rollouts is done before all of them have ended."""
-
-    k: int | None = Field(default=None, ge=1, strict=True)
-    """This many of ``n`` suffice; none: all ``n`` are needed."""
-    deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Seconds from the start of the wait after which ``k`` suffice; none: at once. Rollouts that started
-    earlier (``async_steps``) have more time: the deadline bounds a step's wait, not a rollout's time."""
-    hedge: int = Field(default=0, ge=0, strict=True)
-    """Rollouts queued beyond ``n`` in each group; the first ``n`` that succeed count."""
-
-    @model_validator(mode="after")
-    def _fields_agree(self) -> Quorum:
-        if self.k is None and self.deadline is not None:
-            raise ValueError("quorum.deadline without quorum.k: give k, how many suffice after the deadline")
-        if self.k is None and not self.hedge:
-            raise ValueError("quorum: give k (how many of a group suffice), hedge (how many extra), or both")
-        return self
-
-
-class EarlyStopping(Section):
-    """When training ends before its last step: the reward no longer rises."""
-
-    patience: int = Field(ge=1, strict=True)
-    """Evaluations in a row without a better reward after which training ends."""
-    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """How much better a reward must be to count as better."""
-    on: str | None = None
-    """The evaluation set whose reward counts; none: the held-out tasks."""
-
-
 class TrainingSection(Section):
     """The algorithm, its recipe and its schedule."""
 
@@ -174,34 +137,13 @@ class TrainingSection(Section):
     """Steps between two evaluations; 0: only before and after."""
     evaluate_sampled: bool = True
     """Whether the evaluations before and after are made a second time, with sampled answers."""
-    keep_best: bool | str = False
-    """Whether the policy with the best held-out reward is kept in ``<run>/best`` (``docs/callbacks.md``);
-    the name of an evaluation set: by the reward on that set."""
-    early_stopping: EarlyStopping | None = None
-    """When training ends before its last step: ``{patience: 3, min_delta: 0.01}``; none: never."""
     failure: FailureField = Field(default_factory=lambda: read_failure_table(None))
     """The failure table, e.g. ``{timeout: 0.0, agent-raised: retry}`` (``docs/failures.md``)."""
-    quorum: Quorum | None = None
-    """When a step continues without its slowest rollouts: ``{k: 6, deadline: 30, hedge: 0}``; none: never."""
     async_steps: int = Field(default=0, ge=0)
     """Number of later steps whose rollouts run while a step is trained (``docs/async.md``)."""
-    order: Literal["dataset", "finished"] = "dataset"
-    """Which groups a step trains: ``dataset``: those of its own batch of tasks; ``finished``: the first
-    ``batch_size`` that have ended, of ``batch_size * (1 + async_steps)`` in flight (``docs/async.md``)."""
-    dynamic_sampling: int = Field(default=0, ge=0)
-    """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
     no_signal_steps: int = Field(default=3, ge=1)
     """Steps in a row without anything to learn after which the run ends; an outage of engines or runners may
     last ten times as long (``docs/failures.md``)."""
-    curriculum: Choice | None = None
-    """What chooses the tasks of each step, with its options: ``{solve_rate: {low: 0.2, high: 0.8}}``
-    (``docs/curriculum.md``); none: every task in turn, in an order of its own each epoch."""
-
-    @model_validator(mode="after")
-    def _one_curriculum(self) -> TrainingSection:
-        if isinstance(self.curriculum, dict) and len(self.curriculum) != 1:
-            raise ValueError(f"curriculum: give one name, not {', '.join(self.curriculum) or 'none'}")
-        return self
 
 
 class DataSection(Section):

@@ -221,7 +221,7 @@ class Evaluation(Model):
     ci: tuple[float, float] | None = None
     """95 % interval; ``None`` if it cannot be estimated."""
     interval: str = ""
-    """How the interval was computed (:mod:`agentlightning.algorithms.evaluation.intervals`), or why not."""
+    """How the interval was computed (:mod:`agentlightning.algorithms.intervals`), or why not."""
     failed: int = 0
     """Rollouts that failed, or succeeded without a reward."""
     left_out: int = 0

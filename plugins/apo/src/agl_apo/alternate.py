@@ -145,7 +145,7 @@ class AlternateJob(RLJob):
     async def adopt(self, candidate: Candidate) -> None:
         """Roll out with the prompts of ``candidate`` from now on."""
         self.present = candidate
-        self.context.resources[self.context.policy] = candidate.candidate_id
+        self.context.resources.ids[self.context.policy] = candidate.candidate_id
 
     async def collect(self, step: int) -> Batch:
         """Tune the prompts where a round is due, then collect the step."""
@@ -196,7 +196,7 @@ class AlternateJob(RLJob):
 
     async def _seen(self) -> list[Scored]:
         """Return the rollouts of the last step with their rewards, for the critic."""
-        failure = self.context.counting.failure
+        failure = self.context.evaluations.counting.failure
         return [scored_of(one, failure) for one in await self.context.store.records(self._last)]
 
     def result(self, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class Assistants:
         return await store.start_rollout(
             {"messages": [dict(message) for message in messages]},
             mode="val",
-            resources_id=self._context.resources.get(self._context.policy),
+            resources_id=self._context.resources.ids.get(self._context.policy),
             config=ONCE,
             metadata={"prompts": role, "key": key, "tags": {"agent": role}},
             rollout_id=self._rollout_id(role, key),

@@ -10,7 +10,7 @@ compared.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from agl_apo.candidates import Candidate
 from agl_apo.prompt_search import PromptSearch, Proposal
@@ -18,9 +18,11 @@ from agl_apo.search import Search
 from agl_apo.settings import at_least, of_client
 from agl_apo.writing import evidence
 
+T = TypeVar("T")
 
-class APO(PromptSearch):
-    """Textual gradients with beam search.
+
+class APO(PromptSearch, Generic[T]):
+    """Textual gradients with beam search. ``T``: the type of a task, for type checkers alone.
 
     ``beam_width``: prompts that go on to the next round; ``branch_factor``: critiques, and so edits, of each;
     ``beam_rounds``: rounds; ``diversity_temperature``: of critic and editor. ``gradient_batch_size``:

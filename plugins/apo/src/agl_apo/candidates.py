@@ -93,7 +93,7 @@ class CandidateBook:
     async def _given(self) -> dict[str, Resource]:
         """Return what the run gives all agents: the policy's address and the other initial resources."""
         context = self._context
-        published = context.resources.get(context.policy)
+        published = context.resources.ids.get(context.policy)
         if published is None:
             return {}
         return dict((await context.store.get_resources_by_id(published)).resources)

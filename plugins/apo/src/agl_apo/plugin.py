@@ -1,4 +1,4 @@
-"""The plugin ``apo``: registers the algorithms ``apo`` and ``gepa``, and the command ``agl prompts``."""
+"""The plugin ``apo``: registers searches of prompts, their public names, and the command ``agl prompts``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ def agl_algorithms() -> list[AlgorithmSpec]:
         AlgorithmSpec("alternate", lazily("agl_apo.alternate:Alternate"), "weights and prompts in one loop"),
         AlgorithmSpec("apo", lazily("agl_apo.beam:APO"), "prompts by textual gradients, arXiv 2305.03495"),
     ]
+
+
+@hookimpl
+def agl_names() -> dict[str, str]:
+    return {
+        "APO": "agl_apo.beam:APO",
+        "Alternate": "agl_apo.alternate:Alternate",
+        "GEPA": "agl_apo.reflective:GEPA",
+    }
 
 
 @hookimpl

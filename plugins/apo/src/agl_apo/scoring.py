@@ -17,9 +17,9 @@ import msgspec
 from agl_gateway.budget.limits import BudgetSpent
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.evaluate import check_rewarded, summarise
-from agentlightning.algorithms.rollouts.batching import stable_seed
-from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
+from agentlightning.algorithms.evaluate import check_rewarded, summarise
+from agentlightning.algorithms.queue import RESUMED, cancel
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages
 from agentlightning.types import Evaluation, Progress, Record, Rollout, RolloutStatus
@@ -157,7 +157,7 @@ class Scorer:
         store = self._context.store
         for record in await store.records([rollout.rollout_id for rollout in rollouts]):
             ended = record.rollout
-            found = scored_of(record, self._context.counting.failure, tasks[ended.rollout_id])
+            found = scored_of(record, self._context.evaluations.counting.failure, tasks[ended.rollout_id])
             self.failed += found.failed
             calls = record.calls
             if record.earlier:  # attempts before the last one cost as much
@@ -173,15 +173,12 @@ class Scorer:
         scored = await self.score(candidate, tasks, held_back=held_back)
         records = [one.record for one in scored]
         seconds = sum((r.rollout.end_time or 0.0) - r.rollout.start_time for r in records)
-        evaluation = summarise(name, records, seconds, context.counting)
+        evaluation = summarise(name, records, seconds, context.evaluations.counting)
         check_rewarded(evaluation, records)
         version = context.driver.version if context.driver else 0
         entry = {"version": version, "evaluation": evaluation.model_dump()}
-        if context.known.get(batch) != entry:
-            await context.journal.evaluation(batch, entry, records)
-            context.known[batch] = entry
-            await context.store.update_run(context.run_id, {"evaluations": context.known})
-            context.plugins.notify("agl_evaluated", evaluation=evaluation)
+        if context.evaluations.made.get(batch) != entry:
+            await context.keep_evaluation(batch, version, evaluation, records)
         return evaluation
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from agl_gateway.budget.limits import BudgetSpent
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.types import Evaluation
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook

@@ -10,7 +10,7 @@ from typing import Any
 from agl_gateway.budget.limits import Budget
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.batching import stable_seed
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.child_environment import engine_key
 from agentlightning.types import LLM, PromptTemplate, UsageError
 from agl_apo.scoring import Task, tasks_of
@@ -90,7 +90,7 @@ def read_prompts(given: Mapping[str, Any] | None) -> dict[str, PromptTemplate]:
 async def first_prompts(context: Context, given: Mapping[str, PromptTemplate]) -> dict[str, PromptTemplate]:
     """Return the prompts that the search begins with: those given, else those of ``initial_resources``."""
     found = dict(given)
-    for name, resource in context.initial_resources.items():
+    for name, resource in context.resources.initial.items():
         if isinstance(resource, str):
             resource = PromptTemplate(template=resource)
         if isinstance(resource, PromptTemplate) and name not in found and not given:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.algorithms.rollouts.batching import stable_seed
+from agentlightning.algorithms.tasks import stable_seed
 from agentlightning.types import Call, PromptTemplate
 from agl_apo.scoring import Scored
 from agl_apo.templates import BadTemplate, edited, placeholders

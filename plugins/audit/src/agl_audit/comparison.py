@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import summarise, unit_of
-from agentlightning.algorithms.evaluation.intervals import mean_interval
+from agentlightning.algorithms.evaluate import summarise, unit_of
+from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages

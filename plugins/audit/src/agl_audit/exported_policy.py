@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.evaluation.best_policy import read_best
+from agentlightning.algorithms.journal import read_best
 from agentlightning.runs.locations import find_run
 from agentlightning.runs.policies import CONFIG, NoPolicy, TrainedPolicy, choose, policies_of, run_folder
 from agentlightning.runs.provenance import ORIGIN, origin_of

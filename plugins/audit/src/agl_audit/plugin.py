@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import lazily, lazy_type
+from agl_audit import hookspecs
+from agl_audit.hookspecs import ImportFormatSpec
 
 _COMMANDS = {
     "runs": ("commands.runs", "list runs"),
@@ -58,10 +61,15 @@ def agl_commands() -> list[specs.CommandSpec]:
 
 
 @hookimpl
-def agl_import_formats() -> list[specs.ImportFormatSpec]:
+def agl_hookspecs() -> list[Any]:
+    return [hookspecs]
+
+
+@hookimpl
+def agl_import_formats() -> list[ImportFormatSpec]:
     room = "agl_audit.history.importing.formats"
     return [
-        specs.ImportFormatSpec(name, about, lazily(f"{room}.{name}:is_mine"), lazily(f"{room}.{name}:read"))
+        ImportFormatSpec(name, about, lazily(f"{room}.{name}:is_mine"), lazily(f"{room}.{name}:read"))
         for name, about in _FORMATS.items()
     ]
 

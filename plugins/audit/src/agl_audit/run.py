@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import Counting
+from agentlightning.algorithms.evaluate import Counting
 from agentlightning.algorithms.multi_policy import policy_home
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import Advantage

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.prompt_search import APO
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import Store
@@ -83,7 +82,7 @@ class GRPOTrainer:
     def _tasks(self, given: Sequence[Any] | str | None) -> tuple[list[Any], list[Any]]:
         if isinstance(given, str):
             given = [given]
-        known = load_plugins().task_sets
+        known = load_plugins().table("agl_task_sets")
         if given and all(isinstance(one, str) and one in known for one in given):
             return tasks_of_sets([str(one) for one in given])
         if given:
@@ -174,7 +173,8 @@ class APOTrainer(GRPOTrainer):
         given = {"prompts": dict(prompts), **self.settings} if prompts else self.settings
         model = self.config.model
         policy: dict[str, Any] = {} if model is None else {"policy": model_folder(model)}
-        trainer = Trainer(APO(**given), **{**policy, **self._fields})
+        search = pick(load_plugins().algorithms, "recipe or algorithm", "apo").factory(**given)
+        trainer = Trainer(search, **{**policy, **self._fields})
         return trainer.fit(agent, train, list(val_tasks) or val)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import CommandSpec, SectionSpec, TaskSetSpec, lazily
+from agentlightning.specs import CommandSpec, SectionSpec, lazily
+from agl_examples import hookspecs
+from agl_examples.hookspecs import TaskSetSpec
 
 _SETS = {
     "math": ("math:math", "word problems, with a calculator"),
@@ -20,6 +24,11 @@ def agl_commands() -> list[CommandSpec]:
         CommandSpec("example", lazily("agl_examples.command:register"), "list, copy and run the examples"),
         CommandSpec("init", lazily("agl_examples.init:register"), "write a project that trains as it is"),
     ]
+
+
+@hookimpl
+def agl_hookspecs() -> list[Any]:
+    return [hookspecs]
 
 
 @hookimpl

@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.algorithms.totals import TOTALS
+from agentlightning.algorithms.counters import TOTALS
 from agentlightning.credit.accounts import agents_word
 from agentlightning.hookspecs import hookimpl
 from agentlightning.terminal import Console

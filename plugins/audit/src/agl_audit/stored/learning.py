@@ -25,14 +25,14 @@ import hashlib
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.recipe_checks import SCHEDULE
+from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.credit.accounts import row_metrics
 from agentlightning.plugins.stores import open_store
@@ -41,7 +41,7 @@ from agentlightning.runs.locations import find_run, match_name
 from agentlightning.specs import ScoringDriver
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
-from agentlightning.types import Batch, Recipe, Record, Row
+from agentlightning.types import Batch, Recipe, Record, RolloutFingerprint, Row
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
 from agl_audit.store.reward_versions import find_version, read_records
@@ -113,9 +113,8 @@ class StoredLearning(RL):
         *,
         method: str,
     ) -> None:
-        for name in SCHEDULE:
-            if getattr(training, name) != TrainingSection.model_fields[name].default:
-                raise ConfigError(f"training.{name}: {method!r} makes no rollouts to train on; drop it")
+        if training.async_steps:
+            raise ConfigError(f"training.async_steps: {method!r} makes no rollouts to train on; drop it")
         try:
             self.settings = msgspec.convert(training.settings, StoredSettings)
         except (msgspec.ValidationError, ValueError) as error:
@@ -125,7 +124,7 @@ class StoredLearning(RL):
 
     async def make_job(self, context: Context) -> RLJob:
         """Read the stored rollouts and choose what is learned from."""
-        if context.named:
+        if context.resources.named_policies:
             raise ConfigError(f"{self.method!r} trains one policy: give backend.policy one folder")
         if self.method == "dpo" and not hasattr(context.driver, "logprobs"):
             raise ConfigError(
@@ -142,7 +141,7 @@ class StoredLearning(RL):
                 f"{self.method!r}: none of {data.read} rollouts of {', '.join(self.settings.runs)} can be "
                 f"learned from ({counted or 'there are none'})"
             )
-        return StoredJob(context, self, data)
+        return StoredJob(context, self, StoredSteps(context, self, data))
 
     async def _read(self, context: Context) -> StoredData:
         left_out: Counter[str] = Counter()
@@ -220,28 +219,27 @@ def sigmoid(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
-class StoredJob(RLJob):
-    """A run over stored examples. Every item is used once before any is used again; the order is a function
-    of seed and step.
+class StoredSteps:
+    """The stored examples that a step learns (:class:`agentlightning.algorithms.schedule.Schedule`). Every
+    item is used once before any is used again; the order is a function of seed and step.
     """
 
     def __init__(self, context: Context, learning: StoredLearning, data: StoredData) -> None:
-        self.data = data
+        self.context, self.recipe, self.data = context, learning.recipe, data
         self.method, self.settings = learning.method, learning.settings
+        self.training = learning.training
         self.reference: dict[str, float] = dict(context.progress.get("reference", {}))
         """Rollout id → log pi_ref of what the policy wrote in it."""
-        super().__init__(context, learning)
-
-    def task_batches(self) -> Iterator[list[Any]]:
-        """Yield the items of each step."""
-        return _shuffled(self.data.items, self.training.batch_size, self.seed)
+        self._items = _shuffled(data.items, self.training.batch_size, context.seed)
+        for _ in range(context.first_step):
+            next(self._items)
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), **({"reference": self.reference} if self.reference else {})}
+        return {"reference": self.reference} if self.reference else {}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, steps: int) -> dict[str, Any]:
         """What was learned from, for the run's summary."""
-        seen = self.steps * self.training.batch_size
+        seen = steps * self.training.batch_size
         return {
             "stored": {
                 "runs": list(self.settings.runs),
@@ -254,11 +252,12 @@ class StoredJob(RLJob):
             }
         }
 
-    async def collect(self, step: int) -> Batch:
+    async def end(self) -> int:
+        return 0
+
+    async def collect(self, step: int, credit: StepCrediting) -> Batch:
         """The rows of the step's items."""
-        assert self._batches is not None
-        self._versions = self.context.versions
-        items = next(self._batches)
+        items = next(self._items)
         if self.method == "dpo":
             rows, more = await self._of_pairs(items)
         else:
@@ -271,11 +270,7 @@ class StoredJob(RLJob):
             **row_metrics(rows, self.recipe),
             **more,
         }
-        batch = Batch(rows=rows, ledgers=[], metrics=metrics)
-        self.totals.collected(metrics)
-        self._fingerprints[self.policy] = []
-        self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
-        return batch
+        return Batch(rows=rows, ledgers=[], metrics=metrics)
 
     async def _of_pairs(self, items: Sequence[tuple[Example, ...]]) -> tuple[list[Row], dict[str, float]]:
         """The rows of a step's pairs, with the advantages that make their gradient that of DPO's loss."""
@@ -292,6 +287,17 @@ class StoredJob(RLJob):
             pull = self.settings.beta * sigmoid(-margin)
             rows += [*better.weigh(pull, 1.0 / len(items)), *worse.weigh(-pull, 1.0 / len(items))]
         return rows, margins.metrics()
+
+
+class StoredJob(RLJob):
+    """A run over stored examples. No rollout is waited for, so that none can be without a signal."""
+
+    async def _record_step(
+        self, step: int, batch: Batch, fingerprints: Mapping[str, RolloutFingerprint]
+    ) -> None:
+        self.totals.collected(batch.metrics)
+        self._fingerprints[self.policy] = []
+        self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
 
 
 async def _scores(driver: ScoringDriver, found: Sequence[Example]) -> dict[str, float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.algorithms.evaluation.evaluate import summarise
-from agentlightning.algorithms.evaluation.evaluation_sets import scores, sets_summary
+from agentlightning.algorithms.evaluate import summarise
+from agentlightning.algorithms.evaluations import scores, sets_summary
 from agentlightning.credit.digest import plain
 from agentlightning.credit.fingerprint import fingerprint_record, header
 from agentlightning.store.pages import pages

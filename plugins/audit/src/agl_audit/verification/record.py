@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.counters import Totals
 from agentlightning.algorithms.journal import GROWING_ENTRIES
-from agentlightning.algorithms.totals import Totals
 from agentlightning.credit.digest import plain, summary_entry
 from agentlightning.types import Evaluation, StepReport
 from agl_audit.run import OpenRun

@@ -7,7 +7,6 @@ from typing import Any
 
 from aiohttp import web
 
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 from agl_audit.attempt_tree import attempt_trees
@@ -16,6 +15,7 @@ from agl_audit.run import OpenRun
 from agl_audit.targets import Target
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.timeline import timeline
+from agl_dashboard.hookspecs import RolloutViewSpec
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
 
@@ -88,7 +88,7 @@ def common(request: web.Request, place: str, run: OpenRun, rollout: Rollout, her
 def views_of(request: web.Request, rollout: Rollout) -> list[RolloutViewSpec]:
     """Return the plugins' views that apply to a rollout. One that raises is left out, and logged."""
     found = []
-    for spec in context_of(request).places.plugins.rollout_views.values():
+    for spec in context_of(request).places.plugins.table("agl_rollout_views").values():
         try:
             if spec.applies(rollout):
                 found.append(spec)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.algorithms.evaluation.intervals import t_quantile
+from agentlightning.algorithms.intervals import t_quantile
 from agentlightning.types import StepReport
 from agl_audit.run import OpenRun
 from agl_audit.run_list import summarise

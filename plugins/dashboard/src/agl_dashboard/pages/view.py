@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout
 from agl_dashboard.data.places import NoSuchPlace
+from agl_dashboard.hookspecs import RolloutViewSpec
 from agl_dashboard.pages.rollout import common, views_of
 from agl_dashboard.server.context import context_of
 from agl_dashboard.server.headers import FRAME_POLICY

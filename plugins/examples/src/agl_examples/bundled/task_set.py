@@ -1,7 +1,7 @@
 """Sets of tasks that are graded exactly. A plugin registers a set by the hook ``agl_task_sets``.
 
 A task is JSON: ``set`` (the name of its set), ``question``, and what the set's grader needs. Invariant: the
-grader gives the set's own gold answer of every task 1.0 (``tests/plugins/examples/bundled``).
+grader gives the set's own gold answer of every task 1.0 (``plugins/examples/tests/bundled``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TaskSet:
 
 def task_set(name: str) -> TaskSet:
     """Return the set that a plugin registers as ``name``. An error lists the sets that there are."""
-    made: TaskSet = pick(load_plugins().task_sets, "task set", name).factory()
+    made: TaskSet = pick(load_plugins().table("agl_task_sets"), "task set", name).factory()
     return made
 
 

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.rollouts.batching import task_batches
+from agentlightning.algorithms.tasks import task_batches
 from agentlightning.gateway import AttemptInfo
 from agentlightning.terminal import format_seconds, plural
 from agentlightning.train.config import from_fields
@@ -155,7 +155,7 @@ class ProbeAttempt:
 @asynccontextmanager
 async def open_probe_attempt(context: Context) -> AsyncIterator[ProbeAttempt]:
     """Open an attempt that may make calls."""
-    lease = await context.store.start_rollout({}, resources_id=context.resources[context.policy])
+    lease = await context.store.start_rollout({}, resources_id=context.resources.ids[context.policy])
     attempt = lease.attempt
     key = context.gateway.open_attempt(
         AttemptInfo(

@@ -55,7 +55,7 @@ async def _import(
     from agl_audit.history.importing.files import TraceFile
     from agl_audit.history.importing.writing import write_traces
 
-    formats = load().import_formats
+    formats = load().table("agl_import_formats")
     read = [TraceFile(path, formats, name) for path in files]
     if len({one.format.name for one in read}) > 1:
         raise UsageError(

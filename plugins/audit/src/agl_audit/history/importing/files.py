@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentlightning.specs import ImportFormatSpec
 from agentlightning.types import UsageError
 from agentlightning.webserver.body import NotPlain, check_plain
 from agl_audit.history.importing.trace import ImportedTrace, UnreadableTrace
 from agl_audit.history.importing.writing import check_trace
+from agl_audit.hookspecs import ImportFormatSpec
 
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading what is not of the format; :class:`.UnreadableTrace` and ``NotPlain`` are ValueErrors."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.algorithms.evaluation.evaluate import failure_reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.verdicts import (

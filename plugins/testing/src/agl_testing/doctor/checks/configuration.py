@@ -15,7 +15,8 @@ from agentlightning.algorithms.recipe_checks import (
     check_ends_early,
     check_supported_fields,
 )
-from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
+from agentlightning.algorithms.schedule import schedule_of
+from agentlightning.algorithms.tasks import check_tasks, repetition_warning, task_id
 from agentlightning.plugins.manager import pick
 from agentlightning.terminal import format_bytes, plural
 from agentlightning.train.configured import ConfiguredRun
@@ -67,7 +68,8 @@ def _recipe(configured: ConfiguredRun) -> None:
     check_supported_fields(
         trainer.recipe, trainer.config.backend.driver, spec.supported_fields, spec.unsupported_fields
     )
-    check_ends_early(trainer.config.training, trainer.config.backend.driver, spec.ends_early)
+    schedule = schedule_of(plugins, trainer.recipe, trainer.config.training)
+    check_ends_early(schedule, trainer.config.backend.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, plugins)
     if spec.environment_info is not None:
         spec.environment_info(trainer.config.backend.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluation.evaluate import unread_rewards
+from agentlightning.algorithms.evaluate import unread_rewards
 from agentlightning.credit.groups import TURN, nearly_equal
 from agentlightning.terminal import percent, plural
 from agentlightning.types import Batch, Recipe, Record

@@ -53,7 +53,7 @@ async def check_engine(findings: Findings) -> Check:
         await calls.chat(QUESTION, max_tokens=2)  # warm-up
         first, total = await calls.stream(QUESTION, max_tokens=TOKENS)
         recorded = await calls.calls()
-        for name in context.named:
+        for name in context.resources.named_policies:
             await _answers(notes, calls, name)
     tokens = len(recorded[-1].response_ids or ())
     if not tokens:

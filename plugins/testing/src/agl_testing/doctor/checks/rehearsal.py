@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.types import Batch, Evaluation, Progress, StepReport
 from agl_testing.doctor.checks.configuration import folder_bytes
 from agl_testing.doctor.checks.environment import available_memory, nearest_existing
@@ -73,7 +73,7 @@ def workload(findings: Findings) -> Workload:
         evaluate_sampled=training.evaluate_sampled,
         scripted=len(environment.headroom) * min(environment.headroom_tasks, held_out),
         async_steps=training.async_steps,
-        dynamic_sampling=training.dynamic_sampling,
+        dynamic_sampling=getattr(training, "dynamic_sampling", 0),  # of agl-schedules
     )
 
 

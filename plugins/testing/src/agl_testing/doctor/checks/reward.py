@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentlightning.algorithms.evaluation.evaluate import failure_reasons
+from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.assign import assign
 from agentlightning.credit.groups import mean as average
 from agentlightning.credit.rollout_reward import failure_of, rollout_reward
@@ -61,7 +61,7 @@ async def check_reward(findings: Findings) -> Check:
     findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
     findings.usage.append(measure("reward probe"))
     findings.batch = credit(findings)
-    if "oracle" in context.headroom:
+    if "oracle" in context.resources.scripted:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
     judged = judge_reward(

@@ -1,1 +1,0 @@
-"""Evaluation, and what a run does because of it."""

@@ -1,0 +1,105 @@
+"""What a training run evaluates: the held-out tasks, sets of tasks by name, and how much there is to gain.
+
+Sets (``evaluation.sets``) are held-out tasks beside ``environment.val``, each with its own figures at every
+evaluation of the run's schedule. The evaluation of the set ``hard`` before training is called
+``before/hard``, one between ``step-10/hard``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol
+
+from agentlightning.algorithms.context import Context
+from agentlightning.algorithms.tasks import read_dataset
+from agentlightning.plugins.manager import Plugins
+from agentlightning.types import Evaluation, UsageError
+
+LITTLE = 15
+"""Points of headroom under which a task teaches a policy nothing."""
+
+
+class MeasurePolicy(Protocol):
+    """Evaluates a policy on the held-out tasks, at most ``limit`` of them."""
+
+    def __call__(self, name: str, policy: str, limit: int) -> Awaitable[Evaluation | None]: ...
+
+
+def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[Any]]:
+    """Return the tasks of each set. A text names a task set, of which the held-out tasks are taken, or a
+    file; anything else is a dataset.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name, source in given.items():
+        spec = plugins.table("agl_task_sets").get(source) if isinstance(source, str) else None
+        found[name] = read_dataset(source if spec is None else spec.factory().val, f"evaluation set {name!r}")
+        if not found[name]:
+            raise UsageError(f"evaluation set {name!r}: there are no tasks")
+    return found
+
+
+def scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the reward and interval, with its kind, of an evaluation, under the summary's names."""
+    return {
+        f"reward_{when}": evaluation.reward if evaluation else None,
+        f"ci_{when}": list(evaluation.ci) if evaluation and evaluation.ci else None,
+        f"interval_{when}": evaluation.interval if evaluation else None,
+    }
+
+
+def sets_summary(made: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, Any]:
+    """Return set → its rewards before and after, with intervals and counts, as a run's summary has them.
+    ``made``: ``before`` and ``after`` → set → evaluation.
+    """
+    before, after = made.get("before", {}), made.get("after", {})
+    return {
+        name: {
+            **scores("before", before.get(name)),
+            **scores("after", after.get(name)),
+            "tasks": (before.get(name) or after[name]).n,
+            "failed": [evaluation.failed for of in (before, after) if (evaluation := of.get(name))],
+            "left_out": [evaluation.left_out for of in (before, after) if (evaluation := of.get(name))],
+        }
+        for name in sorted({*before, *after})
+    }
+
+
+class NamedSets:
+    """The named sets of a run, and their evaluations so far."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._made: dict[str, dict[str, Evaluation]] = {}
+        """When → set → evaluation."""
+
+    async def measure(self, when: str) -> dict[str, Evaluation]:
+        """Evaluate greedily on each set; ``when``: ``before``, ``step-10``, ``after``."""
+        self._made[when] = {
+            name: await self._context.evaluate(tasks, name=f"{when}/{name}")
+            for name, tasks in self._context.sets.items()
+        }
+        return self._made[when]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the entry ``sets`` of the run's summary, if there are any."""
+        return {"sets": sets_summary(self._made)} if self._context.sets else {}
+
+
+async def measure_headroom(
+    context: Context, before: Evaluation | None, measure: MeasurePolicy, tasks: int
+) -> dict[str, float]:
+    """Return and print the rewards of the present policy and of the scripted ones, e.g. an oracle and chance,
+    the latter on at most ``tasks`` tasks; nothing without scripted policies.
+    """
+    if before is None or not context.resources.scripted:
+        return {}
+    found = {"policy": before.reward}
+    for name in context.resources.scripted:
+        if evaluation := await measure(name, policy=name, limit=tasks):
+            found[name] = evaluation.reward
+    room = 100 * (found.get("oracle", 1.0) - before.reward)
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    context.say(f"Headroom: {scores} → {room:.0f} points to gain")
+    if room < LITTLE:
+        context.say(f"Under {LITTLE} points of headroom: this task will teach this policy nothing.")
+    return found

@@ -1,1 +1,0 @@
-"""From tasks to finished rollouts: datasets, batches, the queue, prefetch, quorum, dynamic sampling."""

@@ -1,0 +1,28 @@
+"""Fixtures of the engine's tests: see ``engine_fixtures`` for what they build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agl_local.generation.engine import Engine
+from agl_local.policy.folder import Policy, save_policy
+from plugins.local.tests.engine_fixtures import small_policy
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    return small_policy()
+
+
+@pytest.fixture(scope="session")
+def policy_dir(tmp_path_factory: pytest.TempPathFactory, policy: Policy) -> Path:
+    return save_policy(policy, tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def engine(policy: Policy) -> Iterator[Engine]:
+    with Engine(policy, slots=8, max_len=128) as running:
+        yield running
