@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/programs -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -89,8 +89,11 @@ fix: .venv/lint ## what ruff can mend by itself
 size: .venv/lint ## lines and files of core, and what a training imports of it; the last line is JSON
 	@$(PY) scripts/size.py
 
-schema: .venv/test ## docs/run_config.schema.json, which editors check a run's YAML file by
-	@$(PY) scripts/run_config_schema.py > docs/run_config.schema.json
+core-alone: .venv/test ## core trains and its tests pass without a plugin, each plugin's with itself (some: PARTS="demo core audit"); the last line is JSON
+	@$(PY) scripts/core_alone.py $(PARTS)
+
+schema: .venv/test ## docs/run_config.schema.json and the keywords of Trainer, which editors check by
+	@$(PY) scripts/run_config_schema.py
 
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py

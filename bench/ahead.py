@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import LLM
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
+from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure, import_target
-from agentlightning.train.description.fields import from_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 CAP = 2.0

@@ -26,9 +26,9 @@ from typing import Any
 
 from agentlightning import LLM, Rollout
 from agentlightning.algorithms.rollouts.batching import stable_seed
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
+from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure, import_target
-from agentlightning.train.description.fields import from_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 CAP, MARGIN, LONGEST = 2.0, 0.05, 60.0

@@ -29,7 +29,7 @@ TOKEN = "the-token-of-this-benchmark"
 
 async def serve_store(folder: str) -> None:
     """Serve a store until stdin closes."""
-    from agentlightning.store.http.server import start
+    from agl_cluster.store.server import start
 
     served = await start(Path(folder) / "store.sqlite", port=0, token=TOKEN)
     print(json.dumps({"url": served.url}), flush=True)
@@ -40,19 +40,19 @@ async def serve_store(folder: str) -> None:
 async def serve_run(engine: str, store_url: str, number: int) -> None:
     """Run ``number`` gateway processes; answer each line on stdin with counts and their ids."""
     from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-    from agentlightning.gateway.processes.main import Setup
-    from agentlightning.gateway.processes.pool import GatewayProcesses
+    from agentlightning.gateway.route import ranking
     from agentlightning.gateway.settings import CallSection, GatewaySection
-    from agentlightning.gateway.upstream.endpoints import ranking
     from agentlightning.keys import Keys
-    from agentlightning.store import StoreClient
+    from agl_cluster.gateways.main import Setup
+    from agl_cluster.gateways.pool import GatewayProcesses
+    from agl_cluster.store.client import StoreClient
 
-    store, settings = StoreClient(store_url, TOKEN), GatewaySection(gateways=number)
+    store, settings = StoreClient(store_url, TOKEN), GatewaySection()
     setup = Setup(
         secret=SECRET, shared=True, store=store_url, token=TOKEN, settings=settings, calls=CallSection(),
         asks=False, tells=False, whole=False,
     )  # fmt: skip
-    pool = GatewayProcesses(store, Keys(SECRET), settings, pickle.dumps(setup))
+    pool = GatewayProcesses(store, Keys(SECRET), settings, number, pickle.dumps(setup))
     pool.add_route(Upstream(url=engine, model="bench", stream_ids=True))
     pool.policy_sampling("default", SamplingPolicy())
     await pool.start()

@@ -20,8 +20,8 @@ from counted_tests import Outcomes
 from plugins.kubernetes.api_server import VERSIONS, api_server, validated
 
 import agentlightning as agl
-from agentlightning.store.http import server
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
+from agl_cluster.store import server
 from agl_kubernetes.command import manifests_of
 
 ROOT = Path(__file__).resolve().parents[1]

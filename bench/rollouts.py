@@ -26,8 +26,9 @@ from typing import Any
 
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.store import SQLiteStore, Store, StoreClient
-from agentlightning.store.http.server import serve
+from agentlightning.store import SQLiteStore, Store
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import serve
 
 PLACES, AHEAD, BATCH = 64, 256, 64
 SINGLE = 300

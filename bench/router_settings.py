@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SETS = ("environment.train.args.spec=tuning:train", "environment.val.args.spec=tuning:heldout")
 DEFAULT = ("3e-5:22:1", "3e-5:22:2", "3e-5:22:3")
 """Learning rate, steps, and the temperature of training."""
-KEPT = ("reward_before", "reward_after", "ci_after", "baseline_same_words", "train_seconds", "eval_tasks")
+KEPT = ("reward_before", "reward_after", "ci_after", "baseline_letters", "train_seconds", "eval_tasks")
 
 
 def train(setting: str, seed: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from torch.nn.functional import rms_norm
 import agentlightning as agl
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.algorithms.rollouts.enqueue import enqueue
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import Upstream
 from agentlightning.recipes import GRPO

@@ -127,7 +127,7 @@ class StepJob:
         from agentlightning.algorithms import crediting
         from agentlightning.algorithms.crediting import StepCrediting
         from agentlightning.credit.assign import StepCredit
-        from agentlightning.credit.fingerprints.fingerprint import add_rows
+        from agentlightning.credit.fingerprint import add_rows
 
         began = time.perf_counter()
         credit = StepCrediting(
@@ -163,7 +163,7 @@ async def measure(folder: Path) -> dict[str, Any]:
     """Train one step on the folder's store, up to the child's arrays."""
     from agentlightning.store import SQLiteStore
     from agentlightning.store.pages import pages
-    from agentlightning.types.policy import PolicyFolder
+    from agentlightning.types.work import PolicyFolder
     from agl_verl.driver import VerlDriver
 
     store = SQLiteStore(folder / "store.sqlite")

@@ -7,4 +7,4 @@ import sys
 from counted_tests import run_counted
 
 if __name__ == "__main__":
-    sys.exit(run_counted("tests/core/train/artifacts", "moto", "s3fs"))
+    sys.exit(run_counted("tests/plugins/cluster/storage", "moto", "s3fs"))

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import serve
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Rollout, Span
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import serve
 
 VOCABULARY = 151_000
 LANES = 64

@@ -1,7 +1,7 @@
 """What verl computes, for the parity test of credit.
 
 Runs verl's own ``core_algos`` on small inputs and writes inputs, outputs and versions to
-``tests/core/credit/verl_core_algos.json``; the tests compare ours to that file, so they need no verl. All
+``tests/plugins/verl/verl_core_algos.json``; the tests compare ours to that file, so they need no verl. All
 reals are float64. Needs an environment with ``verl==0.9.1`` (see ``docs/credit.md``)::
 
     python bench/verl_core_algos.py
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo import core_algos
 
-OUT = Path(__file__).resolve().parent.parent / "tests" / "core" / "credit" / "verl_core_algos.json"
+OUT = Path(__file__).resolve().parent.parent / "tests" / "plugins" / "verl" / "verl_core_algos.json"
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 SCALE = 7
 """``loss_scale_factor`` of the mode ``seq-mean-token-sum-norm``."""

@@ -31,7 +31,7 @@ from agentlightning.algorithms.rl import RL
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.pages import pages
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from werewolf.tasks import EVALUATION, games
 

@@ -17,7 +17,7 @@ import re
 import sys
 from pathlib import Path
 
-from agentlightning.runs.run import open_run
+from agl_audit.run import open_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 

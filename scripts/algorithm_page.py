@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def page() -> str:
             "Generated from the docstrings and values of the code by `python scripts/docs.py`.",
             "",
             "`training.algorithm` names one, and `training.recipe` overrides fields of a recipe. A",
-            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/recipe.py), which",
+            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/training.py), which",
             "credit and a driver carry out. Fields not shown have their defaults. A field that a driver does",
             "not implement ends the run before it begins.",
             "",
@@ -147,17 +146,15 @@ def _driver(recipe: Recipe, spec: DriverSpec, refuse: Any) -> str:
 
 def _section(name: str) -> list[str]:
     factory = RECIPES[name]
-    module = import_module(factory.__module__)
-    title, _, text = (inspect.getdoc(module) or "").partition("\n\n")
+    title, _, text = (inspect.getdoc(factory) or "").partition("\n\n")
     values = ", ".join(f"{k}={v!r}" for k, v in factory().uses().items())
-    path = Path(module.__file__ or "").name
     return [
         f"## {name}",
         "",
         _links(title),
         "",
         *_blocks(text),
-        f"Values: `{values or 'the defaults'}` ([{path}](../core/src/agentlightning/recipes/{path})).",
+        f"Values: `{values or 'the defaults'}` ([recipes.py](../core/src/agentlightning/recipes.py)).",
         "",
     ]
 

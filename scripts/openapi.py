@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from agentlightning.store.http.openapi import document
+from agl_cluster.store.openapi import document
 
 FILE = Path(__file__).parent.parent / "docs" / "store-openapi.json"
 

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from agentlightning.credit import assign
-from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.forest import build_forest
 from agentlightning.recipes import GRPO
 from agentlightning.types import Call, Record, Reward, Rollout, RolloutStatus
 from agl_dashboard.drawing.forest import BOX, NODE, Left, draw

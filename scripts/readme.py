@@ -41,7 +41,7 @@ SHORTER = {
     "make test": "TESTS=tests/core/credit",
 }
 """Command → the variable that shortens it. Whole runs are recorded in bench/results; CI runs all tests."""
-EMPTY = "import agentlightning.train.description.run_file as r, sys; r.load_config(sys.argv[1])"
+EMPTY = "import agentlightning.train.run_file as r, sys; r.load_config(sys.argv[1])"
 
 
 class Block(NamedTuple):

@@ -28,9 +28,9 @@ from typing import Any
 from contract.access import SECRET, TOKEN, matrix
 
 from agentlightning.keys import Keys
-from agentlightning.roles import Revoked, Role, RoleTokens, revoked_file
 from agentlightning.store import SQLiteStore
-from agentlightning.store.http.server import ServedStore, start
+from agl_cluster.roles import Revoked, Role, RoleTokens, revoked_file
+from agl_cluster.store.server import ServedStore, start
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "store-openapi.json"
 CHECKS = (

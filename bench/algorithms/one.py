@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.recipes import get
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.config import from_fields
 from agentlightning.train.configured import configure
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Evaluation, Recipe
 from agl_audit.stored.learning import stored_recipe
 from algorithms.summary import START
@@ -119,10 +119,11 @@ async def one(name: str, recipe_name: str, seed: int, output: Path, stored: str 
     )
     config = from_fields({"recipe": {}}, read(ROOT / task.config, sets_of(task, recipe, seed, output)))
     trainer, agent, train, val = configure(config)
-    trainer.algorithm = recipe_name if learns_from_stored else recipe
+    chosen: dict[str, Any] = {"algorithm": recipe_name if learns_from_stored else recipe}
     if learns_from_stored:
-        trainer.settings = {"runs": [stored], **STORED[recipe_name]}
-        trainer.batch_size = STORED_BATCH
+        settings_of_it = {"runs": [stored], **STORED[recipe_name]}
+        chosen |= {"settings": settings_of_it, "batch_size": STORED_BATCH}
+    trainer.config = from_fields(chosen, trainer.config)
     async with trainer.session(agent, train, val) as context:
         context.val, summary = (), {}
         if recipe_name != START:

@@ -2,7 +2,8 @@
 
     python bench/calc_x_seeds/run.py [SEED ...] [--write]        (or: make seeds)
 
-``--write`` keeps the figures in ``bench/results/calc_x_seeds.json``. The last line is one JSON object: one
+``--write`` keeps the figures in ``bench/results/calc_x_seeds.json``, and what each problem earned in
+``bench/results/per_task``. The last line is one JSON object: one
 entry per seed, and whether every seed doubled with its intervals apart.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from per_task import keep
 from record import RESULTS, machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,7 @@ def main() -> int:
         "machine": before,
     }
     if given.write:
+        keep("calc_x", CONFIG, (), [ROOT / "runs" / str(one["run_id"]) for one in runs])
         (RESULTS / "calc_x_seeds.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
     return 0 if result["doubled"] and result["intervals_apart"] else 1

@@ -28,8 +28,8 @@ from frameworks import CASES, KEY, NAME, URL, Case, Run
 
 from agentlightning import capture, semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.instrument.patching import Patch
-from agentlightning.capture.sdk.openai import OPENAI, call_methods
+from agentlightning.capture.installation import Patch
+from agentlightning.capture.sdk import OPENAI, call_methods
 from agentlightning.types import Span
 
 WAYS = ("plain", "off", "wire", "on")

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from shapes import DIFFICULTIES, POLICY, Shape, State, Step, gradient, play, values
 
-from agentlightning.credit.advantage.baselines import advantages
-from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.baselines import advantages
+from agentlightning.credit.groups import CreditedCall, turns
+from agentlightning.credit.rules import RULES
 from agentlightning.types import Call, Recipe, Record, Reward, Rollout
 
 TASKS, SAMPLES = 8, 8

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import BODY
-from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
+from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Span, StepReport

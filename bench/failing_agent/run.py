@@ -36,7 +36,7 @@ from agentlightning.gateway import Upstream
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Conflict
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Attempt, AttemptStatus, Batch, Evaluation, Rollout, RolloutStatus
 
 BENCH = Path(__file__).resolve().parents[1]

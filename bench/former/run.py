@@ -38,7 +38,7 @@ from surroundings import TaskServer, questions, reply, retriever, spider_data, t
 
 import agentlightning as agl
 from agentlightning import semconv
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.store.pages import pages
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.tokens import tokens_digest

@@ -35,7 +35,7 @@ from agentlightning.algorithms.rl import RL
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store.base import Store
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Evaluation, RolloutStatus
 from agentlightning.types.failure import failure_kind
 

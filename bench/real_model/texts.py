@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from agentlightning.types.json_lines import read_json_lines
+from agentlightning.types.base import read_json_lines
 from agl_local.text.tokenizer import ChatTokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "calc_x" / "data"

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from counts import of_calls, of_form, of_tools
 from quickstarts import FRAMEWORKS, environment
 
-from agentlightning.runs.run import open_run
 from agentlightning.types import Record
+from agl_audit.run import open_run
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

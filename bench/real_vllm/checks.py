@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Call, Record
 from agl_local.policy.folder import Policy
 

@@ -12,12 +12,12 @@ from typing import Any
 from engine import NAME, VLLM
 
 import agentlightning as agl
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
 from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runner.agent.adapters import instrumentors
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
@@ -85,14 +85,14 @@ class Line:
 
         It does not go on before ``holding`` calls are held, so that there are some.
         """
-        await self.gateway.pause()
+        await self.gateway.hold()
         under_way = await self.figure("in_flight")
         if not await self.gateway.drain(PATIENCE):
             raise RuntimeError(f"calls were at vLLM for {PATIENCE:.0f} s after the gate was closed")
         seconds = await self.engine.reload(weights)
         await self.until("waiting", holding)
         self.version += 1
-        await self.gateway.resume()
+        await self.gateway.release()
         return {"under_way": under_way, "held": holding, "reload_seconds": round(seconds, 3)}
 
 

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentlightning.recipes import get
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Recipe, Row, Segment
 from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import TokenIds

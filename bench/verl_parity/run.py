@@ -39,10 +39,10 @@ from agentlightning import GRPO, PPO, RLOO
 from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Correction, Evaluation, Progress, Recipe, Record, StepReport
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
 from agl_local.driver import LocalDriver
 from agl_local.policy.folder import load_policy
 from agl_local.training.update import Updater

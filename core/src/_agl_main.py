@@ -18,7 +18,7 @@ def main() -> None:
     if found is not None:
         sys.exit(_refusal(found.message()))
     from agentlightning.cli import main as start
-    from agentlightning.cli.terminal.interrupts import exit_despite_threads
+    from agentlightning.cli.interrupts import exit_despite_threads
 
     try:
         start()

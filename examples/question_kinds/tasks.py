@@ -16,6 +16,12 @@ KINDS: Final = ("average", "count", "list", "most")
 """An average, a number of things, all things of a sort, and the one thing that is first in some order."""
 SETS: Final = {"train": ("tuning:train",), "held-out": ("tuning:heldout", "dev")}
 """Set → sets of the router, which share no database."""
+WORDS: Final = {
+    "average": re.compile(r"\b(?:average|mean)\b"),
+    "most": re.compile(r"\b(?:most|\w+est|least|first)\b"),
+    "count": re.compile(r"\b(?:how many|count|number of)\b"),
+}
+"""Kind → words of a question that ask for it, the first that is found; a question with none is a list."""
 _COUNT: Final = re.compile(r"select count\s*\(.*\)")
 
 
@@ -41,6 +47,11 @@ def kind_of(query: str) -> str | None:
         return "most"
     plain = not any(word in text for word in ("group by", "order by", "limit"))
     return "list" if plain and "(" not in head else None
+
+
+def kind_by_words(question: str) -> str:
+    """Return the kind of a question by ``WORDS``: what a script reaches beside the model."""
+    return next((kind for kind, words in WORDS.items() if words.search(question.lower())), "list")
 
 
 def load(spec: Literal["train", "held-out"], n: int, seed: int = 0) -> list[Task]:

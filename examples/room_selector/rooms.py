@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from agentlightning.types.json_lines import read_json_lines
+from agentlightning.types.base import read_json_lines
 
 DATA = Path(__file__).parent / "data"
 NO_ROOM = "No Room"

@@ -4,15 +4,16 @@
 
 The configuration is ``cpu.yaml``, or ``schemas.yaml`` for the harder row. The table on stderr compares the
 policy before and after with scripted policies on the same questions, by kind of distractors. The last line is
-one JSON object; ``ahead_of_baseline`` is the mean difference between the trained policy and the count of
-shared words on the same questions, with its 95 % interval. The exit status is 1 if a call was not captured
-exactly.
+one JSON object; ``ahead_of_baseline`` is the mean difference between the trained policy and the best script
+that sees what it sees (shared letters) on the same questions. Intervals are of 95 % and over the databases
+that the questions are about. The exit status is 1 if a call was not captured exactly.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,18 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from agentlightning.cli.config_options import last_line, read  # noqa: E402
+from agentlightning.cli.options import last_line, read  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
-from router.baselines import bag_of_schema, bag_of_words, by_kind, chance, oracle, rewards, score  # noqa: E402
+from router.baselines import (  # noqa: E402
+    bag_of_schema,
+    bag_of_words,
+    by_kind,
+    chance,
+    oracle,
+    rewards,
+    score,
+    shared_letters,
+)
 from router.datasets import Task  # noqa: E402
 from router.memory import PeakMemory  # noqa: E402
 
@@ -37,6 +47,7 @@ ROWS = {
     "chance": "chance",
     "before": "the model, untrained",
     "baseline_same_words": "count of shared words, sees what the model sees",
+    "baseline_letters": "shared letters, sees what the model sees",
     "after": "the model, trained",
     "baseline_schema": "count of shared words, reads all schemas",
     "oracle": "oracle",
@@ -55,6 +66,7 @@ def compared(tasks: Sequence[Task], before: Sequence[float], after: Sequence[flo
         "chance": rewards(tasks, chance),
         "before": before,
         "baseline_same_words": rewards(tasks, bag_of_words),
+        "baseline_letters": rewards(tasks, shared_letters),
         "after": after,
         "baseline_schema": rewards(tasks, bag_of_schema),
         "oracle": rewards(tasks, oracle(tasks)),
@@ -64,27 +76,26 @@ def compared(tasks: Sequence[Task], before: Sequence[float], after: Sequence[flo
 def by_distractor(tasks: Sequence[Task], found: Rewards) -> dict[str, dict[str, Any]]:
     """Return, for each kind of distractors, the number of tasks and the score of everyone."""
     split = {who: by_kind(tasks, values) for who, values in found.items()}
-    kinds = split["before"]
     return {
-        kind: {"n": len(kinds[kind]), **{who: score(values[kind]) for who, values in split.items()}}
-        for kind in kinds
+        kind: {"n": len(own), **{who: score(parts[kind][1], own) for who, parts in split.items()}}
+        for kind, (own, _) in split["before"].items()
     }
 
 
-def show(kinds: Mapping[str, Mapping[str, Any]], found: Rewards) -> Table:
+def show(kinds: Mapping[str, Mapping[str, Any]], found: Rewards, tasks: Sequence[Task]) -> Table:
     """Return the table of everyone's scores, in all and by kind of distractors."""
-    table = Table(title="development questions: reward, and its 95 % interval", title_justify="left")
+    table = Table(title="held-out questions: reward, 95 % interval over databases", title_justify="left")
     for column in ("", "all", *kinds):
         n = kinds[column]["n"] if column in kinds else len(found["before"]) if column else ""
         table.add_column(f"{column}\nn = {n}" if column else "", justify="right" if column else "left")
     for who, name in ROWS.items():
-        cells = [score(found[who]), *(kind[who] for kind in kinds.values())]
+        cells = [score(found[who], tasks), *(kind[who] for kind in kinds.values())]
         table.add_row(name, *map(_cell, cells), style="bold" if who == "after" else "")
     return table
 
 
 def _cell(scored: Mapping[str, Any]) -> str:
-    low, high = scored["ci"]
+    low, high = scored["ci"] or (math.nan, math.nan)
     return f"{scored['reward']:.3f}\n{low:.2f}–{high:.2f}"
 
 
@@ -94,19 +105,20 @@ def result(summary: Mapping[str, Any], tasks: Sequence[Task], done: Mapping[str,
     """
     found = compared(tasks, done["before"]["rewards"], done["after"]["rewards"])
     kinds = by_distractor(tasks, found)
-    Console(stderr=True).print(show(kinds, found))
+    Console(stderr=True).print(show(kinds, found, tasks))
     totals, metrics = summary["totals"], [one["metrics"] for one in done.values()]
-    same_words = score(found["baseline_same_words"])
-    ahead = score([a - b for a, b in zip(found["after"], found["baseline_same_words"], strict=True)])
+    letters = score(found["baseline_letters"], tasks)
+    differences = [a - b for a, b in zip(found["after"], found["baseline_letters"], strict=True)]
+    ahead = score(differences, tasks, shares=False)
     return {
         "reward_before": summary["reward_before"],
         "reward_after": summary["reward_after"],
         "ci_before": summary["ci_before"],
         "ci_after": summary["ci_after"],
         "by_distractor": kinds,
-        "overall": {who: score(values) for who, values in found.items()},
-        "baseline_same_words": same_words["reward"],
-        "ci_baseline": same_words["ci"],
+        "overall": {who: score(values, tasks) for who, values in found.items()},
+        "baseline_letters": letters["reward"],
+        "ci_baseline": letters["ci"],
         "ahead_of_baseline": ahead["reward"],
         "ci_ahead": ahead["ci"],
         "train_seconds": summary["train_seconds"],

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from agentlightning import GRPO, Evaluation, Ledger, Trainer  # noqa: E402
-from agentlightning.cli.config_options import read  # noqa: E402
+from agentlightning.cli.options import read  # noqa: E402
 from agentlightning.credit import assign  # noqa: E402
 from agentlightning.train.configured import configure  # noqa: E402
 from spider.agent import brief  # noqa: E402

@@ -23,11 +23,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.run import OpenRun, open_run
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, Record, Rollout, UsageError
 from agl_audit.explanation.advantage import REASONS
 from agl_audit.explanation.recomputed_step import RecomputedStep, recompute_step
+from agl_audit.run import OpenRun, open_run
 from spider.budget import BRIEF
 from spider.databases import databases_of
 from spider.prompts import query_in

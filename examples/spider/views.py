@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout
+from agl_audit.run import OpenRun
 from spider.journey import html, story
 
 

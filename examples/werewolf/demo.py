@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from agentlightning.types import Evaluation
 from werewolf.engine import Side

@@ -146,7 +146,7 @@ def local_game(preset: str, deal: int, wolves: str, town: str, language: str) ->
 async def recorded_game(store: str, rollout: str) -> dict[str, Any]:
     """The game that a rollout of a run left."""
     from agentlightning import open_store
-    from agentlightning.capture.emit.emitters import BODY
+    from agentlightning.capture.emit import BODY
     from agentlightning.types import UsageError
 
     opened = open_store(store, read_only=True)

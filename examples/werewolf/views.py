@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentlightning.capture.emit.emitters import BODY
+from agentlightning.capture.emit import BODY
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.types import Rollout, UsageError
+from agl_audit.run import OpenRun
 from werewolf.record import KEY
 from werewolf.replay import html
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 from agentlightning.algorithms.evaluation.intervals import mean_interval  # noqa: E402
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
 from word_problems.baselines import BASELINES, rewards  # noqa: E402
-from word_problems.problems import gsm8k_one_step, load  # noqa: E402
+from word_problems.problems import WordProblem, gsm8k_one_step, load  # noqa: E402
 
 CONFIG = HERE / "cpu.yaml"
 SETS = {
@@ -83,14 +83,15 @@ def baselines(limit: int | None) -> dict[str, dict[str, Any]]:
     """Return the reward of each scripted policy on each held-out set, with its interval."""
     tasks = {"svamp": load("test", limit=limit), "gsm8k": gsm8k_one_step(limit)}
     return {
-        name: {kind: scored(rewards(factory, each)) for kind, each in tasks.items()}
+        name: {kind: scored(rewards(factory, each), each) for kind, each in tasks.items()}
         for name, factory in BASELINES.items()
     }
 
 
-def scored(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of rewards, their 95 % interval and their number."""
-    return {"reward": sum(values) / len(values), "ci": mean_interval(values).ends, "n": len(values)}
+def scored(values: Sequence[float], tasks: Sequence[WordProblem]) -> dict[str, Any]:
+    """Return the mean of rewards, their 95 % interval over the tasks' stories, and their number."""
+    ci = mean_interval(values, [task["story"] for task in tasks], "stories").ends
+    return {"reward": sum(values) / len(values), "ci": ci, "n": len(values)}
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> Table:

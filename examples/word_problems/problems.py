@@ -16,11 +16,19 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from agentlightning.types.json_lines import read_json_lines
+from agentlightning.types.base import read_json_lines
 from calc_x.datasets import read
 from calc_x.problems import Problem
 
 Split = Literal["train", "val", "test"]
+
+
+class WordProblem(Problem):
+    """A problem and its story: problems of one story are not independent."""
+
+    story: str
+
+
 DATA = Path(__file__).resolve().parent / "data"
 SIZES: dict[Split, int] = {"test": 300, "val": 100, "train": 449}
 """Problems of a split, at least; a split ends with a whole story."""
@@ -30,27 +38,30 @@ FAULTY = {"svamp-chal-680"}
 """Problems of SVAMP whose equation does not give their answer; they are in no split."""
 
 
-def load(split: Split, seed: int = 0, limit: int | None = None) -> list[Problem]:
+def load(split: Split, seed: int = 0, limit: int | None = None) -> list[WordProblem]:
     """Return the problems of a split of SVAMP. ``seed`` chooses which stories are in which split."""
     if split not in SIZES:
         raise ValueError(f"unknown split {split!r} of SVAMP; there are {', '.join(SIZES)}")
     return splits(seed)[split][:limit]
 
 
-def gsm8k_one_step(limit: int | None = None) -> list[Problem]:
-    """Return the problems of GSM8K whose solution marks one calculation. None is for training."""
-    return read(DATA / "gsm8k_one_step.jsonl", "gsm8k")[:limit]
+def gsm8k_one_step(limit: int | None = None) -> list[WordProblem]:
+    """Return the problems of GSM8K whose solution marks one calculation, each a story of its own. None is for
+    training.
+    """
+    found = read(DATA / "gsm8k_one_step.jsonl", "gsm8k")[:limit]
+    return [WordProblem({**problem, "story": problem["id"]}) for problem in found]
 
 
 @cache
-def splits(seed: int) -> dict[Split, list[Problem]]:
+def splits(seed: int) -> dict[Split, list[WordProblem]]:
     """Return all splits of SVAMP: whole stories, shuffled by ``seed``."""
     stories = list(_stories())
     random.Random(f"word_problems:{seed}").shuffle(stories)
-    found: dict[Split, list[Problem]] = {"test": [], "val": [], "train": []}
+    found: dict[Split, list[WordProblem]] = {"test": [], "val": [], "train": []}
     for story in stories:
         split = next((s for s in ("test", "val") if len(found[s]) < SIZES[s]), "train")
-        found[split] += story
+        found[split] += [WordProblem({**problem, "story": story[0]["id"]}) for problem in story]
     for split, problems in found.items():
         random.Random(f"word_problems:{seed}:{split}").shuffle(problems)
     return found

@@ -1,4 +1,4 @@
-"""The table of the README, from the figures that ``make svamp-real`` printed.
+"""The table of the README: what ``make svamp-real`` printed, and the scripts, which play again each time.
 
 python bench/record.py svamp_real -- python examples/word_problems/demo.py
 python -m word_problems.results          (in examples/)
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from word_problems.demo import baselines
+
 HERE = Path(__file__).resolve().parent
 RESULT = HERE.parents[1] / "bench" / "results" / "svamp_real.json"
 README = HERE / "README.md"
@@ -19,6 +21,7 @@ ROWS = {
     "random_operator": "first two numbers in order, random operator",
     "common_operator": "first two numbers in order, the training split's commonest operator (`-`)",
     "larger_first": "the same, the larger number first",
+    "linear": "a linear classifier of the words, trained on the training split, no model",
     "base": "SmolLM2-135M-Instruct, four solved examples, greedy",
     "sft": "fine-tuned on the training split, greedy",
     "sft_rl": "fine-tuned, then by reward, greedy",
@@ -31,8 +34,11 @@ _MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
 def markdown(result: Mapping[str, Any]) -> str:
     """Return the table of the last line of ``demo.py``, with the settings and the seconds below."""
     svamp, gsm8k = result, result["gsm8k_one_step"]
+    scripts = baselines(None)
     lines = [f"| | SVAMP, test (n = {svamp['n']}) | GSM8K, one step (n = {gsm8k['n']}) |", "|---|---|---|"]
-    lines += [f"| {text} | {_cell(svamp, key)} | {_cell(gsm8k, key)} |" for key, text in ROWS.items()]
+    for key, text in ROWS.items():
+        of = scripts.get(key) or {"svamp": _trained(svamp, key), "gsm8k": _trained(gsm8k, key)}
+        lines.append(f"| {text} | {_cell(of['svamp'])} | {_cell(of['gsm8k'])} |")
     sft, seconds, validation = result["sft_settings"], result["seconds"], result["validation"]
     losses = " → ".join(f"{loss:.3f}" for loss in sft["val_losses"])
     lines += [
@@ -58,10 +64,13 @@ def filled(text: str, result: Mapping[str, Any]) -> str:
     return found
 
 
-def _cell(figures: Mapping[str, Any], key: str) -> str:
-    known = figures["baselines"].get(key) or {"reward": figures[key], "ci": figures["ci"][key]}
-    low, high = known["ci"]
-    return f"{known['reward']:.3f} ({low:.2f}–{high:.2f})"
+def _trained(figures: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {"reward": figures[key], "ci": figures["ci"][key]}
+
+
+def _cell(scored: Mapping[str, Any]) -> str:
+    low, high = scored["ci"]
+    return f"{scored['reward']:.3f} ({low:.2f}–{high:.2f})"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import agentlightning
 from agentlightning.plugins import manager
-from agentlightning.types import Recipe, UsageError, recipe as recipe_module
+from agentlightning.types import Recipe, UsageError, training
 from agentlightning.types.base import LEARNED_NOTHING
 
 ABOUT_RECIPES = """\
@@ -63,7 +63,7 @@ def recipes() -> str:
 
 def fields() -> Iterator[tuple[str, str, str, str]]:
     """Yield name, type, default and text of a recipe's fields, read from the source."""
-    tree = ast.parse(inspect.getsource(recipe_module))
+    tree = ast.parse(inspect.getsource(training))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Recipe").body
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentlightning.webserver.prometheus import Exposed
+    from agl_cluster.prometheus import Exposed
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = Path(__file__).with_suffix(".toml")
 ROOMS = (
     "core/src/agentlightning/algorithms",
     "core/src/agentlightning/credit",
-    "core/src/agentlightning/gateway/admission",
+    "plugins/gateway/src/agl_gateway/budget/spending.py",
     "plugins/audit/src/agl_audit/stored",
     "plugins/local/src/agl_local/driver.py",
     "plugins/local/src/agl_local/training",
@@ -68,9 +68,9 @@ def page() -> str:
 
 def servers() -> dict[str, Sequence[Exposed]]:
     """Server → what its ``GET /metrics`` exposes: the tables that the servers themselves read."""
-    from agentlightning.gateway.metrics import EXPOSED as GATEWAY
-    from agentlightning.store.http.metrics import EXPOSED as STORE
-    from agentlightning.train.services.metrics_port import EXPOSED as TRAINER
+    from agl_cluster.gateways.watched import EXPOSED as GATEWAY
+    from agl_cluster.run_metrics import EXPOSED as TRAINER
+    from agl_cluster.store.metrics import EXPOSED as STORE
     from agl_local.http.metrics import EXPOSED as ENGINE
 
     return {"store": STORE, "gateway": GATEWAY, "local engine": ENGINE, "trainer": TRAINER}

@@ -34,9 +34,8 @@ from typing import Any, NamedTuple
 import yaml
 
 import agentlightning
-from agentlightning.train.description.config_schema import run_config_schema
-from agentlightning.train.description.early_keys import expand
-from agentlightning.train.description.fields import FILE, build
+from agentlightning.train.config import FILE, build, run_config_schema
+from agentlightning.train.run_file import rewrite
 from agentlightning.types import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -229,10 +228,10 @@ def _yaml(block: Block) -> tuple[str, bool]:
     if not isinstance(found, dict):
         return "a run's file holds sections", False
     try:
-        present = expand(found, str(block))  # keys of early versions become present ones
-        if problem := next(_unknown(found if present is None else present, schema, schema), ""):
+        rewrite(found, block)  # keys of early versions become present ones
+        if problem := next(_unknown(found, schema, schema), ""):
             return problem, False
-        build(found if present is None else present, str(block), context=FILE)
+        build(found, str(block), context=FILE)
     except UsageError as error:
         return str(error), False
     return "", True

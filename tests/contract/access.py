@@ -18,24 +18,7 @@ import msgspec
 from contract.storing import call, span
 
 from agentlightning.keys import Keys
-from agentlightning.roles import Role, RoleTokens
 from agentlightning.store import Store
-from agentlightning.store.http import traces
-from agentlightning.store.routes import (
-    ATTEMPT_KEY,
-    ATTEMPT_KEY_ROLE,
-    BATCH_ROLE,
-    BY_NAME,
-    JSON,
-    OF_ONE_ROLLOUT,
-    PREFIX,
-    ROLLOUT_TOKEN,
-    ROLLOUT_TOKEN_ROLE,
-    STORED_RECORDS,
-    TABLE,
-    TRACES_ROLE,
-    encode,
-)
 from agentlightning.types import (
     AttemptedRollout,
     AttemptStatus,
@@ -45,7 +28,23 @@ from agentlightning.types import (
     StepReport,
     new_id,
 )
-from agentlightning.types.rescored import Rescored, RewardVersion
+from agl_audit.store.reward_versions import Rescored, RewardVersion
+from agl_cluster.roles import Role, RoleTokens
+from agl_cluster.store import traces
+from agl_cluster.store.routes import (
+    ATTEMPT_KEY,
+    ATTEMPT_KEY_ROLE,
+    BATCH_ROLE,
+    JSON,
+    OF_ONE_ROLLOUT,
+    PREFIX,
+    ROLLOUT_TOKEN,
+    ROLLOUT_TOKEN_ROLE,
+    STORED_RECORDS,
+    TRACES_ROLE,
+    all_routes,
+    encode,
+)
 
 SECRET = b"the secret of the matrix, and of no other"
 TOKEN = "the operator's token of the matrix"
@@ -136,7 +135,7 @@ class Target:
 
 def targets() -> Iterator[Target]:
     """Every route, every method as a call of a batch, and the routes beside the table."""
-    for route in TABLE:
+    for route in all_routes().values():
         yield Target(route.name, route.least, lambda s, of, n=route.name: _direct(n, of))  # type: ignore[misc]
         least = route.least if route.least.covers(BATCH_ROLE) else BATCH_ROLE
         yield Target(
@@ -146,7 +145,7 @@ def targets() -> Iterator[Target]:
             inner=True,
         )
     yield Target(
-        "records, stored", BY_NAME["records"].least, lambda s, of: ("POST", STORED_RECORDS, [_id(of)])
+        "records, stored", all_routes()["records"].least, lambda s, of: ("POST", STORED_RECORDS, [_id(of)])
     )
     yield Target("attempt_key", ATTEMPT_KEY_ROLE, lambda s, of: ("POST", _path(ATTEMPT_KEY, of), {}))
     yield Target(
@@ -209,7 +208,7 @@ def _given(name: str, of: AttemptedRollout) -> dict[str, Any]:
         "count": {"rollout_id": rollout},
         "start_attempt": {"worker_id": of.attempt.worker_id},
     }.get(name, {})
-    fields = msgspec.structs.fields(BY_NAME[name].parameters)
+    fields = msgspec.structs.fields(all_routes()[name].parameters)
     required = [f.name for f in fields if f.required]
     if name == "rescored":
         known["version"] = "rescored"
@@ -222,7 +221,7 @@ def _given(name: str, of: AttemptedRollout) -> dict[str, Any]:
 
 
 def _direct(name: str, of: AttemptedRollout) -> tuple[str, str, Any]:
-    route = BY_NAME[name]
+    route = all_routes()[name]
     given = {k: v for k, v in _given(name, of).items() if k not in route.path_parameters}
     return route.verb, _path(route.path, of), given
 

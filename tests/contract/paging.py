@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from contract.storing import Clock, call, reward, span
+from contract.storing import Clock, call, span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from agentlightning import semconv
 from agentlightning.store.base import AttemptEnded, Conflict, NotFound, Store
 from agentlightning.store.pages import pages
 from agentlightning.types import (
@@ -18,7 +17,6 @@ from agentlightning.types import (
     AuditLink,
     Rollout,
     RolloutFingerprint,
-    RolloutStatus,
     Span,
     StepReport,
 )
@@ -215,144 +213,3 @@ class PagingContract:
             "happened",
         )
         assert found.trace_id == f"{live.get_span_context().trace_id:032x}"
-
-    # -- sums
-
-    async def test_statistics_of_a_run(self, store: Store, clock: Clock) -> None:
-        for i in range(10):
-            lease = await leased(store, "r")
-            asked = {"prompt_tokens": 10} if i else {}
-            timed = {"start_time": 5.0, "end_time": 6.0 + i}
-            await store.add_calls([call(lease, **asked, **timed), call(lease, choice=1, **asked, **timed)])
-            await store.add_span(reward(lease, 1.0))
-            clock.now += 2
-            await finish(store, lease, AttemptStatus.FAILED if i == 3 else DONE)
-        await leased(store, "other")
-        found = await store.statistics("r")
-        assert found["rollouts"] == {"succeeded": 9, "failed": 1} == found["attempts"]
-        assert (found["calls"], found["spans"]) == (20, 10)
-        assert found["tokens"] == {"prompt": 93, "completion": 40} and found["call_bytes"] > 20 * 20
-        seconds = {"mean": 5.5, "p50": 5.0, "p90": 9.0, "p99": 10.0, "max": 10.0}
-        assert found["call_seconds"] == seconds
-        assert found["attempt_seconds"] == {k: 2.0 for k in seconds}
-        assert found["work"] == {"w": {"attempts": {"succeeded": 9, "failed": 1}, "busy_seconds": 20.0}}
-        nothing = await store.statistics("nobody")
-        assert (nothing["calls"], nothing["rollouts"], nothing["call_seconds"]) == (0, {}, {})
-        clock.now += 1
-        everything = await store.statistics()
-        assert everything["work"]["w"] == {
-            "attempts": {"succeeded": 9, "failed": 1, "preparing": 1},
-            "busy_seconds": 21.0,
-        }
-        assert everything["tokens"] == found["tokens"] and everything["bytes"] > everything["free_bytes"] >= 0
-
-    # -- retention
-
-    async def fill(self, store: Store, run_id: str, resources_id: str | None = None, n: int = 30) -> None:
-        """A finished run."""
-        await store.add_run(run_id, {})
-        for _ in range(n):
-            lease = await leased(store, run_id, resources_id=resources_id)
-            await store.add_calls([call(lease)])
-            await store.add_span(reward(lease, 1.0))
-            await store.count("dropped", "stale", rollout_id=lease.rollout.rollout_id)
-            await finish(store, lease)
-        fingerprint = RolloutFingerprint(
-            run_id=run_id, step=0, policy="p", rollout_id=lease.rollout.rollout_id
-        )
-        report = StepReport(run_id=run_id, step=0, policy="p", policy_version=1)
-        await store.add_step(
-            report, [fingerprint], link=AuditLink(run_id=run_id, number=0, kind="step", name="0/p")
-        )
-
-    async def test_a_run_is_deleted_with_all_it_made(self, store: Store) -> None:
-        shared, own = await store.add_resources({"p": "shared"}), await store.add_resources({"p": "own"})
-        await store.add_resources({"p": "latest"})
-        await self.fill(store, "keep", shared.resources_id, 2)
-        before = await store.statistics()
-        await self.fill(store, "gone", own.resources_id)
-        await self.fill_one(store, "gone", shared.resources_id)
-        queued = await store.enqueue_rollout(1, run_id="gone")
-        deleted = [await store.delete_run("gone", request_id="d") for _ in range(2)]
-        assert (
-            deleted[0]
-            == deleted[1]
-            == {
-                **{"rollouts": 32, "attempts": 31, "calls": 30, "spans": 30, "counts": 30},
-                **{
-                    "fingerprints": 1,
-                    "steps": 1,
-                    "links": 1,
-                    "runs": 1,
-                    "reward_versions": 0,
-                    "rescored": 0,
-                    "resources": 1,
-                },
-            }
-        )
-        after = await store.statistics()
-        for name in ("rollouts", "attempts", "calls", "spans", "runs"):
-            assert after[name] == before[name], name
-        assert after["resources"] == 2 and len(await store.query_fingerprints("keep")) == 1
-        assert await store.counts() == {"dropped": {"stale": 2}}
-        with pytest.raises(NotFound):
-            await store.get_rollout_by_id(queued.rollout_id)
-        with pytest.raises(NotFound):
-            await store.get_resources_by_id(own.resources_id)
-        with pytest.raises(NotFound, match="no run gone"):
-            await store.delete_run("gone")
-        await self.fill(store, "gone", None, 1)  # the name is free again
-
-    async def fill_one(self, store: Store, run_id: str, resources_id: str) -> None:
-        """One rollout more, cancelled."""
-        lease = await leased(store, run_id, resources_id=resources_id)
-        await store.update_rollout(lease.rollout.rollout_id, RolloutStatus.CANCELLED)
-
-    async def test_a_run_at_work_is_not_deleted(self, store: Store) -> None:
-        await self.fill(store, "r", None, 1)
-        lease = await leased(store, "r")
-        with pytest.raises(Conflict, match=r"run r is at work: attempt at-.* of worker w is live"):
-            await store.delete_run("r")
-        assert (await store.prune(keep_runs=0))["kept"] == 1
-        await store.add_span(span(lease, semconv.REWARD_SPAN))
-        await finish(store, lease)
-        assert (await store.prune(run_id="r"))["rollouts"] == 2
-
-    async def test_pruning_by_age_and_number(self, store: Store, clock: Clock) -> None:
-        for i in range(4):
-            await self.fill(store, f"r{i}", None, 1)
-            clock.now += 100
-        await store.enqueue_rollout(1, run_id="waits")
-        loose = await leased(store)
-        await finish(store, loose)
-        with pytest.raises(ValueError, match="say what"):
-            await store.prune()
-        with pytest.raises(ValueError, match="run_id alone"):
-            await store.prune(run_id="r1", keep_runs=1)
-        with pytest.raises(ValueError, match="older_than"):
-            await store.prune(older_than=-1.0)
-        assert await store.prune(older_than=1000.0) == {"kept": 0}
-        gone = await store.prune(older_than=250.0, keep_runs=3)
-        assert (gone["runs"], gone["kept"]) == (2, 0)
-        assert [r["run_id"] for r in await store.query_runs()] == ["r3", "r2"]
-        clock.now += 1000
-        assert (await store.prune(older_than=500.0, keep_runs=2, request_id="p"))["rollouts"] == 2
-        assert (await store.prune(keep_runs=0)) == {"kept": 1, **dict.fromkeys(GONE, 0), **ONE_RUN}
-        assert {r.run_id for r in await store.query_rollouts()} == {"waits"}
-
-
-GONE = (
-    "rollouts",
-    "attempts",
-    "calls",
-    "spans",
-    "counts",
-    "fingerprints",
-    "steps",
-    "links",
-    "runs",
-    "resources",
-    "reward_versions",
-    "rescored",
-)
-ONE_RUN = dict.fromkeys(GONE[:-3], 1)

@@ -6,7 +6,7 @@ import pytest
 from contract.storing import reward
 
 from agentlightning import semconv
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
 from agentlightning.store.base import AttemptEnded, Store
 from agentlightning.types import AttemptedRollout, AttemptStatus, RolloutConfig, Span
 

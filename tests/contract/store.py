@@ -15,7 +15,6 @@ from contract.door import DoorContract
 from contract.input import InputContract
 from contract.paging import PagingContract
 from contract.requeue import RequeueContract
-from contract.rescored import RescoredContract
 from contract.resources import PinContract
 from contract.rewards import RewardContract
 from contract.storing import Clock, call, reward, span
@@ -45,7 +44,6 @@ class StoreContract(
     DoorContract,
     PinContract,
     RewardContract,
-    RescoredContract,
     TryingContract,
 ):
     """Behaviour that all stores share."""
@@ -110,7 +108,7 @@ class StoreContract(
     async def test_a_cancelled_worker_leaves_its_turn_to_the_next(self, store: Store) -> None:
         first = asyncio.create_task(store.dequeue_rollout("w1", wait=30.0))
         second = asyncio.create_task(store.dequeue_rollout("w2", wait=30.0))
-        await store.statistics()
+        await store.counts()
         first.cancel()
         await store.enqueue_rollout(1)
         lease = await second
@@ -581,9 +579,3 @@ class StoreContract(
             await store.get_worker_by_id("nobody")
         with pytest.raises(ValueError, match="idle"):
             await store.update_worker("w", "asleep")
-
-    async def test_statistics_count_everything(self, store: Store) -> None:
-        lease = await self.lease(store)
-        await store.add_calls([call(lease)])
-        found = await store.statistics()
-        assert found["rollouts"] == {"running": 1} and found["calls"] == 1 and found["spans"] == 0

@@ -91,8 +91,6 @@ class TryingContract:
                 await store.dequeue_rollout("w", wait=value)
             with pytest.raises(ValueError, match="timeout"):
                 await store.wait_for_rollouts([made.rollout_id], timeout=value)
-            with pytest.raises(ValueError, match="older_than"):
-                await store.prune(older_than=value)
         for value in NO_LIMITS:
             for name in ("timeout_seconds", "unresponsive_seconds"):
                 with pytest.raises(ValueError, match=name):

@@ -92,7 +92,7 @@ def test_each_logger_has_the_filter_once() -> None:
 
 SERVER = """
 import asyncio, resource, sys
-from agentlightning.store.http.server import start
+from agl_cluster.store.server import start
 
 async def main():
     served = await start(sys.argv[1], port=0)

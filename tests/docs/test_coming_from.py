@@ -14,7 +14,7 @@ from marks import sampled
 import agentlightning as agl
 from agentlightning.plugins.manager import build
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()

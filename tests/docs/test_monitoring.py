@@ -12,9 +12,10 @@ import aiohttp
 from e2e.test_line import Watch, trainer
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http import server
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.store import SQLiteStore
+from agentlightning.train.trainer import algorithm_of
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 from calc_x.agent import solve
 from calc_x.datasets import load
 
@@ -63,7 +64,7 @@ async def test_a_small_run_exposes_what_the_reference_lists_and_the_dashboard_as
         await algorithm_of(made.config, made.plugins, made).run(context)
         pages = {}
         pages["gateway"] = await samples(context.gateway.url.removesuffix("/v1") + "/metrics")
-        engine = context.gateway._routes["policy"].url.removesuffix("/v1")  # type: ignore[attr-defined]
+        engine = context.gateway.routes["policy"].url.removesuffix("/v1")  # type: ignore[attr-defined]
         pages["local engine"] = await samples(f"{engine}/metrics")
         pages["trainer"] = await samples(f"http://127.0.0.1:{port}/metrics")
         pages["store"] = await samples(f"{served.url}/metrics")

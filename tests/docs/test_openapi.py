@@ -5,8 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from agentlightning.store.http.openapi import document
-from agentlightning.store.routes import TABLE
+from agl_cluster.store.openapi import document
+from agl_cluster.store.routes import all_routes
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "openapi.py"))
@@ -18,7 +18,7 @@ def test_the_published_document_is_current() -> None:
 
 def test_every_route_is_in_it_with_its_role() -> None:
     paths = document()["paths"]
-    for route in TABLE:
+    for route in all_routes().values():
         operation = paths[route.path][route.verb.lower()]
         assert (operation["operationId"], operation["x-least-role"]) == (route.name, route.least.value)
         assert {"200", "400", "401", "403", "503"} <= {*operation["responses"]}

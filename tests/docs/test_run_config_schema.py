@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from agentlightning.train.description.fields import fields
-from agentlightning.train.description.run_file import read_yaml
+from agentlightning.train.config import fields
+from agentlightning.train.run_file import read_yaml
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "docs" / "run_config.schema.json"
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "run_config_schema.py"))
-run_config_schema, schema_text = SCRIPT["run_config_schema"], SCRIPT["schema_text"]
+SCHEMA, KEYWORDS, run_config_schema = SCRIPT["SCHEMA"], SCRIPT["KEYWORDS"], SCRIPT["run_config_schema"]
 FILES = sorted(
     path
     for folder in ("examples", "tests/drills")
@@ -28,7 +27,11 @@ FILES = sorted(
 
 
 def test_the_published_schema_is_current() -> None:
-    assert SCHEMA.read_text() == schema_text(), "make schema"
+    assert SCHEMA.read_text() == SCRIPT["schema_text"](), "make schema"
+
+
+def test_the_keywords_of_the_trainer_are_current() -> None:
+    assert KEYWORDS.read_text() == SCRIPT["keywords_text"](), "make schema"
 
 
 def test_every_field_is_described() -> None:

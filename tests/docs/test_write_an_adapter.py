@@ -45,6 +45,4 @@ def test_what_core_gives_exists() -> None:
     for place in re.findall(r"`(adapters/[\w-]+)", PAGE):
         assert (ROOT / place).is_dir(), place
     for method in re.findall(r"`self\.(\w+)\(", PAGE):
-        assert hasattr(
-            import_module("agentlightning.capture.instrument.adapter").AdapterInstrumentor, method
-        ), method
+        assert hasattr(import_module("agentlightning.capture.adapter").AdapterInstrumentor, method), method

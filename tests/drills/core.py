@@ -34,10 +34,11 @@ from typing import Any
 from rich.console import Console
 
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
-from agentlightning.store import SQLiteStore, Store, StoreClient
+from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
+from agl_cluster.store.client import StoreClient
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drills.edits import EDITS, KEY, NotHere, says
 
-from agentlightning.runs.run import open_run
+from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
 
 ROOT = Path(__file__).parents[2]

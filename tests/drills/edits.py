@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.credit.fingerprints.chain import compute_head, sign
+from agentlightning.credit.digest import compute_head, sign
 from agentlightning.store.codec import CallBody, call_body, pack, pack_span, unpack, unpack_span
-from agentlightning.store.sql.trace.calls import CALL_COLUMNS, calls_from_rows
+from agentlightning.store.sql.trace import CALL_COLUMNS, calls_from_rows
 from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
 from agl_audit.verification.differences import Difference
 

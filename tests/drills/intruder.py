@@ -16,10 +16,10 @@ import aiohttp
 from contract import access
 
 from agentlightning.keys import Keys
-from agentlightning.roles import RoleTokens
 from agentlightning.store import NotFound, Store
-from agentlightning.store.http import traces
 from agentlightning.types import RolloutConfig
+from agl_cluster.roles import RoleTokens
+from agl_cluster.store import traces
 
 PAUSE = 0.02
 CHUNK = 100

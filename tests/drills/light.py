@@ -40,10 +40,11 @@ from drills.intruder import Intruder
 from drills.talker import CALLS, JOURNAL
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import REVOKED_VARIABLE, Revoked, RoleTokens
-from agentlightning.store import Store, StoreClient
+from agentlightning.store import Store
 from agentlightning.store.pages import pages
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig
+from agl_cluster.roles import REVOKED_VARIABLE, Revoked, RoleTokens
+from agl_cluster.store.client import StoreClient
 
 RUN = "light"
 GATEWAYS = ("gateway-1", "gateway-2")

@@ -38,7 +38,8 @@ from drills.core import AGL, console
 from drills.light import CONFIG, END, Load, Stage, environment, journalled, rollout_is_wrong
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.store import Store, StoreClient
+from agentlightning.store import Store
+from agl_cluster.store.client import StoreClient
 
 STORE, GATEWAY, FAR = "10.231.0.1", "10.231.0.3", "10.231.0.2"
 HERE_END, FAR_END = "agl-here", "agl-far"

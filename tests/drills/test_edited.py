@@ -12,9 +12,9 @@ from drills.edits import EDITS, Expected, says
 from marks import sampled
 from plugins.audit.runs import make_run, plugins
 
-from agentlightning.runs.run import open_run
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import Evaluation
+from agl_audit.run import open_run
 from agl_audit.verification.differences import make_difference
 from agl_audit.verification.verify import verify
 

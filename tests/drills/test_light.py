@@ -13,10 +13,11 @@ from drills.all import ROLES, parts, together
 from drills.intruder import Intruder, refused
 from drills.light import RUN, Stage, journalled, rollout_is_wrong, schedule
 
-from agentlightning.roles import Revoked, RoleTokens, revoked_file
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http.server import start
+from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
+from agl_cluster.roles import Revoked, RoleTokens, revoked_file
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 GOOD = {"exit_status": 0, "part_seconds": 1, "lost": 0, "doubled": 0}
 

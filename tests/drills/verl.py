@@ -38,8 +38,8 @@ from drills import verl_store
 from ray_nodes import Joined, cluster
 
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_verl.process import session
 

@@ -33,9 +33,9 @@ from drills.core import HERE, ROOT, RUN, SECRET, Scene, Witness, console, free_p
 from drills.unruly import WAYS, way_of
 
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutFingerprint, StepReport
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 
 PATIENCE = 900.0

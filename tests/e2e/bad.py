@@ -18,13 +18,14 @@ import openai
 from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
+import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.specs import DriverSpec, Job
-from agentlightning.train.algorithm import algorithm_of
+from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
 LIMIT = 120.0
@@ -119,7 +120,8 @@ class Line:
             **options,
         }
         self.trainer = Trainer(
-            plugins=build([Plugin(), agl_audit.plugin, *listeners], discover=False), **given
+            plugins=build([Plugin(), agl_audit.plugin, agl_trackers.plugin, *listeners], discover=False),
+            **given,
         )
 
     async def fit(self, agent: Any, tasks: list[Any], val: Sequence[Any] = ()) -> dict[str, Any]:

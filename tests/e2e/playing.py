@@ -22,8 +22,8 @@ from openai import AsyncOpenAI
 from agentlightning import GRPO, LLM, Rollout
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 
 TASKS = list(range(20))

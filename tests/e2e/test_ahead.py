@@ -73,7 +73,9 @@ async def test_a_run_with_fresh_and_stale_tokens_says_their_mean_age(tmp_path: P
                 raise RuntimeError("again")
             return float(rollout.sample)
 
-        made.trainer.failure.update({"agent-raised": made.trainer.failure["cancelled"]})  # tried again
+        made.trainer.config.training.failure.update(
+            {"agent-raised": made.trainer.config.training.failure["cancelled"]}
+        )  # tried again
         play = Play(made, act)
 
         async def update(step: int) -> None:

@@ -12,10 +12,10 @@ from e2e.test_line import THREAD, Watch, trainer
 from plugins.audit.runs import edit_reward
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.runs.run import open_run
-from agentlightning.runs.targets import open_target
 from agl_audit.attempt_tree import attempt_trees
 from agl_audit.explanation.explain import explain
+from agl_audit.run import open_run
+from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from calc_x.agent import solve
 from calc_x.datasets import load

@@ -23,9 +23,10 @@ from e2e.test_line import THREAD, Watch, trainer
 import agl_local.policy.files
 from agentlightning import LLM
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.store import Conflict, SQLiteStore, StoreClient, StoreError
+from agentlightning.store import Conflict, SQLiteStore, StoreError
 from agentlightning.types import RolloutStatus, UsageError
 from agentlightning.types.work import MAX_ATTEMPTS
+from agl_cluster.store.client import StoreClient
 
 At = Callable[[int], Any]
 
@@ -98,7 +99,7 @@ async def test_an_engine_that_dies_and_comes_back(tmp_path: Path) -> None:
 
 SERVE = """
 import asyncio, sys
-from agentlightning.store.http.server import serve
+from agl_cluster.store.server import serve
 asyncio.run(serve(sys.argv[1], port=int(sys.argv[2]), ready=lambda url: print(url, flush=True)))
 """
 

@@ -12,9 +12,10 @@ from e2e.test_line import THREAD, Watch, trainer
 
 from agentlightning import LitAgent
 from agentlightning.hookspecs import hookimpl
-from agentlightning.train.artifacts.trained_policy import NoPolicy, find_policy
+from agentlightning.runs.policies import NoPolicy
 from agentlightning.types.base import ConfigError
 from agl_audit.commands.export import register
+from agl_audit.exported_policy import find_best
 from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve
 from calc_x.datasets import load
@@ -55,7 +56,7 @@ async def test_the_best_policy_stays_when_its_checkpoint_is_gone_and_training_en
     assert summary["ended"] == "the held-out reward was best after step 1 (0.500), 2 evaluations ago"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000003"]
     # the kept weights are those of the step, not the last ones
-    kept = find_policy(str(run), best=True)
+    kept = find_best(str(run))
     assert kept.step == 1 and [path.name for path in (run / "best").iterdir()] == ["step-000001"]
     digests = [report.params_digest for report in watch.reports]
     assert fingerprint(load_policy(kept.folder).model) == digests[0] != digests[2]
@@ -88,13 +89,13 @@ async def test_training_that_ends_between_two_checkpoints_saves_one(tmp_path: Pa
     assert summary["steps"] == 2
     assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["step-000002"]
     with pytest.raises(NoPolicy, match="keeps no best policy"):
-        find_policy(str(tmp_path / "r"), best=True)
+        find_best(str(tmp_path / "r"))
 
 
 async def test_a_policy_that_only_got_worse_is_kept_as_it_was(tmp_path: Path) -> None:
     one = made(tmp_path, Watch(), steps=1, evaluate_every=0, keep_best=True)
     summary = await one.afit(Scripted({"before": 0.9, "after": 0.1}), TRAIN, HELD_OUT)
-    assert summary["best"]["step"] == 0 and find_policy(str(tmp_path / "r"), best=True).step == 0
+    assert summary["best"]["step"] == 0 and find_best(str(tmp_path / "r")).step == 0
 
 
 async def test_callbacks_of_a_file_end_training_and_one_that_raises_is_counted(

@@ -56,14 +56,16 @@ async def test_a_budget_of_a_rollout_fails_that_rollout_with_its_kind(tmp_path: 
 
 
 def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
-    from agentlightning.train.spending import spending_of
+    from agl_gateway.budget.guard import budget_of
 
     critic = LLM(endpoint="http://127.0.0.1:9/v1", model="unheard-of")
-    one = made(tmp_path, Watch(), policy={"solver": "folder", "critic": critic}, budget={"money": 1.0})
+    policy, prices = {"solver": "folder", "critic": critic}, {"unheard-of": {"prompt": 1.0, "completion": 2.0}}
+    one = made(tmp_path, Watch(), policy=policy, budget={"money": 1.0})
     with pytest.raises(ConfigError, match=r"unheard-of.*has no price"):
-        spending_of(one.config)
-    one.budget = {"money": 1.0, "prices": {"unheard-of": {"prompt": 1.0, "completion": 2.0}}}
-    assert spending_of(one.config).pricing.models == {"critic": "unheard-of"}
+        budget_of(one.config)
+    one = made(tmp_path, Watch(), policy=policy, budget={"money": 1.0, "prices": prices})
+    spending = budget_of(one.config)
+    assert spending is not None and spending.pricing.models == {"critic": "unheard-of"}
 
 
 @pytest.mark.parametrize(

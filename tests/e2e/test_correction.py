@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from agentlightning import GRPO
 from agentlightning.cli import app
-from agentlightning.runs.run import open_run
 from agentlightning.train.run_folder import RunError
+from agl_audit.run import open_run
 from agl_audit.verification.verify import verify
 from calc_x.agent import solve
 from calc_x.datasets import load as tasks

@@ -18,6 +18,7 @@ from marks import sampled
 from openai import AsyncOpenAI
 
 import agentlightning as agl
+import agl_cluster.plugin
 import agl_local.plugin
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM, Rollout, Trainer
@@ -25,10 +26,10 @@ from agentlightning.algorithms import context, rl
 from agentlightning.algorithms.rollouts import prefetch
 from agentlightning.plugins.manager import build
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
+from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 
@@ -55,7 +56,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         output=folder,
         run="r",
         trackers=["files"],
-        plugins=build([agl_local.plugin, watch], discover=False),
+        plugins=build([agl_cluster.plugin, agl_local.plugin, watch], discover=False),
     )
     return Trainer(**{**defaults, **options})
 

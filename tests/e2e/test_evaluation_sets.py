@@ -20,7 +20,7 @@ from agentlightning import Rollout, Trainer
 from agentlightning.algorithms.evaluation.evaluation_sets import sets_summary
 from agentlightning.cli.evaluate import register
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Evaluation, UsageError
 from agentlightning.types.base import ConfigError
 from agl_audit.verification.evaluations import headline

@@ -16,7 +16,7 @@ import pytest
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer, hookspecs
 from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
@@ -68,6 +68,7 @@ class Watch:
 
 def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
     import agl_autogen.plugin
+    import agl_cluster.plugin
     import agl_local.plugin
 
     defaults: dict[str, Any] = dict(
@@ -80,7 +81,14 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
         adapters=["autogen"],
         trackers=["files"],
         plugins=build(
-            [agl_local.plugin, agl_autogen.plugin, agl_testing.plugin, agl_trackers.plugin, watch],
+            [
+                agl_local.plugin,
+                agl_autogen.plugin,
+                agl_cluster.plugin,
+                agl_testing.plugin,
+                agl_trackers.plugin,
+                watch,
+            ],
             discover=False,
         ),
     )

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 import agentlightning as agl
 from agentlightning.algorithms.context import Context
-from agentlightning.gateway.processes.pool import GatewayProcesses
+from agl_cluster.gateways.pool import GatewayProcesses
 from calc_x.agent import solve
 from calc_x.datasets import load
 
@@ -109,7 +109,9 @@ async def test_a_budget_is_that_of_all_gateways(tmp_path: Path) -> None:
     train = load("generated:train", limit=50)
     summary = await made.afit(solve, train)
     budget = summary["budget"]
-    assert summary["ended"].startswith("stopped by budget: calls") and budget["spent"]["calls"] <= 30
+    assert summary["ended"].startswith("stopped by budget: calls") and summary["steps"] < 8
+    # each gateway alone made fewer: what the others have recorded was read from the store
+    assert budget["spent"]["calls"] >= 30
     assert watch.calls == budget["spent"]["calls"] + budget["refused"]
 
 

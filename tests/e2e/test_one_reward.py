@@ -21,8 +21,6 @@ from e2e.bad import Line, ask
 import agentlightning as agl
 from agentlightning import GRPO, LLM, Rollout
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import OpenRun, run_in
-from agentlightning.runs.targets import find_target
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Evaluation
 from agl_audit.comparison import compare
@@ -30,6 +28,8 @@ from agl_audit.explanation.explain import explain
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
 from agl_audit.rollout_list import list_rollouts
+from agl_audit.run import OpenRun, run_in
+from agl_audit.targets import find_target
 from agl_audit.verification.verify import verify
 from agl_audit.watching import Watcher
 from agl_dashboard.data.lines import FileLines, LineSource, StoreLines

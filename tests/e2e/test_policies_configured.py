@@ -20,15 +20,15 @@ from plugins.local.driver_fixtures import saved_policy
 from rich.console import Console
 
 from agentlightning import LLM, cli
-from agentlightning.trackers.console import ConsoleTracker
-from agentlightning.train.configured import policy_sources
-from agentlightning.train.description.run_file import load_config
-from agentlightning.train.policies import read_policies
+from agentlightning.train.config import from_fields
+from agentlightning.train.configured import policies_of
+from agentlightning.train.run_file import load_config
 from agentlightning.types import StepReport
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_audit.commands.runs import table
 from agl_audit.run_list import RunSummary
+from agl_trackers.console import ConsoleTracker
 
 MAP = {"wolf": "wolves", "seer": "town", "referee": "judge"}
 
@@ -67,27 +67,26 @@ def make_folders(folder: Path) -> None:
 def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(configuration(tmp_path, "http://127.0.0.1:9/v1"))  # a runner has no key, no folders
     with pytest.raises(ConfigError, match=r"backend.policy.wolves.path: wolves: there is no such folder"):
-        policy_sources(config)
+        policies_of(config)
     make_folders(tmp_path)
     with pytest.raises(ConfigError, match=r"backend.policy.judge.api_key_env: .* JUDGE_KEY is not set"):
-        policy_sources(config)
+        policies_of(config)
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    found = policy_sources(config)
-    assert found == {
-        "wolves": PolicyFolder(tmp_path.resolve() / "wolves"),
-        "town": PolicyFolder(tmp_path.resolve() / "town", options={"lr": 0.002}),
-        "judge": LLM(endpoint="http://127.0.0.1:9/v1", model="referee-1", api_key=KEY),
+    found = policies_of(config)
+    assert found.trained == {
+        "wolves": PolicyFolder(tmp_path.resolve() / "wolves", name="wolves"),
+        "town": PolicyFolder(tmp_path.resolve() / "town", options={"lr": 0.002}, name="town"),
     }
+    assert found.frozen == {"judge": LLM(endpoint="http://127.0.0.1:9/v1", model="referee-1", api_key=KEY)}
+    assert found.agents == MAP and from_fields({"steps": 3}, config.serving(found)).served == found
 
 
 def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
     make_folders(tmp_path)
     config = load_config(configuration(tmp_path, "http://unused/v1"), {"backend.policy.judge": judge})
-    found = policy_sources(config)
-    assert isinstance(found, dict)
-    assert found["judge"] == LLM(endpoint="http://a/v1", replicas=["http://b/v1"], model="referee-1")
-    served = read_policies(found, config.agent.policies)
+    served = policies_of(config)
+    assert served.frozen["judge"] == LLM(endpoint="http://a/v1", replicas=["http://b/v1"], model="referee-1")
     assert served.record()["policies"]["judge"]["replicas"] == ["http://b/v1"]
     assert "judge (frozen) referee-1 at http://a/v1, http://b/v1" in served.summary()
 

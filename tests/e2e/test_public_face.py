@@ -647,6 +647,7 @@ def test_hooks_hear_of_every_moment(tmp_path: Path) -> None:
     assert summary["accounts"]["runner"] == {"end-hook-failed": 1}
 
 
+@pytest.mark.plugins
 def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
     config = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
@@ -654,8 +655,12 @@ def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
         "actor_rollout_ref": {"rollout": {"n": 4}, "actor": {"optim": {"lr": 1e-6}}},
     }
     trainer = agl.Trainer(algorithm=agl.VERL(config), policy="somewhere")
-    assert (trainer.driver, trainer.batch_size, trainer.recipe.group_size) == ("verl", 32, 4)
-    assert trainer.options == {"lr": 1e-6, "weight_decay": 0.01}
+    assert (trainer.config.backend.driver, trainer.config.training.batch_size, trainer.recipe.group_size) == (
+        "verl",
+        32,
+        4,
+    )
+    assert trainer.config.backend.options == {"lr": 1e-6, "weight_decay": 0.01}
 
 
 # -------------------------------------------------------------------------------------- prompt search

@@ -15,10 +15,10 @@ from plugins.audit.runs import calls_of
 import agentlightning as agl
 from agentlightning import LLM
 from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import run_in
 from agentlightning.store import SQLiteStore
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import read_trace, rescore
+from agl_audit.run import run_in
 
 CALCULATE = {"id": "t", "type": "function", "function": {"name": "calculate", "arguments": '{"e": "2+3"}'}}
 TASKS = ["chat", "stream", "completions", "responses", "tool"]

@@ -15,7 +15,7 @@ import agentlightning as agl
 import agl_local.driver
 import agl_local.plugin
 from agentlightning import GRPO, LLM
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.plugins.manager import build
 from agentlightning.store import SQLiteStore
 from agl_local.generation.engine import PauseMode

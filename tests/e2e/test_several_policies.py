@@ -22,13 +22,13 @@ from agentlightning.algorithms.evaluation.evaluate import NothingRewarded
 from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
 from agentlightning.algorithms.rl import RLJob
 from agentlightning.runs.locations import stores
-from agentlightning.runs.run import open_run
-from agentlightning.runs.targets import open_target
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
 from agl_audit.explanation.explain import explain
+from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
+from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 from agl_local.policy.checkpoint import saved_steps

@@ -63,6 +63,7 @@ def test_each_statement_about_former_versions_is_a_promise(statement: str) -> No
     assert [words for page, _, words in said if page == "docs/from-0x.md" and words in statement]
 
 
+@pytest.mark.plugins
 def test_every_name_of_the_table_has_a_test_and_resolves() -> None:
     listed = set(face.names())
     assert {name for name in table()["names"] if "." not in name} <= listed

@@ -363,7 +363,7 @@ def end_as_won(own: Own) -> None:
     import msgspec
 
     from agentlightning import semconv
-    from agentlightning.capture.emit.emitters import returned_reward_span
+    from agentlightning.capture.emit import returned_reward_span
 
     store, token = _store(own)
     path = f"/v1/agl/rollouts/{own.ids['rollout_id']}/attempts/{own.ids['attempt_id']}"

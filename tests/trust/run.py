@@ -61,7 +61,7 @@ async def run_kind(kind: str, folder: Path) -> dict[str, str | None]:
     import agentlightning as agl
     from agentlightning.child_environment import engine_key
     from agentlightning.store import SQLiteStore
-    from agentlightning.store.http import server
+    from agl_cluster.store import server
 
     meeting = folder / "meeting"
     meeting.mkdir(parents=True)

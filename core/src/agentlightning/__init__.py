@@ -21,26 +21,22 @@ if TYPE_CHECKING:
         algo as algo,
     )
     from agentlightning.algorithms.prompt_search import APO as APO, GEPA as GEPA, Alternate as Alternate
-    from agentlightning.algorithms.verl_config import VERL as VERL
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
         tagged as tagged,
     )
-    from agentlightning.capture.emit.emitters import (
+    from agentlightning.capture.emit import (
         emit_annotation as emit_annotation,
         emit_exception as emit_exception,
         emit_message as emit_message,
         emit_object as emit_object,
         emit_reward as emit_reward,
-        operation as operation,
-    )
-    from agentlightning.capture.emit.rewards import (
         find_final_reward as find_final_reward,
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
+        operation as operation,
     )
-    from agentlightning.capture.emit.tool_call import emit_tool_call as emit_tool_call
     from agentlightning.decorator import agent as agent
     from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
@@ -60,18 +56,18 @@ if TYPE_CHECKING:
     )
     from agentlightning.train.trainer import Trainer as Trainer
     from agentlightning.types import *  # noqa: F403
-    from agentlightning.types.policy import PolicyFolder as PolicyFolder
+    from agentlightning.types.work import PolicyFolder as PolicyFolder
 
 # module → its public names
 _PUBLIC = {
     "algorithms.custom": "Algorithm Baseline algo",
     "algorithms.prompt_search": "APO Alternate GEPA",
-    "algorithms.verl_config": "VERL",
     "decorator.agents": "LitAgent rollout",
     "capture.context": "current_attempt current_task tagged",
-    "capture.emit.emitters": "emit_annotation emit_exception emit_message emit_object emit_reward operation",
-    "capture.emit.rewards": "find_final_reward find_reward_spans get_reward_value",
-    "capture.emit.tool_call": "emit_tool_call",
+    "capture.emit": """
+        emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward
+        find_reward_spans get_reward_value operation
+    """,
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
@@ -81,11 +77,11 @@ _PUBLIC = {
     "types": """
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
-        ProxyLLM Recipe Record Rescored Resource Resources Reward RewardVersion Rollout RolloutConfig
+        ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
         RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
         merge_tags new_id
     """,
-    "types.policy": "PolicyFolder",
+    "types.work": "PolicyFolder",
 }
 
 

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from agentlightning import specs
-    from agentlightning.types import Attempt, Batch, Call, Evaluation, Progress, Reward, Rollout, StepReport
+    from agentlightning.types import (
+        Attempt,
+        Batch,
+        Call,
+        Evaluation,
+        Progress,
+        Reward,
+        Rollout,
+        Span,
+        StepReport,
+    )
 
 hookspec = pluggy.HookspecMarker("agentlightning")
 hookimpl = pluggy.HookimplMarker("agentlightning")
@@ -50,6 +61,13 @@ def agl_runners() -> list[specs.RunnerSpec]:  # type: ignore[empty-body]
 @hookspec
 def agl_stores() -> list[specs.StoreSpec]:  # type: ignore[empty-body]
     """Stores by URL scheme: ``sqlite``, ``http``, …"""
+
+
+@hookspec
+def agl_store_operations() -> list[specs.StoreOperationSpec]:  # type: ignore[empty-body]
+    """Operations that every store gets beside its own: reports, and what is done with stored rows. A store in
+    tables runs them in its process, and its server offers them where the plugin is installed.
+    """
 
 
 @hookspec
@@ -103,11 +121,28 @@ def agl_sections() -> list[specs.SectionSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
+def agl_api_formats() -> list[specs.ApiFormatSpec]:  # type: ignore[empty-body]
+    """APIs that the gateway serves beside chat completions and completions, by path."""
+
+
+@hookspec
+def agl_run_services() -> list[specs.RunServiceSpec]:  # type: ignore[empty-body]
+    """What lives as long as a run: a page of metrics, a place that keeps its files, …"""
+
+
+@hookspec
 def agl_names() -> dict[str, str]:  # type: ignore[empty-body]
     """Public names: name in the package ``agentlightning`` → ``module:object``, imported when it is used."""
 
 
 # ---------------------------------------------------------------------------------------------- adaptations
+@hookspec
+def agl_reward_formats() -> list[Callable[[Span], Span]]:  # type: ignore[empty-body]
+    """Functions that make the reward in a span of another emitter a reward of ours, and return any other span
+    as it is. Spans pass them where they come in, before they are checked.
+    """
+
+
 @hookspec
 def agl_missing(module: str, name: str) -> Any:
     """Asked for ``name`` of ``module`` (its path in the package ``agentlightning``; empty: the package) where
@@ -117,9 +152,10 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookspec
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> specs.TrainerPart | None:
-    """Asked with the arguments of ``Trainer(…)`` by name: takes those that are no fields of a run out of
-    ``given``, and may put fields in. The first part that is answered counts. An error is raised.
+def agl_trainer_arguments(given: dict[str, Any]) -> specs.TrainerPart | None:
+    """Asked with the arguments of ``Trainer(…)`` by name, ``algorithm`` included: takes those that are no
+    fields of a run out of ``given``, and may put fields in. Every plugin is asked; the first part that is
+    answered counts. An error is raised.
     """
 
 
@@ -136,6 +172,21 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
 def agl_serve_script(script: Any, model: str) -> Any:
     """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
     ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+    """
+
+
+@hookspec
+def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
+    """Asked when a run is opened, with its description and its plugins: an object that admits each of its
+    calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
+    """
+
+
+@hookspec
+def agl_gateways(job: specs.GatewayJob) -> Any:
+    """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
+    gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.
+    An error is raised.
     """
 
 

@@ -23,9 +23,9 @@ ROLLOUT_SPAN: Final = "agentlightning.rollout"
 COMMAND_SPAN: Final = "agentlightning.command"
 """One process of a program that is the agent (``run_program/commands/agent.py``)."""
 CONVERSATION_SPAN: Final = "agentlightning.conversation"
-"""A change of a conversation that an agent asked the gateway for (``gateway/admission/history.py``)."""
+"""A change of a conversation that an agent asked the gateway for (``agl_gateway/apis/history.py``)."""
 BAD_RECORD_SPAN: Final = "agentlightning.bad_record"
-"""Takes the place of an agent's span that cannot be a record (``capture/emit/validation.py``)."""
+"""Takes the place of an agent's span that cannot be a record (``capture/records.py``)."""
 
 # GenAI conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"

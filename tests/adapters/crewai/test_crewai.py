@@ -26,7 +26,7 @@ from pydantic import BaseModel
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit import emit_reward
 from agl_crewai import CrewAIInstrumentor, entry_methods
 from agl_crewai.execution import SUMMARISED
 from agl_crewai.plugin import agl_adapters

@@ -22,7 +22,7 @@ from contract.script import Failing
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.sdk.call import RETRIES
+from agentlightning.capture.sdk_call import RETRIES
 from agentlightning.keys import CONTEXT_KEY
 from agl_dspy import DSPyInstrumentor, entry_methods
 from agl_dspy.models import selecting

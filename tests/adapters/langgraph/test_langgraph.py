@@ -27,7 +27,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
-from agentlightning.capture.instrument import sessions
+from agentlightning.capture.installation import capturing
 from agl_langchain import LangChainInstrumentor
 from agl_langchain.handler import HANDLER
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS, RUNS
@@ -322,7 +322,7 @@ async def test_sixteen_graphs_in_threads(server: ScriptedModelServer, model: Any
 
 # ------------------------------------------------------------------------------------------ switching
 def test_both_adapters_share_one_door() -> None:
-    with sessions.capturing([LangChainInstrumentor()]):
+    with capturing([LangChainInstrumentor()]):
         assert HANDLER.active and len(CALLER_SOURCES) == 1
         LangGraphInstrumentor().uninstrument()
         assert HANDLER.active and len(CALLER_SOURCES) == len(RUN_READERS) == 1

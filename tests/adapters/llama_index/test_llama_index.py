@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
 from agl_llama_index import LlamaIndexInstrumentor, entry_methods
 from agl_llama_index.plugin import agl_adapters

@@ -23,7 +23,7 @@ agentops.init(  # loopback's discard port: nothing leaves this machine
 import openai
 from agentops.sdk.decorators import operation
 from agentlightning import LLM, TracerTraceToTriplet
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.credit import assign
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys

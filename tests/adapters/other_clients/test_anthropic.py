@@ -14,6 +14,7 @@ pytest.importorskip("anthropic")
 
 import anthropic
 import anthropic._base_client as sdk
+from agl_gateway.apis.messages import MESSAGES
 from agl_testing import Reply, ScriptedModelServer, tool_call
 from contract.recording import Recording, assert_exact
 from contract.through_gateway import leased_attempt
@@ -22,10 +23,9 @@ from marks import examples
 
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
+from agentlightning.capture.adapter import AnthropicInstrumentor
 from agentlightning.capture.context import tagged
-from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.instrument.anthropic import AnthropicInstrumentor
-from agentlightning.gateway.apis.messages import MESSAGES
+from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
 
 USER = {"role": "user", "content": "what is 1 + 1?"}

@@ -10,8 +10,8 @@ import pytest
 from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
-from agentlightning.capture.instrument.sessions import capturing
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.capture.installation import capturing
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
@@ -40,7 +40,7 @@ async def closed_clients() -> AsyncIterator[None]:
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    from agentlightning.capture.instrument.litellm import LiteLLMInstrumentor
+    from agentlightning.capture.adapter import LiteLLMInstrumentor
 
     store = SQLiteStore(":memory:")
     with ScriptedModelServer(lambda body: "ok") as model, capturing([LiteLLMInstrumentor()]):

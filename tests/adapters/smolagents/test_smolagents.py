@@ -19,7 +19,7 @@ from smolagents import CodeAgent, LogLevel, MultiStepAgent, OpenAIServerModel, T
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
 from agl_smolagents import SmolagentsInstrumentor, entry_methods
 from agl_smolagents.plugin import agl_adapters

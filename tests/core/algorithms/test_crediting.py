@@ -16,7 +16,7 @@ from agentlightning.algorithms.crediting import StepCrediting, group_pages
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.fingerprints.fingerprint import add_rows
+from agentlightning.credit.fingerprint import add_rows
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Recipe, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table

@@ -103,14 +103,14 @@ class Gate:
     def __init__(self, log: list[str]) -> None:
         self.log = log
 
-    async def pause(self) -> None:
+    async def hold(self) -> None:
         self.log.append("pause")
 
     async def drain(self, timeout: float | None = None) -> bool:
         self.log.append("drain")
         return True
 
-    async def resume(self) -> None:
+    async def release(self) -> None:
         self.log.append("resume")
 
 

@@ -9,7 +9,7 @@ from agentlightning.algorithms.recipe_checks import (
     check_supported_fields,
     without_unsupported_default,
 )
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.rules import RULES
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.recipes import GRPO, PPO, RLOO, REINFORCEPlusPlus

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from agentlightning.capture import delivery
-from agentlightning.capture.counts import Counts
+from agentlightning.capture.delivery import Counts
 
 
 def held_by_another(lock: threading.RLock) -> Callable[[], None]:

@@ -16,8 +16,7 @@ from contract.recording import Recording
 from agentlightning import semconv
 from agentlightning.capture import caller_tags
 from agentlightning.capture.context import capture_tags, tagged
-from agentlightning.capture.identity import agent_tags
-from agentlightning.capture.scope import inside_scope, open_scope
+from agentlightning.capture.identity import agent_tags, inside_scope, open_scope
 from agentlightning.decorator import agent
 from agentlightning.types.select import BadSelect
 

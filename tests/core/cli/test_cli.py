@@ -356,7 +356,7 @@ def _line(stream: IO[str] | None) -> str:
 
 
 async def test_store_serves_until_sigterm(tmp_path: Path) -> None:
-    from agentlightning.store import StoreClient
+    from agl_cluster.store.client import StoreClient
 
     process = subprocess.Popen(
         [*AGL, "store", str(tmp_path / "s.sqlite"), "--port", "0"],

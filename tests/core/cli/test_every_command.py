@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 import agl_audit.plugin
+import agl_cluster.plugin
 import agl_local.plugin
 from agentlightning.cli import app
 from agentlightning.plugins import manager
@@ -22,7 +23,13 @@ SERVERS = {"store", "runner", "gateway", "serve"}
 """They print an address and go on until they are ended."""
 
 
-PLUGINS = [agl_local.plugin, agl_audit.plugin, agl_programs.plugin, agl_testing.plugin]
+PLUGINS = [
+    agl_local.plugin,
+    agl_audit.plugin,
+    agl_cluster.plugin,
+    agl_programs.plugin,
+    agl_testing.plugin,
+]
 
 
 def commands() -> dict[str, click.Command]:

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 
 from agentlightning import semconv
-from agentlightning.credit import tokens_digest
 from agentlightning.types import Attempt, Call, Record, Reward, Rollout, RolloutStatus, Span
+from agentlightning.types.tokens import tokens_digest
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For every property test: a slow machine is no failure."""

@@ -9,14 +9,14 @@ from random import Random
 import msgspec
 import pytest
 from core.credit.builders import PATIENT, make_call, make_record, make_wire, one_call, world, worlds
-from core.credit.merging.test_rows import RECIPES
+from core.credit.test_rows import RECIPES
 from hypothesis import given, settings, strategies as st
 from marks import examples
 
 from agentlightning import semconv
 from agentlightning.credit import assign, rows_digest
-from agentlightning.credit.advantage.baselines import Advantage
 from agentlightning.credit.assign import StepCredit
+from agentlightning.credit.baselines import Advantage
 from agentlightning.recipes import GRPO
 from agentlightning.types import Attempt, Ledger, Recipe, Record, Reward, RolloutStatus, Row
 from agentlightning.types.arrays import to_bytes

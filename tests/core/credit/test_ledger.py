@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 
 from agentlightning import semconv
 from agentlightning.credit import assign
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.eligibility.verdicts import unrecorded
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.rollout_reward import failure_of
+from agentlightning.credit.rules import RULES
+from agentlightning.credit.verdicts import unrecorded
 from agentlightning.types import (
     AttemptStatus,
     Call,

@@ -6,8 +6,8 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning.credit import assign
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.accounts import policy_batch
+from agentlightning.credit.fingerprint import fingerprint_rollouts
 from agentlightning.types import Call, Recipe, Record, Reward
 
 GRPO = Recipe(name="t", credit="per_agent")

@@ -11,9 +11,8 @@ from core.credit.builders import PATIENT, make_record, one_call, worlds
 from hypothesis import example, given, strategies as st
 
 from agentlightning.credit import assign, rows_digest
-from agentlightning.credit.advantage.baselines import EPSILON, Advantages, advantages
-from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.advantage.spread import mean, pooled_std, std
+from agentlightning.credit.baselines import EPSILON, Advantages, advantages
+from agentlightning.credit.groups import CreditedCall, mean, pooled_std, std, turns
 from agentlightning.types import Recipe, Record, Reward
 
 TURNS = ["group", "turn"]

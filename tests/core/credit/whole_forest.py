@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from agentlightning.credit.eligibility.trainable import call_order
-from agentlightning.credit.merging.forest import temperature_of
+from agentlightning.credit.forest import temperature_of
+from agentlightning.credit.groups import call_order
 from agentlightning.types import Call
 from agentlightning.types.tokens import WIDTH, pack
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from agentlightning.capture.context import tagged
 from agentlightning.capture.identity import caller_tags
 from agentlightning.decorator import agent
-from agentlightning.decorator.errors import AgentError
+from agentlightning.decorator.reward_function import AgentError
 from agentlightning.types.select import BadSelect
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from agentlightning.capture.entries import ENTRY_WRAPPERS
+from agentlightning.capture.call_hooks import ENTRY_WRAPPERS
 from agentlightning.capture.identity import caller_tags
 from agentlightning.decorator import agent
 from agentlightning.decorator.agents import as_agent

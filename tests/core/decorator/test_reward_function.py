@@ -12,8 +12,8 @@ from contract.recording import Recording
 
 from agentlightning import capture, semconv
 from agentlightning.decorator import agent
-from agentlightning.decorator.errors import BadReward, RewardFailed
-from agentlightning.types.rewards import reward_of
+from agentlightning.decorator.reward_function import BadReward, RewardFailed
+from agentlightning.types.record import reward_of
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,7 @@ def test_the_nearest_class_that_gives_a_reward_function(recording: Recording) ->
 
 async def test_calls_of_the_reward_function_itself_are_never_trained(recording: Recording) -> None:
     from agentlightning.capture import caller_tags
-    from agentlightning.capture.scope import selects_call
+    from agentlightning.capture.identity import selects_call
 
     seen: list[Any] = []
 

@@ -360,30 +360,30 @@ async def test_a_store_that_cannot_be_asked_whose_key_it_is(world, caplog):
 
 async def test_a_held_call_follows_an_engine_that_has_moved(world):
     """The engine was restarted elsewhere while the gate was closed."""
-    await world.gateway.pause()
+    await world.gateway.hold()
     world.gateway.add_route(Upstream(url="http://127.0.0.1:1/v1", model="gone"))
     held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
     while (await world.metrics())["waiting"] < 2:
         pass
     world.gateway.add_route(Upstream(url=world.engine.url, model="new", version=lambda: 7))
-    await world.gateway.resume()
+    await world.gateway.release()
     assert [(await call).status for call in held] == [200, 200]
     assert {b["model"] for b in world.engine.bodies} == {"new"}
     assert {c.policy_version for c in world.store.calls} == {7}
 
 
 async def test_a_route_removed_while_a_call_was_held_is_still_asked(world):
-    await world.gateway.pause()
+    await world.gateway.hold()
     held = asyncio.create_task(world.post())
     while (await world.metrics())["waiting"] < 1:
         pass
     world.gateway.remove_route("default")
-    await world.gateway.resume()
+    await world.gateway.release()
     assert (await held).status == 200
 
 
 async def test_stopping_with_the_gate_closed_does_not_hang(world):
-    await world.gateway.pause()
+    await world.gateway.hold()
     held = [asyncio.create_task(world.post({"stream": s})) for s in (False, True)]
     while (await world.metrics())["waiting"] < 2:
         pass

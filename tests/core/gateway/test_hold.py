@@ -228,10 +228,10 @@ async def test_only_the_policys_own_calls_are_held(world):
     while (await world.metrics())["waiting"] < 1:
         pass
     assert (await world.post({"model": "other"})).status == 200
-    await world.gateway.pause()
+    await world.gateway.hold()
     await world.gateway.release("default")
     assert (await world.metrics())["waiting"] == 1, "the gate is closed for all"
-    await world.gateway.resume()
+    await world.gateway.release()
     assert (await held).status == 200
     assert [b["model"] for b in world.engine.bodies] == ["other", "tiny"]
 

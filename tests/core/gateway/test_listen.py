@@ -11,12 +11,12 @@ from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
-from agentlightning.gateway.listen import agent_url, parse_listen
-from agentlightning.gateway.settings import GatewaySection
+from agentlightning.gateway.settings import GatewaySection, agent_url, parse_listen
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_key
+from agentlightning.runner.attempt import with_attempt_key
 from agentlightning.store import SQLiteStore
 from agentlightning.types import LLM, UsageError
+from agl_cluster.runners.attempt_keys import RemoteAttemptKeys
 
 SECRET = "0123456789abcdef0123456789abcdef"
 

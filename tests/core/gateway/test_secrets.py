@@ -8,8 +8,8 @@ from aiohttp import web
 from contract.pages import request, send
 
 from agentlightning.gateway import Upstream
-from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.store import SQLiteStore
+from agl_cluster.store.server import start
 
 from .conftest import chunks, events, whole
 

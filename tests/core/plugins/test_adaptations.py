@@ -1,8 +1,10 @@
-"""Plugins that know further names, further arguments of a trainer, and other ways to call an agent."""
+"""Plugins with further names and arguments of a trainer, parts of a run, and other ways to call an agent."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
@@ -12,17 +14,25 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.capture.context import AttemptContext
+from agentlightning.gateway import Gateway
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
-from agentlightning.runner.agent.hosted import HostedAgent, hosted
-from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.plugins.stores import open_store
+from agentlightning.runner.agent import HostedAgent, hosted
+from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.store import SQLiteStore
+from agentlightning.specs import GatewayJob, RunServiceSpec
+from agentlightning.store import SQLiteStore, StoreError
+from agentlightning.store.sqlite.lock import FileLock, Locked
+from agentlightning.train import config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
+from agentlightning.types.base import ConfigError
 
-INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/v03"
+CLUSTER = r"pip install -c constraints\.txt \./core \./plugins/cluster"
+INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/cluster \./plugins/v03"
 
 
 @pytest.fixture
@@ -90,36 +100,158 @@ class Part:
     def __init__(self, flavour: str) -> None:
         self.flavour = flavour
 
+    def begin(self, trainer: Any) -> None:
+        trainer.flavour = self.flavour
+
     def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
         tasks = given.pop("tasks", None)
         if tasks is not None:
             given["train_dataset"] = tasks
-        return {"tasted": self.flavour} if self.flavour == "sour" else None
+        return {"tasted": trainer.flavour} if trainer.flavour == "sour" else None
 
 
 class Kitchen:
     @hookimpl
-    def agl_trainer_arguments(self, trainer: Any, given: dict[str, Any]) -> Part:
+    def agl_trainer_arguments(self, given: dict[str, Any]) -> Part:
         given["concurrency"] = given.pop("cooks", 1)
         return Part(given.pop("flavour", "sweet"))
 
 
+class Waiter:
+    """Is asked too: the part of another plugin does not keep it from putting fields in."""
+
+    @hookimpl
+    def agl_trainer_arguments(self, given: dict[str, Any]) -> None:
+        given["batch_size"] = given.pop("plates")
+
+
 def test_a_plugin_takes_arguments_of_a_trainer(tmp_path: Path) -> None:
     given: dict[str, Any] = {
-        "output": tmp_path, "trackers": [], "plugins": build([Kitchen()], discover=False), "cooks": 2
+        "output": tmp_path, "trackers": [], "plugins": build([Waiter(), Kitchen()], discover=False),
+        "cooks": 2, "plates": 3,
     }  # fmt: skip
     made = agl.Trainer(agl.Baseline(), **given)
-    assert (made.flavour, made.concurrency) == ("sweet", 2)
+    assert (made.flavour, made.config.agent.concurrency, made.config.training.batch_size) == ("sweet", 2, 3)
     assert made.fit(lambda task: 1.0, tasks=["a"])["baseline"]["train"]["reward"] == 1.0
     made.flavour = "sour"
     assert made.fit(lambda task: 1.0) == {"tasted": "sour"}
-    with pytest.raises(AttributeError, match="a run has no field 'cooks'"):
+    with pytest.raises(AttributeError, match="no attribute 'cooks'"):
         made.cooks  # noqa: B018 - the access is the test
 
 
 def test_arguments_of_a_plugin_that_is_not_there_say_how_to_install_it() -> None:
     with pytest.raises(TypeError, match=f"Trainer has no field 'tracer': it comes with agl-v03.*{INSTALL}"):
         agl.Trainer(plugins=build(discover=False), tracer=None)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("key", ["metrics: {port: 0}", "gateway: {gateways: 2}"])
+def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "load_plugins", lambda: build(discover=False))
+    (tmp_path / "run.yaml").write_text(f"agent: {{target: m:a}}\n{key}\n")
+    with pytest.raises(ConfigError, match=rf"it comes with agl-cluster.*{CLUSTER}"):
+        load_config(tmp_path / "run.yaml")
+    with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
+        config.from_fields({"gateways": 2})
+
+
+# ------------------------------------------------------------------------------------------------ services
+class Lodger:
+    """Lives with a run, and writes down what happens."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.seen: list[str] = []
+
+    @hookimpl
+    def agl_run_services(self) -> list[RunServiceSpec]:
+        return [RunServiceSpec("lodger", self.open), RunServiceSpec("nobody", lambda config: None)]
+
+    @asynccontextmanager
+    async def open(self, config: Any) -> AsyncIterator[object]:
+        self.seen.append(f"open {config.agent.name}, folders: {len([*self.output.iterdir()])}")
+        yield Listener(self.seen)
+        (folder,) = self.output.iterdir()
+        with pytest.raises(Locked):  # nobody else begins with the folder yet
+            FileLock(folder / "run")
+        self.seen.append("closed")
+
+
+class Listener:
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    @hookimpl
+    def agl_run_started(self, run: dict[str, Any]) -> None:
+        self.seen.append("started")
+
+    @hookimpl
+    def agl_run_finished(self) -> None:
+        self.seen.append("finished")
+
+
+def fit(folder: Path, *plugins: object, **given: Any) -> dict[str, Any]:
+    trainer = agl.Trainer(
+        agl.Baseline(), output=folder, trackers=[], plugins=build(plugins, discover=False), **given
+    )
+    return trainer.fit(half, [2.0])
+
+
+def test_a_service_lives_from_before_the_folder_until_all_is_written(tmp_path: Path) -> None:
+    lodger = Lodger(tmp_path)
+    fit(tmp_path, lodger, name="mine")
+    assert lodger.seen == ["open mine, folders: 0", "started", "finished", "closed"]
+
+
+def test_a_service_that_cannot_open_ends_the_run_and_leaves_no_folder(tmp_path: Path) -> None:
+    class Full:
+        @hookimpl
+        def agl_run_services(self) -> list[RunServiceSpec]:
+            return [RunServiceSpec("full", self.open)]
+
+        @asynccontextmanager
+        async def open(self, config: Any) -> AsyncIterator[object]:
+            raise UsageError("there is no room")
+            yield
+
+    with pytest.raises(UsageError, match="there is no room"):
+        fit(tmp_path / "runs", Full())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Doorkeeper:
+        @hookimpl
+        def agl_gateways(self, job: GatewayJob) -> Any:
+            return self.open(job) if job.config.agent.name == "mine" else None
+
+        @asynccontextmanager
+        async def open(self, job: GatewayJob) -> AsyncIterator[Gateway]:
+            gateway = Gateway(job.store, job.keys, job.config.gateway, job.calls, guards=job.guards)
+            seen.append(await gateway.start())
+            yield gateway
+            await gateway.stop()
+            seen.append("stopped")
+
+    fit(tmp_path, Doorkeeper(), name="other")
+    assert seen == []
+    fit(tmp_path, Doorkeeper(), name="mine")
+    assert seen[0].startswith("http://127.0.0.1:") and seen[1:] == ["stopped"]
+
+
+def test_places_that_a_missing_plugin_knows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = build(discover=False)
+    with pytest.raises(StoreError, match=f"registered for http://.*{CLUSTER}"):
+        open_store("http://127.0.0.1:1", plugins=alone)
+    monkeypatch.setenv("AGL_STORAGE", f"file://{tmp_path}/kept")
+    with pytest.raises(UsageError, match=r"AGL_STORAGE=file.*comes with agl-cluster.*/plugins/cluster\[s3\]"):
+        fit(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 # -------------------------------------------------------------------------------------------------- agents

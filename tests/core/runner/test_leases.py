@@ -13,16 +13,17 @@ import pytest
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import reason, serving
 
-from agentlightning.capture.emit.emitters import emit_reward
+from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner.attempt_keys import RemoteAttemptKeys, with_attempt_key
+from agentlightning.runner.attempt import with_attempt_key
 from agentlightning.runner.heartbeat import Heartbeat
-from agentlightning.runner.outcomes.outcome import CannotRun
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
+from agl_cluster.runners.attempt_keys import RemoteAttemptKeys
 
 
 @pytest.fixture

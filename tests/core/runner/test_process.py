@@ -20,17 +20,16 @@ from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
 from marks import sampled
 
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.outcomes.outcome import CannotRun
-from agentlightning.runner.processes.pool import WorkerPool
-from agentlightning.runner.processes.worker_handle import WorkerHandle
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
+from agentlightning.runner.workers import Worker, WorkerPool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus
 
@@ -243,14 +242,14 @@ async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Stor
 async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing, close = asyncio.Event(), WorkerHandle.close
+    killing, close = asyncio.Event(), Worker.close
 
-    async def slowly(child: WorkerHandle) -> None:
+    async def slowly(child: Worker) -> None:
         killing.set()
         await asyncio.sleep(0.05)
         await close(child)
 
-    monkeypatch.setattr(WorkerHandle, "close", slowly)
+    monkeypatch.setattr(Worker, "close", slowly)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
         assert runner._pool is not None

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
 from agentlightning.keys import CONTEXT_KEY
-from agentlightning.runner.resources import attempt_resources
+from agentlightning.runner.attempt import attempt_resources
 from agentlightning.runner.runner import Runner
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate

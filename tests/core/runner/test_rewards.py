@@ -12,7 +12,7 @@ from marks import sampled
 
 from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import Isolation, RunnerSection

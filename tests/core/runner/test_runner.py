@@ -22,9 +22,10 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.store import SQLiteStore, Store, StoreClient
-from agentlightning.store.http import client as store_client, server
+from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
+from agl_cluster.store import client as store_client, server
+from agl_cluster.store.client import StoreClient
 
 
 class FakeGateway:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from core.runner.test_runner import serving
 
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http.server import start
-from agentlightning.store.sql import stalls
+from agentlightning.store import SQLiteStore
+from agentlightning.store.sql import waiting
 from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 SILENCE = 0.6
 STALL = 5 * SILENCE
@@ -72,7 +73,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     script = """
         import asyncio, sys
         from agentlightning.store import SQLiteStore
-        from agentlightning.store.http.server import start
+        from agl_cluster.store.server import start
 
         async def main():
             served = await start(SQLiteStore(sys.argv[1]), port=0)
@@ -105,7 +106,7 @@ RUNNER = """
     import asyncio, sys
     from agentlightning.runner.runner import Runner
     from agentlightning.runner.settings import RunnerSection
-    from agentlightning.store import StoreClient
+    from agl_cluster.store.client import StoreClient
 
     async def agent(task):
         await asyncio.sleep(task)
@@ -147,7 +148,7 @@ async def test_a_dead_runner_is_found_although_the_store_stands_still_again_and_
     lease = await store.start_rollout(1, config=CONFIG)
     for _ in range(40):
         time.sleep(2 * SILENCE)
-        await asyncio.sleep(2 * stalls.TICK_SECONDS)
+        await asyncio.sleep(2 * waiting.TICK_SECONDS)
         (attempt,) = (await store.query_attempts(lease.rollout.rollout_id))[:1]
         if attempt.status is AttemptStatus.UNRESPONSIVE:
             break

@@ -18,11 +18,11 @@ from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, StoreError
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, whole_calls
 from agentlightning.store.codec import CallBody
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import start
 from agentlightning.store.pages import RECORD_PAGE
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import Call
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 RANDOM = st.randoms(use_true_random=False)
 
@@ -91,7 +91,7 @@ def test_a_long_conversation_goes_on_as_deltas_where_the_index_forgets(
 async def test_a_very_long_attempt_is_not_read_again_for_its_index(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentlightning.store.sql.trace.calls._MOST_ARRIVALS", 3)
+    monkeypatch.setattr("agentlightning.store.sql.trace._MOST_ARRIVALS", 3)
     owner = await opened(sqlite)
     calls = owned(talk(8), owner)
     await sqlite.add_calls(calls[:5])

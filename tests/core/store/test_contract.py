@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from contract.store import StoreContract
 
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.store import SQLiteStore
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 
 class TestSQLite(StoreContract):

@@ -15,7 +15,8 @@ import pytest
 from marks import sampled
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.store import SQLiteStore, StoreClient, StoreError
+from agentlightning.store import SQLiteStore, StoreError
+from agl_cluster.store.client import StoreClient
 
 WRITER = """
 import asyncio, sys

@@ -13,9 +13,9 @@ import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.http.server import start
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
+from agl_cluster.store.server import start
 
 BIG = random.Random(0).randbytes(150_000).hex()
 """Text that does not compress below 150 kB."""
@@ -89,17 +89,6 @@ async def test_those_who_share_the_commit_are_told_the_truth(tmp_path: Path) -> 
     assert len(await store.query_rollouts()) == 60
     sound(store)
     await store.close()
-
-
-async def test_deleting_makes_room(sqlite: SQLiteStore) -> None:
-    for i in range(3):
-        await sqlite.enqueue_rollout(BIG + str(i), run_id="old")
-    limit(sqlite, 1)
-    with pytest.raises(StoreError, match="full"):
-        await sqlite.enqueue_rollout(BIG)
-    await sqlite.delete_run("old")
-    assert (await sqlite.statistics())["free_bytes"] > len(BIG)
-    await sqlite.enqueue_rollout(BIG)
 
 
 async def test_a_value_beyond_sqlites_limit_is_an_error(sqlite: SQLiteStore) -> None:

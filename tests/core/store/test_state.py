@@ -21,11 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from marks import examples
 
 from agentlightning.store.base import AttemptEnded, Conflict, Store
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import ServedStore, start
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import ServedStore, start
 
 ENDS = ["succeeded", "failed", "timeout", "unresponsive"]
 KINDS = ["failed", "timeout", "unresponsive", "model-5xx"]

@@ -13,10 +13,9 @@ from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import Plugins, build
 from agentlightning.specs import PolicySpec
 from agentlightning.train import configured
-from agentlightning.train.configured import policy_sources
-from agentlightning.train.description.fields import from_fields
-from agentlightning.train.policies import fetch_pretrained
-from agentlightning.train.trainer import _with_fetched
+from agentlightning.train.config import from_fields
+from agentlightning.train.configured import policies_of
+from agentlightning.train.policies import fetch_pretrained, with_pretrained
 from agentlightning.types.base import ConfigError
 
 
@@ -54,8 +53,8 @@ def plugins(plugin: Pretrained, monkeypatch: pytest.MonkeyPatch) -> Plugins:
 def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
     trainer = Trainer(policy="tiny", plugins=plugins)
     assert plugin.fetched == 0  # on first use
-    config = _with_fetched(trainer.config, plugins)
-    assert config.served.trained["policy"].path == plugin.folder and plugin.fetched == 1
+    found = with_pretrained(trainer.served, plugins)
+    assert found.trained["policy"].path == plugin.folder and plugin.fetched == 1
     trainer.session(lambda task: 1.0)  # before it opens anything
     assert plugin.fetched == 2
 
@@ -80,7 +79,7 @@ def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) ->
         "wolves": PolicyFolder("tiny", options={"lr": 1.0}), "town": "town", "judge": judge,
         "old": PolicyFolder("tiny", train=False),
     }  # fmt: skip
-    found = _with_fetched(Trainer(policy=given, plugins=plugins).config, plugins).served
+    found = with_pretrained(Trainer(policy=given, plugins=plugins).served, plugins)
     assert found.trained == {
         "wolves": PolicyFolder(plugin.folder, options={"lr": 1.0}, name="wolves"),
         "town": PolicyFolder("town", name="town"),
@@ -91,15 +90,16 @@ def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) ->
 def test_a_folder_of_that_name_comes_first(plugin: Pretrained, plugins: Plugins, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     config = from_fields({"policy": "tiny"})
-    assert _with_fetched(config, plugins) is config
-    assert policy_sources(config) == tmp_path / "tiny" and evaluate._folder("tiny") == str(tmp_path / "tiny")
+    assert with_pretrained(config.served, plugins) is config.served
+    assert policies_of(config).trained["policy"].path == tmp_path / "tiny"
+    assert evaluate._folder("tiny") == str(tmp_path / "tiny")
     assert plugin.fetched == 0
 
 
 def test_a_files_policy(plugin: Pretrained, plugins: Plugins) -> None:
-    assert policy_sources(from_fields({"policy": "tiny"})) == plugin.folder
+    assert policies_of(from_fields({"policy": "tiny"})).trained["policy"].path == plugin.folder
     named = from_fields({"policy": {"wolves": {"path": "tiny", "train": False}}})
-    assert policy_sources(named) == {"wolves": PolicyFolder(plugin.folder, train=False)}
+    assert policies_of(named).frozen == {"wolves": PolicyFolder(plugin.folder, train=False, name="wolves")}
     assert evaluate._folder("tiny") == str(plugin.folder)
     with pytest.raises(ConfigError, match=r"backend.policy: teeny: there is no such folder"):
-        policy_sources(from_fields({"policy": "teeny"}))
+        policies_of(from_fields({"policy": "teeny"}))

@@ -23,7 +23,7 @@ def solve(task: Any) -> float:
 
 def test_a_single_name_may_be_given_bare(tmp_path: Path) -> None:
     made = trainer(tmp_path, adapters="langgraph", trackers="files")
-    assert made.adapters == ["langgraph"] and made.trackers == ["files"]
+    assert made.config.agent.adapters == ["langgraph"] and made.config.trackers == ["files"]
     with pytest.raises(PluginError, match=r"the adapter 'langgraph' is not installed.*adapters/langgraph"):
         trainer(tmp_path, agl.algo(lambda store: None), adapters="langgraph").fit(solve, [1])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 
 
 @pytest.mark.parametrize(

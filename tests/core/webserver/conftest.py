@@ -12,9 +12,9 @@ from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
-from agentlightning.roles import Role, RoleTokens
 from agentlightning.store import SQLiteStore
-from agentlightning.store.http.server import ServedStore, start
+from agl_cluster.roles import Role, RoleTokens
+from agl_cluster.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from contract.pages import request, send
 
-from agentlightning.store.http import traces
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import body as bodies
 from agentlightning.webserver.body import (
@@ -21,6 +20,7 @@ from agentlightning.webserver.body import (
     check_plain,
     decompress,
 )
+from agl_cluster.store import traces
 
 from .conftest import World
 

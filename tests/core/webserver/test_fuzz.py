@@ -17,8 +17,9 @@ from contract.pages import Said, request, send
 from hypothesis import HealthCheck, given, settings, strategies as st
 from marks import examples
 
-from agentlightning.gateway.apis import FORMATS
-from agentlightning.store.routes import BY_NAME, TABLE
+import agl_audit.plugin
+from agentlightning.plugins.manager import build
+from agl_cluster.store.routes import BY_NAME, added
 
 from .conftest import SECRET, World, opened
 
@@ -94,13 +95,14 @@ def headers(content_type: str, encoding: str, key: str = "") -> dict[str, str]:
     return {**found, **({"Authorization": f"Bearer {key}"} if key else {})}
 
 
-STORE = [route for route in TABLE if route.verb != "GET"]
+ROUTES = BY_NAME | added(build([agl_audit.plugin], discover=False))
+STORE = [route for route in ROUTES.values() if route.verb != "GET"]
 WAITS = frozenset({"wait", "timeout"})
 """Fields that make a request wait; what they may be is tested with the store."""
 
 
 def asked(name: str) -> tuple[str, ...]:
-    known = [field.name for field in msgspec.structs.fields(BY_NAME[name].parameters)]
+    known = [field.name for field in msgspec.structs.fields(ROUTES[name].parameters)]
     return tuple(field for field in known if field not in WAITS) or ("nothing",)
 
 
@@ -152,7 +154,10 @@ FIELDS = (
     *("temperature", "top_p", "stop", "logit_bias", "guided_choice", "response_format", "stream_options"),
     *("system", "text", "include", "tool_choice", "stop_sequences", "thinking", "logprobs", "functions"),
 )
-GATEWAY = [*FORMATS, "/v1/messages/count_tokens", "/v1/conversations"]
+GATEWAY = [
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/messages/count_tokens", "/v1/conversations"),
+]
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
 
 

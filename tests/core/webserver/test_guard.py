@@ -13,8 +13,9 @@ from contract.pages import pages_are_refused, programs_are_served, request, send
 from agentlightning.gateway import AttemptInfo, Gateway
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http.server import ServedStore, start
+from agentlightning.store import SQLiteStore
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TOKEN = "a token of more than sixteen characters"

@@ -10,6 +10,7 @@ import pytest
 from calc_x.calculator import calculate_text
 from calc_x.datasets import load
 from calc_x.grading import ANSWER_FORM, grade
+from calc_x.headroom import expression_by_verbs, verbs
 from calc_x.oracle import expression_for, gold_lookup, question_of, random_reply, reply
 from calc_x.problems import Problem, generate
 from calc_x.teacher import TOOLS, first_request, second_request
@@ -67,3 +68,13 @@ def test_random_replies_use_the_numbers_of_the_question_and_follow_the_generator
     assert calls[0] == random_reply(messages, TOOLS, random.Random(0))
     answer = random_reply(second_request("Ida has 20 coins.", calls[0], "27"), None, random.Random(0))
     assert answer["content"] == "### ANSWER: 27 ###"
+
+
+def test_a_dozen_words_answer_every_held_out_problem() -> None:
+    """The figure beside that of the trained policy."""
+    for problem in load("generated:heldout", limit=256, seed=1):
+        call = verbs([])({"messages": first_request(problem["question"]), "tools": TOOLS})
+        result = calculate_text(json.loads(call["tool_calls"][0]["function"]["arguments"])["expression"])
+        answer = verbs([])({"messages": second_request(problem["question"], call, result)})
+        assert grade(answer["content"], problem["result"]) == 1.0
+    assert expression_by_verbs("How many?") == "0"

@@ -14,7 +14,7 @@ from agl_testing import Reply, ScriptedModelServer, tool_call
 from plugins.programs.commands.running import bench
 
 from agentlightning.train.configured import check_agent_takes, load_agent
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 
 HERE = Path(__file__).parents[3] / "examples" / "commands"
 TASK = {"question": "Anna keeps (13 + 48) / 2 stamps. How many?", "result": "30.5"}

@@ -8,7 +8,7 @@ import pytest
 
 from question_kinds import scripted
 from question_kinds.agent import FIRST
-from question_kinds.tasks import KINDS, held_out_tasks, kind_of, load, train_tasks
+from question_kinds.tasks import KINDS, held_out_tasks, kind_by_words, kind_of, load, train_tasks
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,11 @@ def test_each_kind_has_the_same_number_and_no_question_is_in_both_sets() -> None
         load("train", 5)
     with pytest.raises(ValueError, match="fewer than"):
         load("held-out", 400)
+
+
+def test_nine_words_name_the_kind_of_79_of_80_held_out_questions() -> None:
+    """The figure beside that of the searched prompt."""
+    assert sum(kind_by_words(task["question"]) == task["answer"] for task in held_out_tasks()) == 79
 
 
 def test_the_editor_moves_and_keeps_the_placeholder() -> None:

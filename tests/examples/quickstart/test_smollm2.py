@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.cli.config_options import read
-from agentlightning.runs.run import open_run
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
+from agl_audit.run import open_run
 from agl_local.policy.fetch import FetchError, fetch
 from quickstart.policy import HERE
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from router import datasets
 

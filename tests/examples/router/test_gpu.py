@@ -11,8 +11,8 @@ import torch
 
 from agentlightning.algorithms.recipe_checks import check_supported_fields
 from agentlightning.recipes import get
-from agentlightning.train.description.run_file import load_config
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.train.run_file import load_config
+from agentlightning.types.work import PolicyFolder
 from agl_local.options import OptionError, pick_device, read_options
 from agl_local.serving import LocalServer
 from agl_local.supported_fields import SUPPORTED_FIELDS

@@ -22,10 +22,10 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
-from agentlightning.cli.config_options import read
-from agentlightning.runs.run import open_run
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from agentlightning.types import Call
+from agl_audit.run import open_run
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
 from router import datasets, demo
@@ -51,7 +51,7 @@ PARTS = {
 """What of the policy is trained."""
 AGL = Path(sys.executable).with_name("agl")
 KEYS = {
-    "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_same_words",
+    "reward_before", "reward_after", "ci_before", "ci_after", "by_distractor", "baseline_letters",
     "ci_baseline", "ahead_of_baseline", "ci_ahead", "train_seconds", "total_seconds", "peak_mb",
     "peak_mb_trainer", "peak_mb_engine", "calls", "calls_exact", "seed",
 }  # fmt: skip

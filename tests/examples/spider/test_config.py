@@ -10,7 +10,7 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-from agentlightning.cli.config_options import read
+from agentlightning.cli.options import read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from spider.agent import agent, brief
@@ -22,12 +22,12 @@ EXAMPLE = POLICY.parent
 
 def test_the_cpu_profile() -> None:
     trainer, chosen, train, val = configure(read(EXAMPLE / "cpu.yaml", []))
-    assert trainer.select == ["write", "rewrite"]
+    assert trainer.config.agent.select == ["write", "rewrite"]
     assert chosen.function.__self__ is brief  # type: ignore[attr-defined]
-    assert trainer.policy == POLICY
+    assert trainer.config.backend.policy == POLICY
     assert len(train) == 4_000 and len(val) >= 200
     assert not {q["query"] + q["db_id"] for q in train} & {q["query"] + q["db_id"] for q in val}
-    assert set(trainer.headroom) == {"oracle", "random"}
+    assert set(trainer.config.environment.headroom) == {"oracle", "random"}
 
 
 @pytest.mark.plugins
@@ -39,18 +39,23 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     config = read(EXAMPLE / "gpu.yaml", [f"backend.policy={tmp_path / named.name}"])
     trainer, chosen, train, val = configure(config)
     recipe = trainer.recipe
-    assert (trainer.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (32, 4, 0.2, 0.3)
+    assert (trainer.config.training.batch_size, recipe.group_size, recipe.clip_low, recipe.clip_high) == (
+        32,
+        4,
+        0.2,
+        0.3,
+    )
     assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
     supported.refuse(recipe)
     check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
     check_credit_fields(recipe, load_plugins())
-    found = options.read_options(trainer.options)
+    found = options.read_options(trainer.config.backend.options)
     assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")
-    assert trainer.gateway.max_len - trainer.gateway.reserve == 4_096
-    assert trainer.gateway.over_length == "drop"
+    assert trainer.config.gateway.max_len - trainer.config.gateway.reserve == 4_096
+    assert trainer.config.gateway.over_length == "drop"
     lines = options.overrides("model", recipe, 1, found, "scratch")
     assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
     assert agent.budget == Budget() and agent.budget.answer_tokens == 2_048 and agent.budget.turns == 3
     assert chosen.function.__self__ is agent  # type: ignore[attr-defined]
-    assert train and val and trainer.select == ["write", "rewrite"]
-    assert str(Path(str(trainer.policy)).name) == "Qwen2.5-Coder-1.5B-Instruct"
+    assert train and val and trainer.config.agent.select == ["write", "rewrite"]
+    assert str(Path(str(trainer.config.backend.policy)).name) == "Qwen2.5-Coder-1.5B-Instruct"

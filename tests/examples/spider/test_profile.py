@@ -10,9 +10,9 @@ import spider
 from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
+from agentlightning.train.config import RunConfig
 from agentlightning.train.configured import load_data
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
 

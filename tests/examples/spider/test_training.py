@@ -14,10 +14,10 @@ pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("torch")
 
-from agentlightning.cli.config_options import read
-from agentlightning.runs.run import open_run
+from agentlightning.cli.options import read
 from agentlightning.train.configured import configure
 from agentlightning.types import UsageError
+from agl_audit.run import open_run
 from spider import journey
 from spider.demo import real, sound
 from spider.evaluate import POLICY

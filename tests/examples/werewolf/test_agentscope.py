@@ -22,6 +22,7 @@ from openai import DefaultAsyncHttpxClient
 
 from agentlightning import open_store, semconv
 from agentlightning.hookspecs import hookimpl
+from agentlightning.train.config import from_fields
 from agentlightning.types import LLM, Batch, Record, StepReport
 from werewolf.chatter import chatter
 from werewolf.engine import Game, Kind, Role
@@ -142,7 +143,7 @@ def test_a_decision_is_read_or_refused_with_the_reason(driven: Any) -> None:
 def trainer_of(tmp_path: Path) -> Any:
     pytest.importorskip("torch")
     import werewolf
-    from agentlightning.cli.config_options import read as read_config
+    from agentlightning.cli.options import read as read_config
     from agentlightning.train.configured import configure
 
     def make(**overrides: Any) -> Any:
@@ -175,7 +176,7 @@ async def test_a_training_step_through_gateway_store_and_driver(trainer_of: Any)
     from agentlightning import open_store
     from werewolf.replay import recorded_game
 
-    place = str(next(Path(trainer.output).glob("*/store.sqlite")))
+    place = str(next(Path(trainer.config.output).glob("*/store.sqlite")))
     store = open_store(place)
     rollouts = await store.query_rollouts()
     records = await store.records([r.rollout_id for r in rollouts])
@@ -244,11 +245,11 @@ def tasks_of(**task: Any) -> dict[str, Any]:
 async def trained(trainer_of: Any, **overrides: Any) -> tuple[dict[str, Any], list[Record], Reports]:
     """A run's summary, what its store holds of each rollout, and its reports."""
     trainer, agent, train, _ = trainer_of(**overrides)
-    trainer.run = "r"  # the names of rollouts are functions of it
+    trainer.config = from_fields({"run": "r"}, trainer.config)  # the names of rollouts are functions of it
     reports = Reports()
     trainer.plugins = trainer.plugins.with_listeners([reports])
     summary = await trainer.afit(agent, train, ())
-    store = open_store(str(next(Path(trainer.output).glob("*/store.sqlite"))))
+    store = open_store(str(next(Path(trainer.config.output).glob("*/store.sqlite"))))
     try:
         rollouts = await store.query_rollouts()
         for rollout in rollouts:

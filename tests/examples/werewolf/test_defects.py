@@ -171,7 +171,7 @@ def test_12_the_prompt_says_what_the_engine_does() -> None:
 
 
 def test_13_and_15_explosion_asks_are_tagged_and_rows_of_a_game_weigh_as_one(driven: Any) -> None:
-    from agentlightning.credit.merging.weights import set_weights
+    from agentlightning.credit.rows import set_weights
     from agentlightning.recipes import GRPO
     from agentlightning.types import Row, Segment
 

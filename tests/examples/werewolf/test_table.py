@@ -146,7 +146,7 @@ def test_evaluated_deals_are_not_trained_on() -> None:
 def test_the_configurations_are_sound(name: str) -> None:
     from agentlightning.recipes import get
     from agentlightning.train.configured import load_data
-    from agentlightning.train.description.run_file import load_config
+    from agentlightning.train.run_file import load_config
 
     config = load_config(ROOT / name)
     for section in (config.environment.train, config.environment.val):
@@ -167,7 +167,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.config.options")
     from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
-    from agentlightning.cli.config_options import read
+    from agentlightning.cli.options import read
     from agentlightning.plugins.manager import load
     from agentlightning.train.configured import configure
     from werewolf.agent import play_game
@@ -178,9 +178,9 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     supported.refuse(recipe)
     check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
     check_credit_fields(recipe, load())
-    found = options.read_options(trainer.options)
+    found = options.read_options(trainer.config.backend.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
-    assert trainer.gateway.reserve < found.max_len <= found.micro_batch_tokens
+    assert trainer.config.gateway.reserve < found.max_len <= found.micro_batch_tokens
     lines = options.overrides("model", recipe, 1, found, "scratch")
     assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
     assert "actor_rollout_ref.actor.clip_ratio_high=0.3" in lines

@@ -15,7 +15,7 @@ from agl_testing import ScriptedModelServer
 
 import word_problems
 from agentlightning import LLM
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from word_problems.agent import MAX_TOKENS, Solver, solve, solve_few_shot
 from word_problems.baselines import BASELINES, larger_first, oracle, rewards
 from word_problems.problems import gsm8k_one_step, load
@@ -58,7 +58,8 @@ def test_scripted_policies_stand_in_order() -> None:
     tasks = load("test")
     found = {name: sum(rewards(factory, tasks)) / len(tasks) for name, factory in BASELINES.items()}
     assert found["oracle"] == 1.0
-    assert 0 < found["random_operator"] < found["common_operator"] < found["larger_first"] < 0.5
+    assert 0 < found["random_operator"] < found["common_operator"] < found["larger_first"] < 0.25
+    assert found["linear"] == pytest.approx(101 / 303)  # as good as the fine-tuned model: the page says so
     assert sum(rewards(oracle, gsm8k_one_step())) == 213
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import agentlightning as agl
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types.base import ConfigError
 from agl_apo.beam import APO
 
@@ -43,7 +43,7 @@ backend: {policy: {agent: {endpoint: "http://127.0.0.1:9/v1", model: m}}}
 @pytest.mark.plugins
 def test_a_run_file_names_the_search_and_its_settings(tmp_path) -> None:
     from agentlightning.plugins.manager import load
-    from agentlightning.train.algorithm import algorithm_of
+    from agentlightning.train.trainer import algorithm_of
 
     (tmp_path / "run.yaml").write_text(FILE)
     config = load_config(tmp_path / "run.yaml")

@@ -13,7 +13,7 @@ from plugins.audit.runs import calls_of, spans_of
 from agentlightning import semconv
 from agentlightning.algorithms.journal import Journal
 from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
-from agentlightning.credit.fingerprints.fingerprint import terms_digest
+from agentlightning.credit.fingerprint import terms_digest
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Span, StepReport

@@ -8,13 +8,14 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.algorithms.evaluation.evaluate import summarise
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest, tokens_digest
+from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
 from agentlightning.plugins.manager import Plugins, build
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack_span, unpack_span
 from agentlightning.types import AttemptStatus, Call, Recipe, Rollout, RolloutConfig, Span, StepReport
 from agentlightning.types.failure import TRACEBACK, read_failure_table
+from agentlightning.types.tokens import tokens_digest
 
 RUN = "20260102-030405-agent-s1"
 REWARDS = {0: [1.0, 0.0, 1.0, 0.0], 1: [0.0, 0.0, 1.0, None]}

@@ -12,10 +12,10 @@ from core.credit.builders import PATIENT, make_call, make_record, one_call, worl
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.ledger import REFUSED
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.merge_failures import MERGE_FAILURES
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.merge_failures import MERGE_FAILURES
+from agentlightning.credit.verdicts import REFUSED
 from agentlightning.recipes import GRPO
 from agentlightning.types import Record
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, trace_token, weight_share

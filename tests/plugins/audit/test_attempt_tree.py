@@ -11,11 +11,11 @@ from plugins.audit.runs import RUN, add_rollout, make_run, plugins
 from rich.console import Console
 
 from agentlightning import semconv
-from agentlightning.runs.targets import open_target
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, Span
 from agl_audit.attempt_tree import SpanNode, attempt_trees, build_tree
 from agl_audit.commands.trace import tree
+from agl_audit.targets import open_target
 
 
 def span(span_id: str, parent: str | None = None, start: float = 0.0, **fields: Any) -> Span:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from plugins.audit.runs import add_evaluation, add_rollout, make_run, plugins
 
-from agentlightning.runs.run import open_run
 from agentlightning.store import SQLiteStore
 from agl_audit.comparison import compare, differences
+from agl_audit.run import open_run
 
 
 def test_settings_differ_by_their_dotted_keys() -> None:

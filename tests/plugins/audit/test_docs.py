@@ -11,7 +11,7 @@ import pytest
 from plugins.audit.runs import edit_reward, make_run
 
 from agentlightning import cli
-from agentlightning.store.sql.queue import leases
+from agentlightning.store.sql import leases
 
 GUIDE = Path(__file__).parents[3] / "docs" / "audit.md"
 EXAMPLES = re.findall(r"```console\n\$ agl (.*?)\n(.*?)```", GUIDE.read_text(), re.DOTALL)

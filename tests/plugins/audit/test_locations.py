@@ -8,11 +8,11 @@ import pytest
 from plugins.audit.runs import RUN, make_run, plugins
 
 from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, match_name, stores
-from agentlightning.runs.run import open_run
-from agentlightning.runs.targets import open_target
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
+from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
+from agl_audit.targets import open_target
 
 OTHER = "20260103-000000-other-s2"
 

@@ -15,11 +15,11 @@ from plugins.audit.rich import KINDS, RECIPE, RUN, make_rich, report
 from plugins.audit.runs import calls_of, plugins, spans_of
 
 from agentlightning.algorithms.journal import Journal
-from agentlightning.runs.run import open_run
-from agentlightning.runs.targets import open_target
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
 from agl_audit.explanation.explain import explain
+from agl_audit.run import open_run
+from agl_audit.targets import open_target
 from agl_audit.verification.verify import Verification, verify
 
 

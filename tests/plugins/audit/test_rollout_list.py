@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from plugins.audit.runs import RAISED, RUN, make_run, plugins
 
-from agentlightning.runs.run import open_run
-from agentlightning.runs.targets import find_target
 from agentlightning.store import SQLiteStore
 from agl_audit.rollout_list import BadFilter, RolloutPage, list_rollouts, reward_filter
+from agl_audit.run import open_run
+from agl_audit.targets import find_target
 
 
 async def listed(folder: Path, **asked: object) -> RolloutPage:

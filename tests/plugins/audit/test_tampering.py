@@ -17,9 +17,9 @@ from plugins.audit.rich import RUN, make_rich
 from plugins.audit.runs import plugins
 
 from agentlightning import semconv
-from agentlightning.runs.run import open_run
 from agentlightning.store.codec import pack, pack_span, unpack, unpack_span
 from agentlightning.types import Call, Grammar, RolloutFingerprint, Span
+from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
 
 Named = tuple[str | None, set[str]]

@@ -11,6 +11,7 @@ from plugins.audit.rich import make_rich
 from plugins.audit.runs import make_run, plugins
 from plugins.dashboard.browsing import TOKEN, Browser
 
+import agl_cluster.plugin
 from agl_dashboard.data.places import Places
 from agl_dashboard.server.access import Access
 from agl_dashboard.server.app import Dashboard, start
@@ -24,7 +25,7 @@ async def serve() -> AsyncIterator[Serve]:
     running: list[tuple[Dashboard, aiohttp.ClientSession]] = []
 
     async def one(what: Path | str) -> Browser:
-        dashboard = await start(Places(str(what), plugins()), Access(TOKEN, lambda _: None))
+        dashboard = await start(Places(str(what), plugins(agl_cluster.plugin)), Access(TOKEN, lambda _: None))
         session = aiohttp.ClientSession()
         running.append((dashboard, session))
         return Browser(dashboard, session)

@@ -8,9 +8,9 @@ import pytest
 from plugins.audit.runs import RUN, add_rollout, make_run
 
 from agentlightning.store import SQLiteStore
-from agentlightning.store.http import server
-from agentlightning.store.http.client import StoreClient
 from agentlightning.types import RolloutStatus
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 from agl_dashboard.data.index import RolloutIndex
 from agl_dashboard.data.lines import FileLines, Line, StoreLines, line_source, words_of
 from agl_dashboard.data.query import BadQuery, RolloutQuery

@@ -14,13 +14,13 @@ from plugins.dashboard.browsing import TOKEN, Browser
 from plugins.dashboard.conftest import Serve
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.run import OpenRun
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.store import SQLiteStore
-from agentlightning.store.http.app import create_app
 from agentlightning.types import Resources, Rollout
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate
+from agentlightning.types.work import LLM, JsonResource, PromptTemplate
 from agentlightning.webserver import app_runner, listen
+from agl_audit.run import OpenRun
+from agl_cluster.store.app import create_app
 from agl_dashboard.data.places import Places
 from agl_dashboard.pages.difference import words
 from agl_dashboard.pages.resources import changes, texts, tree

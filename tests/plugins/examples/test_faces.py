@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types.base import ConfigError
 from agl_examples import faces
 
@@ -35,11 +35,13 @@ def test_grpo_and_rloo(fitted: list[Any]) -> None:
     assert agl.GRPOTrainer(config).train(agl.Agent(), eval_tasks=["math"]) == {"run_id": "x"}
     agl.RLOOTrainer(config=config).train(agent=agl.Agent(), eval_tasks=[{"question": "?"}], val_tasks=["v"])
     (grpo, _, train, val), (rloo, _, own, held_out) = fitted
-    assert (grpo.algorithm, grpo.steps, grpo.batch_size, grpo.options) == ("grpo", 16, 4, {"lr": 1e-4})
-    assert (len(train), len(val)) == (160, 48) and grpo.policy == TINY
-    assert (rloo.algorithm, own, held_out) == ("rloo", [{"question": "?"}], ["v"])
+    training, backend = grpo.config.training, grpo.config.backend
+    assert (training.algorithm, training.steps, training.batch_size) == ("grpo", 16, 4)
+    assert backend.options == {"lr": 1e-4} and backend.policy == TINY
+    assert (len(train), len(val)) == (160, 48)
+    assert (rloo.config.training.algorithm, own, held_out) == ("rloo", [{"question": "?"}], ["v"])
     agl.GRPOTrainer(agl.RLConfig(algorithm="rloo", model=TINY, steps=3)).train(agl.Agent(), "reasoning")
-    assert (fitted[2][0].algorithm, fitted[2][0].steps) == ("rloo", 3)
+    assert (fitted[2][0].config.training.algorithm, fitted[2][0].config.training.steps) == ("rloo", 3)
 
 
 def test_the_model_is_the_given_one_the_environments_or_the_bundled(
@@ -48,10 +50,10 @@ def test_the_model_is_the_given_one_the_environments_or_the_bundled(
     monkeypatch.setattr(faces, "fetch_pretrained", lambda name, plugins: TINY if name == "tiny" else None)
     agl.GRPOTrainer().train(agl.Agent(), ["math"])
     assert "the bundled policy is trained" in caplog.text
-    assert (Path(fitted[0][0].policy) / "model.safetensors").is_file()
+    assert (Path(fitted[0][0].config.backend.policy) / "model.safetensors").is_file()
     monkeypatch.setenv("AGL_MODEL", str(tmp_path))
     agl.GRPOTrainer().train(agl.Agent(), ["math"])
-    assert fitted[1][0].policy == tmp_path
+    assert fitted[1][0].config.backend.policy == tmp_path
     with pytest.raises(agl.UsageError, match="nowhere is no folder"):
         faces.model_folder("nowhere")
 
@@ -63,7 +65,7 @@ async def test_tasks_of_the_store(fitted: list[Any]) -> None:
     for task in ("a", "b", "a"):
         await store.enqueue_rollout(task)
     await asyncio.to_thread(agl.GRPOTrainer(agl.RLConfig(model=TINY), store=store).train, agl.Agent())
-    assert fitted[0][2] == ["a", "b"] and fitted[0][0].store is store
+    assert fitted[0][2] == ["a", "b"] and fitted[0][0].config.store is store
     await store.close()
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from agentlightning import UsageError
 from agentlightning.cli import app
 from agentlightning.train.configured import load_agent, load_data
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 
 
 def test_the_project_is_a_run_and_its_test_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ async def intrude(task: str) -> float:
     """Try with the runner's token to reach the rollout ``task``, which is another one, and the queue. Return
     how much was reached, and write it into a file.
     """
-    from agentlightning.store import StoreClient, StoreError
+    from agentlightning.store import StoreError
+    from agl_cluster.store.client import StoreClient
 
     url = sys.argv[sys.argv.index("--store") + 1]
     store, reached = StoreClient(url, os.environ["AGL_TOKEN"]), list[str]()

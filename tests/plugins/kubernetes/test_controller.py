@@ -16,12 +16,13 @@ from plugins.kubernetes.api_server import ApiServer, api_server, kubeconfig
 
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.runners import open_runner
-from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
-from agentlightning.store import SQLiteStore, Store, StoreClient
-from agentlightning.store.http import server
-from agentlightning.train.description.fields import from_fields
+from agentlightning.store import SQLiteStore, Store
+from agentlightning.train.config import from_fields
 from agentlightning.types import RolloutConfig, RolloutStatus, UsageError
+from agl_cluster.roles import Role
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 from agl_kubernetes import plugin
 from agl_kubernetes.controller import JobController
 

@@ -12,7 +12,7 @@ import torch
 from plugins.local.driver_fixtures import gradients, make_row, relative, tiny_model
 from plugins.local.test_driver_update import caught as caught
 
-from agentlightning.credit.assign import check_recipe
+from agentlightning.credit.checks import check_recipe
 from agentlightning.recipes import get
 from agentlightning.types import Correction, Recipe, Row
 from agl_local.network.model import CausalLM

@@ -13,7 +13,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
 from agentlightning.types import LLM, Batch
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_local.driver import LocalDriver
 from agl_local.generation.engine import Engine
 

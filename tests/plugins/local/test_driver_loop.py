@@ -26,7 +26,7 @@ from agentlightning.types import (
     StepReport,
     UsageError,
 )
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_local import serving as serving_module
 from agl_local.cores import auto_threads
 from agl_local.driver import LocalDriver

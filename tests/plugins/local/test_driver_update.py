@@ -13,7 +13,7 @@ import torch
 from plugins.local.driver_fixtures import gradients, make_row, reference_logprobs, relative, tiny_model
 
 import agl_local.network.model
-from agentlightning.credit.merging.weights import minibatches, set_weights
+from agentlightning.credit.rows import minibatches, set_weights
 from agentlightning.types import Recipe, Row
 from agl_local.network.model import CausalLM
 from agl_local.training.batch import RowError
@@ -153,7 +153,7 @@ def lopsided(model: CausalLM, recipe: Recipe) -> list[Row]:
 def test_a_token_weighs_the_same_in_every_minibatch(
     caught: list[torch.Tensor], aggregation: Any, count: int
 ) -> None:
-    """By the rule of ``credit.merging.weights``: each of k steps minimises k · Σ w · loss over its tokens."""
+    """By the rule of ``credit.rows``: each of k steps minimises k · Σ w · loss over its tokens."""
     model = tiny_model()
     recipe = Recipe(name="r", minibatches=count, loss_aggregation=aggregation, loss_divisor=64.0)
     rows = lopsided(model, recipe)

@@ -12,7 +12,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, RECIPE, FakeJob, post
 
 from agentlightning.types import Batch
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_local.driver import LocalDriver
 
 OPTIONS = {"deterministic": True, "lr": 1e-2, "threads": 1, "save_every": 1, "engine": "thread"}

@@ -13,7 +13,7 @@ from plugins.local.driver_fixtures import saved_policy
 from plugins.local.test_driver_loop import PROMPT, FakeJob, post, started
 
 from agentlightning.types import UsageError
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
 from agl_local.options import OptionError

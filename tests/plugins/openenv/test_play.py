@@ -12,8 +12,8 @@ import pytest
 from agl_testing import ScriptedModelServer
 from core.runner.test_runner import finish, reason, serving
 
-from agentlightning.capture.instrument.sessions import capturing
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.capture.installation import capturing
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore

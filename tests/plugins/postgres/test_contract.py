@@ -6,21 +6,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from contract.added import AddedOperationsContract
 from contract.store import StoreContract
 
 from agentlightning.store.base import Store
-from agentlightning.store.http.client import StoreClient
-from agentlightning.store.http.server import start
+from agl_cluster.store.client import StoreClient
+from agl_cluster.store.server import start
 
 
-class TestPostgres(StoreContract):
+class TestPostgres(StoreContract, AddedOperationsContract):
     @pytest.fixture
     async def store(self, postgres: Store) -> Store:
         return postgres
 
 
 @pytest.mark.slow
-class TestClientOfPostgres(StoreContract):
+class TestClientOfPostgres(StoreContract, AddedOperationsContract):
     @pytest.fixture
     async def store(self, postgres: Any) -> AsyncIterator[Store]:
         served = await start(postgres, port=0)

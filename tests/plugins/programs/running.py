@@ -15,7 +15,7 @@ from agl_programs.session import open_session
 from agl_programs.summary import Summary, summarise
 from agl_testing import ScriptedModelServer
 
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.plugins import Plugins
 from agentlightning.types import Attempt, Record, Span
 

@@ -17,7 +17,7 @@ from agl_programs.commands.agent import CommandAgent
 from agl_testing import ScriptedModelServer
 
 from agentlightning.train.configured import check_agent_takes, configure, load_agent
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types.base import ConfigError
 
 

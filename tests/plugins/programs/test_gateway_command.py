@@ -15,8 +15,8 @@ from agl_testing import ScriptedModelServer
 from typer.testing import CliRunner
 
 from agentlightning.cli import app
-from agentlightning.runs.run import open_run
 from agentlightning.types import UsageError
+from agl_audit.run import open_run
 
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 

@@ -19,12 +19,13 @@ from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.runners import open_runner
-from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
-from agentlightning.store import SQLiteStore, StoreClient
-from agentlightning.store.http import server
-from agentlightning.train.description.fields import from_fields
+from agentlightning.store import SQLiteStore
+from agentlightning.train.config import from_fields
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
+from agl_cluster.roles import Role
+from agl_cluster.store import server
+from agl_cluster.store.client import StoreClient
 from agl_ray import plugin
 
 PLUGINS = build([plugin], discover=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.plugins.manager import build
-from agentlightning.trackers.choice import open_trackers
+from agentlightning.trackers import open_trackers
 from agentlightning.types import Evaluation, StepReport, UsageError
 from agl_trackers import plugin
 from agl_trackers.points import Point, evaluation_point, flat, step_point, summary_values
@@ -69,7 +69,7 @@ def test_without_its_library_a_tracker_is_refused_with_the_line_that_installs_it
 
 def test_each_has_a_spec_with_options_that_describe_themselves() -> None:
     specs = {spec.name: spec for spec in plugin.agl_trackers()}
-    assert set(specs) == {*NAMES, "events", "plot"}
+    assert set(specs) == {*NAMES, "console", "events", "plot"}
     for spec in (specs[name] for name in NAMES):
         assert not spec.default
         assert spec.options is not None and spec.about

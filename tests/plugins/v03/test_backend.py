@@ -127,7 +127,7 @@ def test_the_command_line_makes_agent_and_trainer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "argv", ["program", *words.split(), "--trainer.max-tasks", "2"])
     agent, made = agl.lightning_cli(Mine, agl.Trainer)
     assert (agent.trained_agents, agent.given) == (None, (5, ["a", "b"], True))
-    assert (made.concurrency, made.max_tasks) == (7, 2)
+    assert (made.config.agent.concurrency, made.max_tasks) == (7, 2)
     monkeypatch.setattr(sys, "argv", ["program", "--mine.deep", "maybe"])
     with pytest.raises(SystemExit):
         agl.lightning_cli(Mine)

@@ -10,7 +10,7 @@ from agl_testing import ScriptedModelServer
 from opentelemetry import trace as otel
 
 import agentlightning as agl
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner
@@ -57,7 +57,7 @@ async def place(captured: None) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def captured() -> Any:
-    from agentlightning.capture.instrument.sessions import capturing
+    from agentlightning.capture.installation import capturing
 
     with capturing([]):
         yield

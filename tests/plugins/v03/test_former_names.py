@@ -22,7 +22,11 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda part: part or "agl")
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [pytest.param(*one, marks=pytest.mark.plugins) if one[1] == "VERL" else one for one in NAMES],
+    ids=lambda part: part or "agl",
+)
 def test_a_name_resolves_in_its_module(module: str, name: str) -> None:
     found = importlib.import_module(f"agentlightning.{module}" if module else "agentlightning")
     assert getattr(found, name) is not None
@@ -124,4 +128,12 @@ def test_an_import_without_the_plugin_names_the_line_that_installs_it() -> None:
     for line in ("from agentlightning import LightningStore", "import agentlightning.tracer.base"):
         done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=env)
         assert done.returncode
-        assert "pip install -c constraints.txt ./core ./plugins/audit ./plugins/v03" in done.stderr
+        folders = "./core ./plugins/audit ./plugins/cluster ./plugins/v03"
+        assert f"pip install -c constraints.txt {folders}" in done.stderr
+
+
+def test_a_name_of_a_plugin_that_is_not_there_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(agl), "VERL", raising=False)  # another test may have found it
+    for module in ("agentlightning.algorithm.verl", "agentlightning"):
+        with pytest.raises(ImportError, match=r"VERL: it comes with agl-verl, .* \./core \./plugins/verl"):
+            getattr(importlib.import_module(module), "VERL")  # noqa: B009

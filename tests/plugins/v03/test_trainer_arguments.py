@@ -42,15 +42,18 @@ def test_workers_port_and_strategies(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         made = trainer(tmp_path, n_workers=3, port=9999)
     assert any("Trainer(port=…) has no effect" in str(one.message) for one in caught)
-    assert made.concurrency == 3
+    assert made.config.agent.concurrency == 3
     with pytest.warns(FutureWarning, match="main_process, server_port have no effect"):
         made = trainer(
             tmp_path,
             strategy={"type": "cs", "server_port": 9999, "main_process": "algorithm", "n_runners": 2},
         )
-    assert (made.isolation, made.concurrency) == ("process", 2)
-    assert trainer(tmp_path, strategy={"type": "cs", "role": "algorithm"}).concurrency == 0
-    assert trainer(tmp_path, strategy=agl.SharedMemoryExecutionStrategy(n_runners=5)).concurrency == 5
+    assert (made.config.agent.isolation, made.config.agent.concurrency) == ("process", 2)
+    assert trainer(tmp_path, strategy={"type": "cs", "role": "algorithm"}).config.agent.concurrency == 0
+    assert (
+        trainer(tmp_path, strategy=agl.SharedMemoryExecutionStrategy(n_runners=5)).config.agent.concurrency
+        == 5
+    )
     with pytest.raises(agl.UsageError, match="start `agl runner`"):
         trainer(tmp_path, strategy={"type": "cs", "role": "runner"})
     with pytest.raises(agl.UsageError, match="'cs' has no nope"):
@@ -202,12 +205,12 @@ async def test_a_hook_reads_the_trace_of_its_attempt() -> None:
 
 
 def test_what_a_trainer_was_given_is_read_and_set_as_its_own(tmp_path: Path) -> None:
-    made = trainer(tmp_path, n_workers=3, hooks=agl.Hook())
-    made.n_workers = 2
-    assert (made.n_runners, made.concurrency) == (2, 2)
-    made.hooks = ()
-    assert made.hooks == () and "hooks" not in vars(made)
-    assert made.fit_v0 == made.fit
+    made = trainer(tmp_path, algorithm=agl.Baseline(), n_workers=3, hooks=agl.Hook())
+    assert made.n_workers == made.n_runners == made.config.agent.concurrency == 3
+    assert made.fit_v0 == made.fit and made.adapter is made.llm_proxy is made.max_tasks is None
+    made.n_workers, made.hooks = 2, ()
+    made.fit(lambda task: 1.0, TASKS)
+    assert (made.n_runners, made.config.agent.concurrency) == (2, 2)
 
 
 def test_hooks_belong_to_the_trainers_process(tmp_path: Path) -> None:

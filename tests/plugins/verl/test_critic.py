@@ -11,7 +11,7 @@ from plugins.verl.test_driver import Steps, life, policy, python  # noqa: F401 -
 
 import agentlightning as agl
 from agentlightning.types import Row, Segment
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_verl.config.critic import SAYS, CriticError
 from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.driver import VerlDriver

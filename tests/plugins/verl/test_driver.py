@@ -15,7 +15,7 @@ import pytest
 
 import agentlightning as agl
 from agentlightning.types import Batch, Progress, Row, StepReport
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_verl.driver import VerlDriver, VerlFailed
 from agl_verl.process import session
 from agl_verl.process.machine import environment_info

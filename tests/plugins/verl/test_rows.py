@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentlightning as agl
-from agentlightning.credit.merging.weights import minibatches
+from agentlightning.credit.rows import minibatches
 from agentlightning.types import Grammar, Row, Segment
 from agentlightning.types.arrays import to_bytes
 from agl_verl.rows import CannotTrain, Step, pack, pieces, step, train_row as for_recipe, unpack

@@ -7,7 +7,7 @@ records the token ids. Invariant: ``uninstrument`` leaves Agent Framework as it 
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_agent_framework import tools, turns
 from agl_agent_framework.entries import entry_methods
 from agl_agent_framework.package import INSTRUMENTS

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.spans.tool_call import PendingToolCall, tool_call
+from agentlightning.capture.processor import PendingToolCall, tool_call
 
 
 async def execute(

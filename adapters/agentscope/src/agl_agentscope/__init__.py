@@ -7,7 +7,7 @@ as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_agentscope.entries import entry_methods
 from agl_agentscope.package import INSTRUMENTS
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.identity import framework_tags
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 _FAILURES = (
     "Error: ",

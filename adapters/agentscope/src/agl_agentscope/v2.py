@@ -12,9 +12,9 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 NO_TIME = "withheld"

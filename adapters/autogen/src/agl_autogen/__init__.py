@@ -14,10 +14,10 @@ from typing import Any
 
 from opentelemetry import trace
 
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
-from agentlightning.capture.instrument.installation import DefaultTracerProvider
-from agentlightning.capture.spans.processors import IGNORED_SCOPES
+from agentlightning.capture.adapter import AdapterInstrumentor
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.installation import DefaultTracerProvider
+from agentlightning.capture.processor import IGNORED_SCOPES
 from agl_autogen.entries import entry_methods
 from agl_autogen.handlers import on_message
 from agl_autogen.package import CORE, INSTRUMENTS

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.identity import framework_tags
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 
 def entries_of(cls: type) -> set[str]:

@@ -6,7 +6,7 @@ layer records the token ids. Invariant: ``uninstrument`` leaves CrewAI as it was
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_crewai.entries import entry_methods
 from agl_crewai.package import INSTRUMENTS
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.context import attached, current_attempt, tagged
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.emit import operation
 from agentlightning.capture.identity import framework_tags
-from agentlightning.capture.spans.agent_span import AgentSpan
-from agentlightning.capture.spans.operation import operation
+from agentlightning.capture.spans import AgentSpan
 from agl_crewai.tools import TOOLS, Tools, abandon
 
 _LOG = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from opentelemetry import context as otel
 from opentelemetry.trace import Status, StatusCode
 
 from agentlightning.capture.context import ContextEntry, attached, detach
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.capture.identity import caller_context
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 _LOG = logging.getLogger(__name__)
 

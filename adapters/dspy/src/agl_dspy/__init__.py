@@ -7,7 +7,7 @@ was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_dspy import models, tools, turns
 from agl_dspy.entries import entry_methods
 from agl_dspy.package import INSTRUMENTS

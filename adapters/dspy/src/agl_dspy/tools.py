@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 

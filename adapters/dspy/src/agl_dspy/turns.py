@@ -14,7 +14,7 @@ from typing import Any
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.identity import agent_tags
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from opentelemetry import context as otel
 
 from agentlightning.capture.identity import caller_context
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 from agl_google_adk.turns import OPEN_TOOLS, as_text
 
 Wrapped = Callable[..., Any]

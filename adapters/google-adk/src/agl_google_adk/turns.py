@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agentlightning.capture.context import ContextEntry, attached, current_attempt
 from agentlightning.capture.identity import caller_context, inherited_tags
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 from agentlightning.types import Tags
 
 Wrapped = Callable[..., Any]

@@ -7,7 +7,7 @@ LangChain as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_langchain.entries import entry_methods
 from agl_langchain.package import INSTRUMENTS
 

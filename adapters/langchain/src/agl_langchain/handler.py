@@ -16,7 +16,7 @@ from uuid import UUID
 from langchain_core.callbacks.base import BaseCallbackHandler
 from langchain_core.tracers import context as tracers
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
 from agl_langchain import runs, tools
 from agl_langchain.metadata import read_agent

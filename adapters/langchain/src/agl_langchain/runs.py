@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.identity import Caller
-from agentlightning.capture.spans.event_span import EventSpan
+from agentlightning.capture.spans import EventSpan
 
 
 class CutShort(Exception):

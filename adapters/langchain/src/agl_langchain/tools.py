@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.spans.convert import jsonable
+from agentlightning.capture.records import jsonable
 from agl_langchain.runs import Run, finish
 
 HANDOFF = "agl.handoff"

@@ -7,7 +7,7 @@ they were.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_langchain.entries import entry_methods
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS
 from agl_langgraph.callers import CALLERS, remember_callers

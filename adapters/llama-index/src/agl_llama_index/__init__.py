@@ -6,7 +6,7 @@ ids. Invariant: ``uninstrument`` leaves LlamaIndex as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_llama_index import tools, turns
 from agl_llama_index.entries import entry_methods
 from agl_llama_index.package import INSTRUMENTS

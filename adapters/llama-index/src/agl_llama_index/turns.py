@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from agentlightning.capture.context import ContextEntry, attached, current_attempt
 from agentlightning.capture.identity import agent_tags
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 STEPS: Final = ("setup_agent", "parse_agent_output", "aggregate_tool_results")

@@ -7,7 +7,7 @@ leaves the SDK as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_openai_agents.entries import entry_methods
 from agl_openai_agents.package import INSTRUMENTS
 

@@ -19,8 +19,8 @@ from agents.tracing.provider import DefaultTraceProvider, SynchronousMultiTracin
 from agents.tracing.spans import NoOpSpan
 
 from agentlightning import semconv
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.keys import PREFIX
 from agl_openai_agents.bridge import BRIDGE
 

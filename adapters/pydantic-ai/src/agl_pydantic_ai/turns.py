@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.messages import ToolReturn, ToolReturnPart
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 Handler = Callable[[Any], Any]

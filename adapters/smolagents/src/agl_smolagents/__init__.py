@@ -6,7 +6,7 @@ layer records the token ids. Invariant: ``uninstrument`` leaves smolagents as it
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_smolagents import tools, turns
 from agl_smolagents.entries import entry_methods
 from agl_smolagents.package import INSTRUMENTS

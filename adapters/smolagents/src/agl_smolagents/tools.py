@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from agentlightning.capture.call_hooks import CallHooks, hooked_generator
 from agentlightning.capture.context import ContextEntry, attached, current_attempt
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 FINAL: Final = "final_answer"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 

@@ -16,12 +16,11 @@ from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.algorithms.rollouts.batching import group_rollouts
 from agentlightning.capture import COUNTS
-from agentlightning.credit.eligibility.trainable import Versions
-from agentlightning.gateway.admission.spending import Spending
+from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import Driver, WatchedDriver
+from agentlightning.specs import CallGuard, Driver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -64,6 +63,8 @@ class Context:
     gateway: RunGateway
     plugins: Plugins
     seed: int
+    guards: Sequence[CallGuard] = ()
+    """What admits and counts the run's calls, such as a budget."""
     train: Dataset = ()
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
@@ -122,14 +123,18 @@ class Context:
         """Return the names of the trained policies."""
         return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
 
-    @property
-    def spending(self) -> Spending:
-        """Return what the run's calls have spent, and their budget."""
-        return self.gateway.spending
+    async def exhausted(self, *, last: bool = False) -> str | None:
+        """Why no call is admitted any more; ``None`` while calls are. ``last``: the evaluation at the end is
+        about to begin.
+        """
+        for guard in self.guards:
+            if (why := await guard.exhausted(last=last)) is not None:
+                return why
+        return None
 
-    def spent(self) -> dict[str, Any]:
-        """Return ``{"budget": …}`` for the run's record and summary; nothing for a run without a budget."""
-        return {"budget": self.spending.summary()} if self.spending.given else {}
+    def guarded(self) -> dict[str, Any]:
+        """Return what the guards say in the run's record and summary, by their names (``budget``)."""
+        return {guard.name: said for guard in self.guards if (said := guard.summary())}
 
     async def publish(self) -> None:
         """Store the resources of agents: endpoints of the policy and of the scripted policies. The gateways
@@ -200,7 +205,7 @@ class Context:
         entry = {"version": version, "evaluation": evaluation.model_dump()}
         await self.journal.evaluation(batch, entry, records)
         self.known[batch] = entry
-        await self.store.update_run(self.run_id, {"evaluations": self.known, **self.spent()})
+        await self.store.update_run(self.run_id, {"evaluations": self.known, **self.guarded()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)
         return evaluation
 

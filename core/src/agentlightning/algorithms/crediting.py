@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
+from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.base import Store
 from agentlightning.store.pages import RECORD_PAGE, pages

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.context import Context
-from agentlightning.capture.spans.convert import jsonable
-from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.capture.records import jsonable
+from agentlightning.runner.threads import in_thread
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Resource, Rollout, UsageError
 

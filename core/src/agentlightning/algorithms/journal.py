@@ -1,4 +1,4 @@
-"""The journal writes a run's chain during the run (:mod:`agentlightning.credit.fingerprints.chain`).
+"""The journal writes a run's chain during the run (:mod:`agentlightning.credit.digest`).
 
 Invariants: a step and its link are stored together or not at all; links are only added. A resume adds a
 link, and whatever the run makes again gets later links.
@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, digest, next_link, plain, summary_entry
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_record
+from agentlightning.credit.digest import KEY_VARIABLE, digest, next_link, plain, summary_entry
+from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Record, RolloutFingerprint, StepReport

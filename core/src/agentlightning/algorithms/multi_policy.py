@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.accounts import policy_batch
 from agentlightning.gateway.base import RunGateway
 from agentlightning.specs import Job, PeerDriver
 from agentlightning.types import Batch, Evaluation, Progress, StepReport, UsageError
@@ -82,7 +82,7 @@ class MultiPolicyDriver:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self.gateway.resume()
+            await self.gateway.release()
 
     async def export(self, folder: Path) -> Path:
         """Write every policy to ``folder/<its name>``; return ``folder``."""
@@ -174,7 +174,7 @@ class SharedJob:
     async def collect(self, step: int) -> dict[str, Batch]:
         """Collect the step and split it. No call passes until all drivers serve their new versions."""
         batch = await self.job.collect(step)
-        await self.gateway.pause()
+        await self.gateway.hold()
         if not await self.gateway.drain(PATIENCE):
             log.warning("calls are still at the engines %g s after step %d was collected", PATIENCE, step)
         self.turns = {name: asyncio.Event() for name in self.names}
@@ -189,7 +189,7 @@ class SharedJob:
     async def report(self) -> None:
         """Report all policies after their updates. Only the first report holds the seconds of the
         rollouts, which all policies share."""
-        await self.gateway.resume()
+        await self.gateway.release()
         for name in self.names:
             report = self.reports.pop(name)
             if name != self.names[0]:

@@ -15,7 +15,7 @@ from agentlightning.algorithms.evaluation.evaluate import (
     first_traceback,
     unread_rewards,
 )
-from agentlightning.credit.metrics import agents_word
+from agentlightning.credit.accounts import agents_word
 from agentlightning.types import Batch, Record, UsageError
 from agentlightning.types.base import LEARNED_NOTHING
 from agentlightning.types.failure import OUTAGE_KINDS

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import msgspec
 
 from agentlightning.algorithms.rollouts.quorum import group_size_needed
-from agentlightning.credit.assign import check_recipe
-from agentlightning.credit.scoring.rules import RULES
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.rules import RULES
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
@@ -48,17 +48,8 @@ def check_supported_fields(
         )
 
 
-def check_ends_early(
-    training: TrainingSection, driver: str, ends_early: bool, *, budget: bool = False
-) -> None:
-    """Raise if ``training`` ends early or keeps the best policy, and the driver can do neither. ``budget``:
-    whether the run has one, which may end it too.
-    """
-    if budget and not ends_early:
-        raise ConfigError(
-            f"driver {driver!r} cannot carry out the run's budget: it ends at its last step only; use the "
-            "driver 'local', or limit the rollouts with budget.per_rollout"
-        )
+def check_ends_early(training: TrainingSection, driver: str, ends_early: bool) -> None:
+    """Raise if ``training`` ends early or keeps the best policy, and the driver can do neither."""
     settings = {"early_stopping": training.early_stopping, "keep_best": training.keep_best}
     asked = [name for name, value in settings.items() if value]
     if asked and not ends_early:

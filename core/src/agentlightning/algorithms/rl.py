@@ -17,7 +17,6 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.crediting import StepCrediting
 from agentlightning.algorithms.curriculum.steps import open_curriculum
-from agentlightning.algorithms.evaluation.affordable import measure_if_affordable
 from agentlightning.algorithms.evaluation.best_policy import BestPolicy
 from agentlightning.algorithms.evaluation.evaluation_sets import NamedSets, scores
 from agentlightning.algorithms.evaluation.headroom import measure_headroom
@@ -33,10 +32,10 @@ from agentlightning.algorithms.rollouts.finished_first import FinishedFirst, mak
 from agentlightning.algorithms.rollouts.prefetch import TaskGroups
 from agentlightning.algorithms.rollouts.quorum import wait_for_groups
 from agentlightning.algorithms.totals import Totals
+from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.eligibility.trainable import Versions, version_of
-from agentlightning.credit.fingerprints.fingerprint import add_rows, terms_digest
-from agentlightning.credit.metrics import policy_batch
+from agentlightning.credit.eligibility import Versions, version_of
+from agentlightning.credit.fingerprint import add_rows, terms_digest
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
 
@@ -64,14 +63,14 @@ class RL:
         if context.driver is None:
             raise ValueError("RL needs a driver; name one with backend.driver")
         job = await self.make_job(context)
-        spent = context.spending.spent
         before = await job.look("before", None if job.first_step else 0)
         sampled_before = await job.measure_sampled("before-sampled")
-        context.spending.keep_back(spent)
+        for guard in context.guards:
+            guard.keep_back()
         job.headroom = await measure_headroom(context, before, job.measure, self.environment.headroom_tasks)
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
-        job.end_if_spent(job.first_step)
+        await job.end_if_exhausted(job.first_step)
         began = time.perf_counter()
         try:
             await context.driver.run(job)
@@ -79,7 +78,7 @@ class RL:
             await job.end()
         seconds = time.perf_counter() - began
         job.say_if_nothing_learned()
-        after = await measure_if_affordable(context, partial(job.look, step=job.steps), "after")
+        after = await job.look_last()
         sampled_after = await job.measure_sampled("after-sampled") if after else None
         return {
             "recipe": self.recipe.model_dump(),
@@ -184,7 +183,7 @@ class RLJob:
         more = self._extra_groups(step, groups)
         for _ in range(self.training.dynamic_sampling):
             enough = groups_with_spread(batch, groups) >= self.training.batch_size
-            if enough or self.context.spending.why_ended():
+            if enough or await self.context.exhausted():
                 break
             extra = next(more)
             await self._prefetcher.add(step, extra)
@@ -198,8 +197,8 @@ class RLJob:
         if self._curriculum is not None:
             needed = self._prefetcher.first_batch(step + 1)
             found |= self._curriculum.credited(step, groups, credit.outcomes, needed)
-        if self.context.spending.given:
-            found |= self.context.spending.metrics()
+        for guard in self.context.guards:
+            found |= guard.metrics()
         batch.metrics.update(found)
         self._reason = credit.reason
         await self._record_step(step, batch, credit.fingerprints)
@@ -301,8 +300,8 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
-        if spent := self.context.spent():
-            await self.context.store.update_run(self.run_id, spent)
+        if guarded := self.context.guarded():
+            await self.context.store.update_run(self.run_id, guarded)
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
         self.context.plugins.notify("agl_policy_updated", report=report)
 
@@ -324,7 +323,7 @@ class RLJob:
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:
         """Make and return the evaluation that is due after ``step``, if any."""
-        self.end_if_spent(step + 1)
+        await self.end_if_exhausted(step + 1)
         every = self.training.evaluate_every
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
@@ -341,6 +340,22 @@ class RLJob:
             await self._keep_if_best(step, sets.get(by) if isinstance(by, str) else found)
         return found
 
+    async def look_last(self) -> Evaluation | None:
+        """Make the evaluation after training, or say why it is missing: no call is admitted any more."""
+        if (why := await self.context.exhausted(last=True)) is not None:
+            self.context.say(f"the evaluation 'after' is missing: no call is admitted any more ({why})")
+            return None
+        before = self._refused
+        found = await self.look("after", self.steps)
+        if n := self._refused - before:
+            why = await self.context.exhausted()
+            self.context.say(f"evaluation 'after': {n} calls were refused ({why}); see failed")
+        return found
+
+    @property
+    def _refused(self) -> int:
+        return sum(guard.refused for guard in self.context.guards)
+
     async def _keep_if_best(self, step: int, evaluation: Evaluation | None) -> None:
         """Keep the present policy, of ``step`` finished steps, if its evaluation is the best so far."""
         if self._best is None or evaluation is None or self.context.driver is None:
@@ -356,11 +371,11 @@ class RLJob:
             self.ended, self.steps = "; ".join(map(str, reasons)), step
             self.context.say(f"training ends after step {step} of {self.training.steps}: {self.ended}")
 
-    def end_if_spent(self, step: int) -> None:
-        """End training after ``step`` finished steps if the run's budget is spent."""
-        if (why := self.context.spending.why_ended()) is None:
+    async def end_if_exhausted(self, step: int) -> None:
+        """End training after ``step`` finished steps if no call is admitted any more."""
+        if (why := await self.context.exhausted()) is None:
             return
-        self.ended, self.steps = f"stopped by budget: {why}", step
+        self.ended, self.steps = f"stopped by {why}", step
         self.context.say(f"training ends after step {step} of {self.training.steps}: {self.ended}")
 
     @property

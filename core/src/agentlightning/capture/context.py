@@ -4,7 +4,7 @@ OpenTelemetry's current context, an immutable mapping, holds them all: the attem
 the :class:`AgentScope` of a decorated class, the tags of :func:`tagged` (as baggage, see
 :data:`~agentlightning.semconv.BAGGAGE_PREFIX`), the caller that the agent's framework names
 (:mod:`.identity`), and OpenTelemetry's own span. So they follow tasks, ``asyncio.gather`` and
-``asyncio.to_thread``, and :mod:`.instrument.threads` hands them to threads.
+``asyncio.to_thread``, and :mod:`.installation` hands them to threads.
 
 Capture knows no store: finished spans go to ``sink``, a callable that the runner provides.
 """
@@ -106,7 +106,7 @@ class AttemptContext:
 
 @dataclass(slots=True, eq=False)
 class AgentScope:
-    """One call of a decorated class's entry method (:mod:`agentlightning.capture.scope`)."""
+    """One call of a decorated class's entry method (:mod:`agentlightning.capture.identity`)."""
 
     agent: str
     owner: Any

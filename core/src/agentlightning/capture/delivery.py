@@ -1,25 +1,70 @@
 """The last step of capture: hand each finished span to the sink of its attempt once, or count it.
 
-Invariant: nothing reaches an attempt after :func:`end_attempt`; later spans are counted as ``late-span``.
-Delivery never raises into the agent's code.
+Invariants: nothing reaches an attempt after :func:`end_attempt`; later spans are counted as ``late-span``.
+Delivery never raises into the agent's code. Capture counts everything that it leaves out (:data:`COUNTS`), so
+that a ledger can explain a missing record.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import Any
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.fork import after_fork_in_child
 from agentlightning.log_limit import limited
 from agentlightning.types import Span, Tags
+
+
+def after_fork_in_child(renew: Callable[[], None]) -> None:
+    """Call ``renew`` in every process that this one forks, before the process's own code runs: only the
+    forking thread lives on there, and nobody releases another thread's lock.
+    """
+    if hasattr(os, "register_at_fork"):  # systems without it have no fork
+        os.register_at_fork(after_in_child=renew)
+
+
+class Counts:
+    """Thread-safe counters, reason → times."""
+
+    def __init__(self) -> None:
+        self._renew()
+        after_fork_in_child(self._renew)
+        self._counts: Counter[str] = Counter()
+        self.listener: Callable[[str, int], None] | None = None
+        """Called with each new count, where another process keeps the ledger (``agl run``)."""
+
+    def _renew(self) -> None:
+        self._lock = RLock()  # a destructor may count while its thread counts
+
+    def add(self, reason: str, times: int = 1) -> None:
+        """Count ``reason``."""
+        with self._lock:
+            self._counts[reason] += times
+        if self.listener is not None:
+            self.listener(reason, times)
+
+    def snapshot(self) -> dict[str, int]:
+        """Return the counts as they are now."""
+        with self._lock:
+            return dict(self._counts)
+
+    def clear(self) -> None:
+        """Set all counters to zero (a new run, a test)."""
+        with self._lock:
+            self._counts.clear()
+
+
+COUNTS = Counts()
+"""The counts of this process. Reasons: ``late-span, span-outside-attempt, sink-error, convert-stringified,
+wire-error, wire-unavailable, wire-not-read, identity-error, bad-ids, …``."""
+
 
 _LOG = limited(__name__)
 _REMEMBERED = 65_536

@@ -1,10 +1,14 @@
-"""Find the caller: the tags of the code that runs right now, and the span it works in.
+"""Find the caller: the tags of the code that runs right now, the span it works in, and whether it is trained.
 
 The agent's framework names the caller, by OpenTelemetry's current span (``gen_ai.agent.name``) or through an
 adapter that sets tags around the code (:func:`agent_tags`, or an :class:`.AgentSpan`). The name of the
 decorated agent outranks these (:func:`apply_scope`), and ``tagged()`` outranks that name. Invariant: of two
 agents that frameworks name, the nearer one is the caller; the outer one's tags, besides its name and role,
 hold for the inner one too.
+
+``@agl.agent`` opens a *scope* around the entry methods of decorated classes. It names the calls inside, and
+selects which of them are trained: a call is trained only if the innermost scope with a ``select`` of its own
+selects it, and the run's ``select`` too. All calls are recorded.
 """
 
 from __future__ import annotations
@@ -15,13 +19,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry import context as otel, trace
+from opentelemetry import baggage, context as otel, trace
 
 from agentlightning import semconv
-from agentlightning.capture.context import SCOPE, AgentScope, ContextEntry, attached, baggage_tags
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import attempt_trace_id
+from agentlightning.capture.context import (
+    SCOPE,
+    AgentScope,
+    ContextEntry,
+    attached,
+    baggage_tags,
+    current_attempt,
+)
+from agentlightning.capture.delivery import COUNTS, attempt_trace_id
+from agentlightning.semconv import BAGGAGE_PREFIX
 from agentlightning.types import Tags, merge_tags
+from agentlightning.types.select import BadSelect, Predicate, with_role
 
 _LOG = logging.getLogger(__name__)
 
@@ -196,3 +208,44 @@ def caller_tags() -> Tags:
     if "agent" in tags:
         tags.setdefault("role", tags["agent"])
     return tags
+
+
+def open_scope(agent: str, owner: Any, selects: Predicate | None = None) -> AgentScope:
+    """Return a new scope inside the present one. Entry methods of one object that call each other are one
+    agent, with one list of calls.
+    """
+    scope = AgentScope(agent, owner, selects, outer=SCOPE.get())
+    if current_attempt() is not None:
+        scope.caller_agent = framework_tags().get("agent")
+    outer = scope.outer
+    while outer is not None:
+        if outer.owner is owner and not outer.suspended:
+            scope.outermost, scope.call_span_ids = False, outer.call_span_ids
+            break
+        outer = outer.outer
+    return scope
+
+
+def inside_scope(scope: AgentScope) -> AbstractContextManager[None]:
+    """Enter the scope within the block. It is nearer than an agent that ``tagged`` named outside."""
+    return attached(SCOPE.set(scope, baggage.remove_baggage(f"{BAGGAGE_PREFIX}agent")))
+
+
+def selects_call(tags: Tags, span_id: str) -> bool:
+    """Return whether the scopes around a model call with these tags train it, and note the call's span in its
+    agent's scope."""
+    scope = SCOPE.get()
+    if scope is None:
+        return True
+    if tags.get("agent") == scope.agent:
+        scope.call_span_ids.append(span_id)
+    while scope is not None and scope.selects is None:
+        scope = scope.outer
+    if scope is None or scope.selects is None:
+        return True
+    try:
+        return scope.selects(with_role(tags))
+    except BadSelect as error:
+        if (attempt := current_attempt()) is not None:
+            attempt.errors.append(error)
+        raise

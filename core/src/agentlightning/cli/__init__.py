@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from agentlightning._version import __version__
 from agentlightning.child_environment import hide_secrets
-from agentlightning.cli.terminal.interrupts import set_exit_status, sigterm_like_ctrl_c
+from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
 from agentlightning.redaction import ShownLines, say, show_tracebacks
 from agentlightning.types import UsageError

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
+from agentlightning.cli.options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.runs.locations import STORE, NoSuchRun
-from agentlightning.train.artifacts.trained_policy import find_policy
+from agentlightning.runs.policies import find_policy
+from agentlightning.train.config import RunConfig, from_fields
 from agentlightning.train.configured import configure
-from agentlightning.train.description.fields import from_fields
-from agentlightning.train.description.run_config import RunConfig
 from agentlightning.train.policies import fetch_pretrained
+from agentlightning.train.session import finish
 from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.work import missing_policy_message
 
 
 def register(app: typer.Typer) -> None:
@@ -114,17 +114,7 @@ async def _evaluate(
         }
         found = {name.removeprefix("eval/"): _figures(one, greedy) for name, one in made.items()}
         result = {"sets": found} if on else found["eval"]
-        seconds = sum(one.seconds for one in made.values())
-        summary: dict[str, Any] = {
-            "run_id": context.run_id,
-            "seed": context.seed,
-            "evaluation": result,
-            "total_seconds": round(seconds, 3),
-            "accounts": await context.accounts(),
-        }
-        summary["chain"] = await context.journal.end(summary, None)
-        await context.store.update_run(context.run_id, {"summary": summary})
-        context.plugins.notify("agl_run_finished", summary=summary)
+        await finish(context, {"evaluation": result}, sum(one.seconds for one in made.values()))
         return {**result, "run_id": context.run_id}
 
 

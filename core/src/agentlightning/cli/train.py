@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentlightning.cli.config_options import AlwaysJson, Config, Sets, last_line, read
+from agentlightning.cli.options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.train.configured import configure
 from agentlightning.types.base import LEARNED_NOTHING
 

@@ -1,30 +1,16 @@
 """Credit assignment: pure functions from records to rows, the same for every driver.
 
-:func:`assign` is the entry and reads top to bottom. ``eligibility`` decides which calls may be trained,
-``scoring`` gives each call a number, ``advantage`` subtracts baselines, ``merging`` joins calls into rows,
-and ``fingerprints`` hashes what was trained. Imports nothing but ``types`` and ``semconv``.
+:func:`assign` is the entry and reads top to bottom: each station of a rollout's way is a file of this room.
+Beside the way stand ``merge_failures``, which names why a conversation did not become one row, ``groups``,
+which every comparison uses, and ``digest`` and ``fingerprint``, which hash what was trained. It imports
+nothing but ``types``, ``semconv`` and ``log_limit``.
 """
 
 from __future__ import annotations
 
-from agentlightning.credit.advantage.baselines import (
-    BASELINES as BASELINES,
-    Baseline as Baseline,
-    Groups as Groups,
-)
 from agentlightning.credit.assign import assign as assign
-from agentlightning.credit.eligibility.failure import failure_of as failure_of
-from agentlightning.credit.eligibility.verdicts import Verdict as Verdict, verdict as verdict
-from agentlightning.credit.fingerprints.digest import (
-    canonical_order as canonical_order,
-    rows_digest as rows_digest,
-)
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts as fingerprint_rollouts
-from agentlightning.credit.merging.forest import (
-    CallPath as CallPath,
-    Forest as Forest,
-    build_forest as build_forest,
-)
-from agentlightning.credit.scoring.rewards import Rewards as Rewards, resolve as resolve
-from agentlightning.credit.scoring.rules import RULES as RULES, CreditRule as CreditRule
-from agentlightning.types.tokens import tokens_digest as tokens_digest
+from agentlightning.credit.digest import canonical_order as canonical_order, rows_digest as rows_digest
+from agentlightning.credit.fingerprint import fingerprint_rollouts as fingerprint_rollouts
+from agentlightning.credit.forest import build_forest as build_forest
+from agentlightning.credit.rewards import resolve as resolve
+from agentlightning.credit.rollout_reward import failure_of as failure_of

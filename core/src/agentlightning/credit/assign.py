@@ -1,9 +1,11 @@
 """Credit assignment from records to rows, top to bottom.
 
-``records → ledgers → rewards → rule → baseline → forest → rows → weights → metrics``
+``records → verdicts → kind of failure → rewards → what can be trained → rule → baseline → forest → rows →
+weights → metrics``
 
-:class:`StepCredit` takes the records of a step group by group and keeps rows and numbers of them;
-:func:`assign` does all at once, with the same batch.
+Each station is a file of this package. This file alone calls them, in this order, and enters none of them
+twice on the way of a rollout. :class:`StepCredit` takes the records of a step group by group and keeps rows
+and numbers of them; :func:`assign` does all at once, with the same batch.
 
 Pure and deterministic: the same records in any order give the same batch. Every call that is left out has a
 reason in a ledger, and a missing reward never becomes a number: a rollout that failed or has no reward is
@@ -12,33 +14,30 @@ part of no baseline.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 import msgspec
 
-from agentlightning.credit.advantage.baselines import BASELINES, Advantage, Advantages, Baseline, advantages
-from agentlightning.credit.advantage.critic import check_critic, recipe_for_rule
-from agentlightning.credit.advantage.groups import CreditedCall, turns
-from agentlightning.credit.advantage.states import step_returns
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.eligibility.off_policy import weighed_calls
-from agentlightning.credit.eligibility.trainable import Versions, live_record, untrainable_reasons
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import RolloutAccount, close_ledger, open_ledger
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.rows import build_row
-from agentlightning.credit.merging.weights import set_weights
-from agentlightning.credit.metrics import batch_metrics, policy_metrics
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.credit.scoring.rules import CREDIT_ERROR, RULES, CreditRule, apply_rule
+from agentlightning.credit.accounts import RolloutAccount, batch_metrics, close_ledger, policy_metrics
+from agentlightning.credit.baselines import (
+    BASELINES,
+    Advantage,
+    Advantages,
+    Baseline,
+    advantages,
+)
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.eligibility import Versions, live_record, untrainable_reasons, weighed_calls
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rollout_reward import failure_of
+from agentlightning.credit.rows import build_row, set_weights
+from agentlightning.credit.rules import RULES, CreditRule, credit_calls
+from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.types import (
     Batch,
     Call,
-    Correction,
-    LossAggregation,
     Recipe,
     Record,
     Reward,
@@ -198,72 +197,6 @@ class StepCredit:
         self._calls.update(calls)
 
 
-def check_recipe(
-    recipe: Recipe,
-    rules: Mapping[str, CreditRule] | None = None,
-    baselines: Mapping[str, Baseline] | None = None,
-) -> None:
-    """Raise ``ValueError`` that names the field, for values that credit cannot work with. ``rules`` and
-    ``baselines``: as for :func:`assign`.
-    """
-    r, aggregations = recipe, get_args(LossAggregation)
-    for field, kind, known in (
-        ("credit", "rule", {**RULES, **(rules or {})}),
-        ("baseline", "baseline", {**BASELINES, **(baselines or {})}),
-    ):
-        if (name := getattr(recipe, field)) not in known:
-            raise ValueError(f"recipe.{field}: no {kind} {name!r}; known: {', '.join(sorted(known))}")
-    checks = (
-        (r.group_size >= 1, f"group_size = {r.group_size}: a task needs at least one rollout"),
-        (
-            r.loss_aggregation in aggregations,
-            f"loss_aggregation = {r.loss_aggregation!r}; use {', '.join(aggregations)}",
-        ),
-        (r.scale in ("std", "none"), f"scale: {r.scale!r}; use std or none"),
-        (
-            0 < r.loss_divisor < math.inf,
-            f"loss_divisor = {r.loss_divisor}: a divisor, must be finite and > 0",
-        ),
-        (0.0 <= r.gamma <= 1.0, f"gamma = {r.gamma}: must lie in [0, 1]"),
-        (0.0 <= r.step_weight < math.inf, f"step_weight = {r.step_weight}: must be finite, and not negative"),
-        (r.max_staleness >= 0, f"max_staleness = {r.max_staleness}: must be 0 or more versions"),
-        (
-            0 < r.temperature < math.inf,
-            f"temperature = {r.temperature}: training needs a temperature above 0",
-        ),
-        (
-            r.off_policy_cap is None or 0 < r.off_policy_cap < math.inf,
-            f"off_policy_cap = {r.off_policy_cap}: the largest importance weight must be finite and above 0; "
-            "null leaves out calls that were sampled otherwise than the policy",
-        ),
-        *_correction_checks(r.correction),
-    )
-    for holds, problem in checks:
-        if not holds:
-            raise ValueError(f"recipe.{problem}")
-    check_critic(recipe)
-
-
-def _correction_checks(rule: Correction | None) -> tuple[tuple[bool, str], ...]:
-    """Return what a recipe's ``correction`` must fulfil, each with the error."""
-    if rule is None:
-        return ()
-    floor = rule.floor if rule.kind == "mask" and rule.floor is not None else 1.0 / max(rule.cap, 1.0)
-    return (
-        (0 < rule.cap < math.inf, f"correction.cap = {rule.cap}: must be finite and above 0"),
-        (
-            rule.floor is None or rule.kind == "mask",
-            f"correction.floor = {rule.floor}: 'truncate' has no lower bound; say kind: mask, or drop it",
-        ),
-        (0 < floor <= rule.cap, f"correction.floor = {rule.floor}: must be above 0, and at most cap"),
-        (
-            0 <= rule.threshold < math.inf,
-            f"correction.threshold = {rule.threshold}: must be finite, and not negative; `correction: null` "
-            "switches the correction off",
-        ),
-    )
-
-
 def _order(rollout: Rollout) -> tuple[str, int, str]:
     """Sort key of the rollouts of a batch: group, sample, rollout id."""
     return rollout.group_id or rollout.task_id or "", rollout.sample, rollout.rollout_id
@@ -275,9 +208,10 @@ def _start(
     """Open the ledger and leave out the calls that cannot be trained whatever their reward; of a failed
     rollout, all calls. Apply the rule to the rest."""
     judged = verdicts(record)
+    ledger = open_ledger(record, judged)
     kind = failure_of(record)
-    account = RolloutAccount(record.rollout, open_ledger(record, judged), kind, earlier=record.earlier)
-    account.policies = {call.call_id: call.policy for call in record.calls}
+    policies = {call.call_id: call.policy for call in record.calls}
+    account = RolloutAccount(record.rollout, ledger, kind, earlier=record.earlier, policies=policies)
     value = reward_by_table(kind, failure) if kind is not None else None
     if value is not None:
         record = msgspec.structs.replace(record, rewards=[Reward(value=value, returned=True)])
@@ -288,31 +222,10 @@ def _start(
         account.out = dict.fromkeys(account.policies, reason)
         return account
     account.out = untrainable_reasons(record, judged, recipe, version=version)
-    _apply_rule(account, record, recipe, rule)
+    if len(account.out) < len(record.calls):
+        account.weighed = weighed_calls(record.calls, recipe)
+        account.credited = credit_calls(live_record(record, account.out), account.out, recipe, rule)
     return account
-
-
-def _apply_rule(account: RolloutAccount, record: Record, recipe: Recipe, rule: CreditRule) -> None:
-    """Apply the rule. A call without a number is left out: ``no-reward``, ``not-<rule>`` if the rule
-    skipped it, or ``credit-error`` if the rule gave no usable answer for the rollout.
-    """
-    if len(account.out) == len(record.calls):
-        return
-    seen = live_record(record, account.out)
-    credits = apply_rule(rule, seen, recipe_for_rule(recipe))
-    at, steps = turns(seen.calls), step_returns(seen, recipe)
-    for call in seen.calls:
-        if call.call_id in account.out:
-            continue
-        credit = None if credits is None else credits.get(call.call_id)
-        if credits is None:
-            account.out[call.call_id] = CREDIT_ERROR
-        elif credit is None:
-            account.out[call.call_id] = "no-reward" if call.call_id in credits else f"not-{recipe.credit}"
-        else:
-            account.credited.append(
-                CreditedCall.of(record.rollout, call, credit, at[call.call_id], steps.get(call.call_id))
-            )
 
 
 def _rows(
@@ -327,13 +240,13 @@ def _rows(
             account.out[one.call_id] = zero_reason
         else:
             trained.append(calls[one.call_id])
-    weighed = weighed_calls(trained, recipe)
+    weighed = account.weighed.intersection(call.call_id for call in trained)
     forest = build_forest(trained, merge=recipe.merge, temperature=recipe.temperature, weighed=weighed)
-    close_ledger(account, forest, weighed)
     rows = [build_row(path, record.rollout, groups.calls, recipe, version, weighed) for path in forest.paths]
     # Numbered by content: neither the attempt's id nor the arrival order of parallel calls is part of a row's
     # identity.
     rows.sort(key=lambda row: (row.policy, row.token_ids, row.logprobs))
     for number, row in enumerate(rows):
         row.row_id = f"{row.rollout_id}/{number}"
+    close_ledger(account, forest, weighed)
     return rows

@@ -1,8 +1,12 @@
-"""The one reward of a rollout: the number that training metrics, evaluations, comparisons, lists, the
-dashboard and rescoring show of it.
+"""What a rollout earned: the kind of its failure, or its one reward.
 
-Invariant: there is no other way from a record to that number. Beside it, credit rules read the rewards of
-calls and agents (:mod:`agentlightning.credit.scoring.rules`).
+The reward is the number that training metrics, evaluations, comparisons, lists, the dashboard and rescoring
+show of it. Invariant: there is no other way from a record to that number. Beside it, credit rules read the
+rewards of calls and agents (:mod:`agentlightning.credit.rules`).
+
+By default every kind of failure is *left out*: no row, no part in any baseline, counted. If the failure table
+(:mod:`agentlightning.types.failure`) gives a kind a reward, the rollout is credited as if it had ended with
+that final reward; its other rewards do not count. The store has made all retries before credit sees a record.
 """
 
 from __future__ import annotations
@@ -11,10 +15,52 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.types import Record, Rollout
-from agentlightning.types.failure import FAILURE_KINDS, FailureTable, failure_kind, reward_by_table
+from agentlightning.credit.eligibility import NOT_LIVE, superseded_calls
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import unrecorded
+from agentlightning.types import Record, Rollout, RolloutStatus
+from agentlightning.types.failure import (
+    FAILURE_KINDS,
+    SET_ASIDE_REASON,
+    FailureTable,
+    failure_kind,
+    failure_kind_of_end,
+    reward_by_table,
+)
+
+
+def failure_of(record: Record) -> str | None:
+    """Return the kind of failure of a record; ``None`` if it succeeded with a reward to learn from.
+
+    Under the over-length policy ``drop``, one prompt that was too long fails its rollout. An agent that
+    returned without a single answer from the model is ``no-call``, whatever its reward: the policy had no
+    part in it. An answered call that bypassed the gateway counts as an answer.
+    """
+    rollout, attempt = record.rollout, record.attempt
+    if rollout.status != RolloutStatus.SUCCEEDED:
+        cancelled = rollout.status == RolloutStatus.CANCELLED
+        ended = rollout.status if attempt is None or cancelled else attempt.status
+        return failure_kind_of_end(ended, rollout.reason)
+    if SET_ASIDE_REASON in rollout.metadata:
+        return failure_kind_of_end("failed", str(rollout.metadata[SET_ASIDE_REASON]))
+    if any(call.edited.get("over_length") == "drop" for call in record.calls):
+        return "over-length"
+    if not _answered(record):
+        return "no-call"
+    rewards = resolve(record)
+    return "no-reward" if rewards.final is None and not rewards.targeted else None
+
+
+def _answered(record: Record) -> bool:
+    """Whether the agent got an answer from the model, or the beginning of one."""
+    superseded = superseded_calls(record)
+    live = (
+        call
+        for call in record.calls
+        if call.call_id not in superseded
+        and (call.status not in NOT_LIVE or (call.status == "cancelled" and call.response_ids))
+    )
+    return any(True for _ in live) or any(span.status != "error" for span in unrecorded(record))
 
 
 class RolloutReward(NamedTuple):

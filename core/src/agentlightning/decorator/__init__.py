@@ -1,29 +1,30 @@
 """``@agl.agent``: decorate an existing agent class of any framework, in place.
 
 Inside the entry methods, model calls get the agent's name, and ``select`` decides which are trained; the
-results of the methods are rewarded. Invariant: the class object, its signature, its subclasses, its pickles
-and what its methods return stay the same.
+results of the methods are rewarded. Invariants: the class object, its signature, its subclasses, its pickles
+and what its methods return stay the same. Each result gets one reward: when entry methods of one object call
+each other, only the outermost is rewarded, and the runner rewards the object that it runs.
+
+A mark on a class holds for its subclasses: their own versions of an entry method are marked as well. Without
+this, a subclass that overrides the method and does not call ``super()`` would silently lose its base's mark.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from agentlightning.capture.call_hooks import hooked
-from agentlightning.capture.entries import undecorated, wrap_entry
-from agentlightning.decorator.entry_call import (
-    AGENT_SPECS,
-    AgentSpec,
-    EntryCall,
-    agent_spec,
-    entry_methods_of,
-)
-from agentlightning.decorator.errors import AgentError
-from agentlightning.decorator.overrides import mark_subclasses
-from agentlightning.decorator.reward_function import RewardFunction
-from agentlightning.types.select import Select, selector
+from agentlightning import semconv
+from agentlightning.capture.call_hooks import CallHooks, hooked, undecorated, wrap_entry
+from agentlightning.capture.context import AgentScope, current_attempt
+from agentlightning.capture.emit import emit_reward
+from agentlightning.capture.identity import inside_scope, open_scope
+from agentlightning.decorator.reward_function import AgentError, RewardFunction
+from agentlightning.types.select import Predicate, Select, selector
 
 DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
 C = TypeVar("C", bound=type)
@@ -173,3 +174,156 @@ def _call_inherited(cls: type, entry: str, found: Callable[..., Any]) -> Callabl
         return getattr(super(cls, owner), entry)(*args, **kwargs)
 
     return call
+
+
+AGENT_SPECS = "__agl_agent__"
+"""Attribute of a decorated class: the :class:`AgentSpec` of each of its own entry methods."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """The arguments of ``@agl.agent`` for a class."""
+
+    name: str
+    selects: Predicate | None = None
+    reward: RewardFunction | None = None
+
+
+def entry_methods_of(cls: type) -> list[str]:
+    """Return the decorated entry methods of a class, its own and inherited ones."""
+    return list(dict.fromkeys(entry for base in cls.__mro__ for entry in vars(base).get(AGENT_SPECS, ())))
+
+
+def agent_spec(owner: Any, entry: str) -> AgentSpec | None:
+    """Return the spec of an object, or of a class, that runs ``entry``; ``None`` if no class is decorated.
+
+    The name is that of the nearest decorated class; ``selects`` and ``reward`` are those of the nearest class
+    that has them.
+    """
+    classes = (owner if isinstance(owner, type) else type(owner)).__mro__
+    decorated: list[dict[str, AgentSpec]] = [vars(c)[AGENT_SPECS] for c in classes if AGENT_SPECS in vars(c)]
+    specs = [own.get(entry) or next(iter(own.values())) for own in decorated]
+    if not specs:
+        return None
+    selects = next((spec.selects for spec in specs if spec.selects is not None), None)
+    reward = next((spec.reward for spec in specs if spec.reward is not None), None)
+    return AgentSpec(specs[0].name, selects, reward)
+
+
+class EntryCall(CallHooks):
+    """A call of ``entry`` of ``owner``."""
+
+    def __init__(self, owner: Any, spec: AgentSpec, entry: str) -> None:
+        self.owner, self.spec, self.entry = owner, spec, entry
+        self._scope: AgentScope | None = None
+
+    @contextmanager
+    def activate(self) -> Iterator[None]:
+        """Run the block in the agent's scope."""
+        if self._scope is None:
+            self._scope = open_scope(self.spec.name, self.owner, self.spec.selects)
+        self._scope.suspended = False
+        try:
+            with inside_scope(self._scope):
+                yield
+        finally:
+            self._scope.suspended = True
+
+    def on_return(self, result: Any) -> None:
+        """Reward the result of a plain method."""
+        if (reward := self._reward_function()) is None:
+            return
+        if inspect.isawaitable(result) or hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
+            raise reward.uncallable(
+                f"{self.entry}() returned a {type(result).__name__}, whose work is still to be done; name "
+                "the method that does it in methods=[…]"
+            )
+        value = reward.call(result, self.owner, self._cannot_await())
+        self._emit(value if value is None or isinstance(value, float) else asyncio.run(value))
+
+    async def on_async_return(self, result: Any) -> None:
+        """Reward an awaited result, or the last item of a stream."""
+        if (reward := self._reward_function()) is not None:
+            self._emit(await reward.call_async(result, self.owner))
+
+    def _reward_function(self) -> RewardFunction | None:
+        """Return the function that rewards this call; ``None`` where nothing or somebody else does."""
+        attempt, scope = current_attempt(), self._scope
+        if attempt is None or scope is None or not scope.outermost:
+            return None
+        return None if self._is_runner_agent(attempt.root_agent) else self.spec.reward
+
+    def _is_runner_agent(self, scored: Any) -> bool:
+        """Return whether the runner runs this object. A static or class method belongs to its class."""
+        return scored is self.owner or (isinstance(self.owner, type) and isinstance(scored, self.owner))
+
+    def _cannot_await(self) -> str:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return ""
+        return (
+            f"{self.entry}() is a plain method on the event loop, which cannot wait: make the reward a plain "
+            "function, or decorate an async method"
+        )
+
+    def _emit(self, value: float | None) -> None:
+        """Reward each call that the agent made itself, and the agent."""
+        attempt = current_attempt()
+        if attempt is None or self._scope is None:
+            return
+        if attempt.entry_reward is not None and self._scope.outer is None:
+            attempt.entry_reward[:] = [value]  # the outermost agent of an entry is like a runner's agent
+            return
+        if value is None:
+            return
+        tags = {semconv.AGENT_NAME: self.spec.name}
+        for span_id in self._scope.call_span_ids:
+            emit_reward(value, final=False, attributes={**tags, semconv.REWARD_SPAN_ID: span_id})
+        emit_reward(value, agent=self.spec.name, attributes=tags)
+
+
+HOOK = "__init_subclass__"
+Mark = Callable[[type], None]
+"""Marks what a subclass overrides."""
+
+
+def mark_subclasses(cls: type, mark: Mark) -> None:
+    """Call ``mark`` with every subclass of ``cls``: now with those that exist, and later with each that is
+    made, once for each class.
+    """
+    for subclass in _below(cls):
+        mark(subclass)
+    if getattr(getattr(cls, HOOK), "__agl_marks__", False):
+        return  # a base of this class is marked
+
+    own = vars(cls).get(HOOK)
+
+    def init_subclass(subclass: type, /, **kwargs: Any) -> None:
+        _next_hook(subclass, hook, own).__get__(None, subclass)(**kwargs)
+        mark(subclass)
+
+    init_subclass.__agl_marks__ = True  # type: ignore[attr-defined]
+    hook: Any = classmethod(init_subclass)
+    setattr(cls, HOOK, hook)
+
+
+def _below(cls: type) -> Iterator[type]:
+    """All subclasses, nearest first."""
+    children: list[type] = type.__subclasses__(cls)
+    for subclass in children:
+        yield subclass
+        yield from _below(subclass)
+
+
+def _next_hook(subclass: type, hook: Any, own: Any) -> Any:
+    """What ``hook`` stands in place of: the class's own hook, else that of the next base. The class is looked
+    for by its hook, because ``dataclass(slots=True)`` replaces it by another with the same attributes.
+    """
+    if own is not None:
+        return own
+    classes = iter(subclass.__mro__)
+    for base in classes:
+        if vars(base).get(HOOK) is hook:
+            break
+    return next(vars(base)[HOOK] for base in classes if HOOK in vars(base))

@@ -14,12 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from agentlightning.capture.call_hooks import wrap_entry
 from agentlightning.capture.context import current_attempt
-from agentlightning.capture.entries import wrap_entry
-from agentlightning.decorator import agent as agent
-from agentlightning.decorator.entry_call import agent_spec, entry_methods_of
-from agentlightning.decorator.errors import AgentError as AgentError
-from agentlightning.decorator.reward_function import RewardFunction
+from agentlightning.decorator import agent as agent, agent_spec, entry_methods_of
+from agentlightning.decorator.reward_function import AgentError as AgentError, RewardFunction
 from agentlightning.types import LLM, PromptTemplate, Resource, Rollout, Span, Triplet
 
 Task = TypeVar("Task")

@@ -14,9 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.capture.context import current_attempt, current_task
-from agentlightning.capture.emit.validation import reward_number
-from agentlightning.capture.scope import inside_scope, open_scope
-from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
+from agentlightning.capture.identity import inside_scope, open_scope
+from agentlightning.capture.records import reward_number
+from agentlightning.types import UsageError
+
+
+class AgentError(UsageError, TypeError):
+    """The object cannot be run as an agent; the message says what it needs."""
+
+
+class RewardFailed(UsageError):
+    """A reward function raised, or could not be called: the attempt fails as if its agent had raised."""
+
+
+class BadReward(UsageError, ValueError):
+    """A reward is no finite number: the attempt fails as ``bad-reward``."""
+
 
 PARAMETERS = ("task", "result", "agent")
 """Parameters that a reward function may have."""

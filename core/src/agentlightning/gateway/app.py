@@ -7,36 +7,34 @@ answer is sent after its record is durable; the record is the engine's own answe
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.admission.attempts import AttemptInfo, OpenAttempts
-from agentlightning.gateway.admission.identity import identify
-from agentlightning.gateway.admission.spending import Spending
-from agentlightning.gateway.apis import FORMATS, format_of
+from agentlightning.gateway.apis import Route
+from agentlightning.gateway.attempts import AttemptInfo, OpenAttempts
+from agentlightning.gateway.base import RunGateway
+from agentlightning.gateway.calls import CallWriter
+from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.listen import agent_url, cannot_serve, parse_listen
-from agentlightning.gateway.metrics import Metrics, expose
-from agentlightning.gateway.paths import Route, Unserved, spellings
+from agentlightning.gateway.identity import identify
+from agentlightning.gateway.metrics import Metrics
+from agentlightning.gateway.over_length import ContextFitter
+from agentlightning.gateway.paths import Formats, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
-from agentlightning.gateway.recorder import RecordWriter
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
-from agentlightning.gateway.rewrite.over_length import ContextFitter
-from agentlightning.gateway.rewrite.sampling import SamplingPolicy
-from agentlightning.gateway.settings import CallSection, GatewaySection
-from agentlightning.gateway.stored import StoredObjects
-from agentlightning.gateway.upstream.client import EngineClient, Limits
-from agentlightning.gateway.upstream.route import Routes, Upstream
+from agentlightning.gateway.settings import CallSection, GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
+from agentlightning.plugins.manager import Plugins, load
+from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Call
-from agentlightning.webserver import app_runner, gc_tuning
-from agentlightning.webserver.access_log import log_requests
+from agentlightning.webserver import app_runner, enlarge_young_generation, restore_thresholds
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
@@ -46,14 +44,14 @@ HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 
 
-class Gateway:
+class Gateway(RunGateway):
     """Server, routes and attempts of one process.
 
     ``settings``: where it listens, for :meth:`start`. ``calls``: which calls are trained, and by which policy
     they are answered, where an attempt does not say so itself (:class:`AttemptInfo`). ``on_call``: called
     with each record once it is durable; it must not block.
     ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
-    ``spending``: the budget of its calls; without one they are counted, and none is refused.
+    ``guards`` admit and count its calls. ``plugins``: whose APIs it serves; none: those of this process.
     """
 
     def __init__(
@@ -67,59 +65,41 @@ class Gateway:
         body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
         keep_alive: float = 5.0,
-        spending: Spending | None = None,
+        guards: Sequence[CallGuard] = (),
+        plugins: Plugins | None = None,
     ) -> None:
-        self.metrics = Metrics()
-        self.spending = spending or Spending()
+        super().__init__()
+        self._metrics = metrics = Metrics()
+        self._formats = Formats.of_plugins(plugins or load())
         self._keys = keys
         self._settings = settings
-        self._routes: Routes = {}
         self._gate = PauseGate()
         self._attempts = OpenAttempts(store, keys, calls)
-        self._client = EngineClient(limits or Limits(), self.metrics.failovers)
+        self._client = EngineClient(limits or Limits(), metrics.failovers)
         self._pipeline = Pipeline(
             keys=keys,
             attempts=self._attempts,
-            planner=Planner(self._routes, self.metrics),
+            planner=Planner(self.routes, self.sampling, metrics),
             gate=self._gate,
             client=self._client,
-            fitter=ContextFitter(self._client, self.metrics),
-            writer=RecordWriter(store, self._attempts, self.metrics, self.spending, on_call),
-            metrics=self.metrics,
-            spending=self.spending,
+            fitter=ContextFitter(self._client, metrics),
+            writer=CallWriter(store, self._attempts, metrics, guards, on_call),
+            metrics=metrics,
+            guards=guards,
             keep_alive=keep_alive,
             body_limit=body_limit,
             max_requests=settings.max_requests,
             quota=ByteQuota(settings.attempt_bytes),
         )
-        self.moved: Callable[[], Awaitable[None]] | None = None
-        """Never called: its one address stays (:class:`~.base.RunGateway`)."""
         self._runner: web.AppRunner | None = None
         self._url: str | None = None
 
-    # -------------------------------------------------------------------------------- routes and sampling
-    def add_route(self, upstream: Upstream) -> None:
-        """Serve a policy from an engine, in place of any earlier engine."""
-        self._routes[upstream.policy] = upstream
+    @property
+    def metrics(self) -> Metrics:
+        """Counters since the start."""
+        return self._metrics
 
-    def limits(self, policy: str) -> tuple[int | None, int | None]:
-        """Size of a policy's vocabulary, and of its context in tokens; ``None``: unknown."""
-        route = self._routes.get(policy)
-        return (route.vocabulary, route.context) if route else (None, None)
-
-    def remove_route(self, policy: str) -> None:
-        """Stop serving a policy; calls under way finish."""
-        if self._routes.pop(policy, None) is None:
-            raise LookupError(f"no route {policy!r}; routes: {list(self._routes)}")
-
-    def policy_sampling(self, policy: str, sampling: SamplingPolicy | None) -> None:
-        """Set the sampling values of a policy's training calls; ``None`` keeps the agent's."""
-        if sampling is None:
-            self._pipeline.planner.sampling.pop(policy, None)
-        else:
-            self._pipeline.planner.sampling[policy] = sampling
-
-    # ------------------------------------------------------------------------------------------- attempts
+    # ------------------------------------------------------------------------------- attempts and holds
     def open_attempt(self, info: AttemptInfo) -> str:
         """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
@@ -132,35 +112,17 @@ class Gateway:
         """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
         await self._attempts.close(attempt_id, grace)
 
-    # ------------------------------------------------------------------------------------- weight updates
-    async def pause(self) -> None:
-        """Make new calls wait before they reach an engine; calls at an engine go on."""
-        self._gate.hold(ALL)
-
-    async def drain(self, timeout: float | None = None) -> bool:
-        """Wait until no call is at an engine. Return False if ``timeout`` seconds did not suffice."""
-        return await self._gate.drain(timeout)
-
-    async def resume(self) -> None:
-        """Let waiting calls go on."""
-        self._gate.release(ALL)
-
-    async def hold(self, policy: str) -> None:
-        """Make new calls of one policy wait. A call that its engine gives up meanwhile is retried whole after
-        :meth:`release`; a call that it finishes is answered.
-        """
+    async def hold(self, policy: str = ALL) -> None:
+        """Make new calls of a policy wait."""
         self._gate.hold(policy)
 
-    async def release(self, policy: str) -> None:
+    async def release(self, policy: str = ALL) -> None:
         """Let calls of the policy go on."""
         self._gate.release(policy)
 
-    async def settle(self) -> None:
-        """Return at once: one process serves by what it was told last, and has its own counts."""
-
-    def accounts(self) -> dict[str, int]:
-        """Return nothing: there is no other process to lose."""
-        return {}
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Wait until no call is at an engine."""
+        return await self._gate.drain(timeout)
 
     # ------------------------------------------------------------------------------------------ lifecycle
     def app(self, *, local: bool = True) -> web.Application:
@@ -172,23 +134,26 @@ class Gateway:
         """
         no_pages = guard(self._refuse_cross_origin, local=local, trusted=self._bears_key)
         app = web.Application(middlewares=[no_pages])
-        log_requests(app, "gateway")
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
-            for spelled in spellings(path):
+            for spelled in spellings(path, azure=self._formats.of(path).azure):
                 app.router.add_route(method, spelled, handler)
-        app.router.add_route("*", "/{path:.*}", Unserved(handlers, self._count_unserved).serve)
+        unserved = Unserved(self._formats, handlers, self._count_unserved)
+        app.router.add_route("*", "/{path:.*}", unserved.serve)
         app.on_startup.append(self._startup)
         app.on_cleanup.append(self._cleanup)
         return app
 
     def _handlers(self) -> dict[Route, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
         """The route table."""
-        calls = {("POST", path): partial(self._pipeline.serve, api=api) for path, api in FORMATS.items()}
+        pipeline, formats = self._pipeline, self._formats.by_path
         return {
-            **calls,
-            ("POST", "/v1/messages/count_tokens"): self._pipeline.count_tokens,
-            **StoredObjects(self._pipeline).handlers(),
+            **{("POST", path): partial(pipeline.serve, api=api) for path, api in formats.items()},
+            **{
+                route: partial(pipeline.serve, api=api, handler=handler)
+                for api in formats.values()
+                for route, handler in api.routes().items()
+            },
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._show_metrics,
@@ -196,7 +161,7 @@ class Gateway:
 
     async def start(self, listener: socket.socket | None = None) -> str:
         """Serve where the settings say, or on a socket that listens already, and return the base URL for
-        agents (``http://host:port/v1``; see :mod:`~agentlightning.gateway.listen`).
+        agents (``http://host:port/v1``; see :mod:`~agentlightning.gateway.settings`).
 
         Raise :class:`UsageError` for a host that other machines can reach, unless the keys' secret was chosen
         (``AGL_SECRET``).
@@ -228,16 +193,11 @@ class Gateway:
         return self._url
 
     @property
-    def url(self) -> str:
-        """Base URL while started."""
-        if self._url is None:
-            raise RuntimeError("the gateway is not started: await start()")
-        return self._url
-
-    @property
     def urls(self) -> list[str]:
         """The base URL while started."""
-        return [self.url]
+        if self._url is None:
+            raise RuntimeError("the gateway is not started: await start()")
+        return [self._url]
 
     async def stop(self) -> None:
         """Stop serving. Calls under way are cancelled, and recorded."""
@@ -251,11 +211,11 @@ class Gateway:
 
     async def _startup(self, app: web.Application) -> None:
         await self._client.start()
-        gc_tuning.enlarge_young_generation()
+        enlarge_young_generation()
         limit_libraries()
 
     async def _cleanup(self, app: web.Application) -> None:
-        gc_tuning.restore_thresholds()
+        restore_thresholds()
         await self._client.stop()
 
     # ------------------------------------------------------------------------------------------- handlers
@@ -268,7 +228,7 @@ class Gateway:
 
     async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
         await self._pipeline.writer.count_refused(why)
-        return await AgentReply(request, format_of(request.path)).refuse(why)
+        return await AgentReply(request, self._formats.of(request.path)).refuse(why)
 
     async def _count_unserved(self, request: web.Request, why: RequestRefused) -> None:
         """Count a request of no route, for the attempt of its key if it has one."""
@@ -280,19 +240,17 @@ class Gateway:
 
     async def _models(self, request: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "agentlightning"}
-        return web.json_response(
-            {"object": "list", "data": [{"id": name, **shared} for name in self._routes]}
-        )
+        return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.routes]})
 
     async def _health(self, request: web.Request) -> web.Response:
         status = "paused" if self._gate.paused else "ok"
-        return web.json_response({"status": status, "policies": list(self._routes)})
+        return web.json_response({"status": status, "policies": list(self.routes)})
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
-        body, content_type = expose(self._state(), request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        return web.Response(body=msgspec.json.encode(self.state()), content_type="application/json")
 
-    def _state(self) -> dict[str, object]:
+    def state(self) -> dict[str, object]:
+        """Counters, calls under way, and the endpoints of each policy, for JSON."""
         gate = self._gate
         return {
             **self.metrics.as_dict(),
@@ -302,11 +260,11 @@ class Gateway:
             "waiting": gate.waiting,
             "waited": gate.waited_total,
             "engines": {
-                policy: [e.state() for e in route.endpoints.all] for policy, route in self._routes.items()
+                policy: [e.state() for e in route.endpoints.all] for policy, route in self.routes.items()
             },
             "policies_held": gate.policies,
             "replayed_kinds": {
                 policy: [f"{'with' if tools else 'without'} tools" for tools in sorted(route.inexact_streams)]
-                for policy, route in self._routes.items()
+                for policy, route in self.routes.items()
             },
         }

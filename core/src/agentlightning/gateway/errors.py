@@ -41,6 +41,8 @@ class CallFailure(Exception):
     """Tokens sampled before the failure, as far as known."""
     recorded_as: str | None = field(default=None, kw_only=True)
     """In place of ``code`` in the record."""
+    masked: str | None = field(default=None, kw_only=True)
+    """``Call.masked`` of the record: the kind of failure that the rollout has if its agent gives up."""
     reply: EngineReply | None = field(default=None, kw_only=True)
     """The engine's own error answer, which is sent to the agent unchanged."""
     event: bytes | None = field(default=None, kw_only=True)

@@ -1,18 +1,14 @@
-"""Counters of the gateway, and ``GET /metrics``: Prometheus' text format, or the same state as JSON."""
+"""Counters of the gateway."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
-
-import msgspec
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentlightning.types import Call
 from agentlightning.types.select import UNKNOWN
-from agentlightning.webserver.prometheus import Exposed, exposition, families
 
 log = logging.getLogger(__name__)
 
@@ -20,62 +16,6 @@ OVER_LENGTH = "over-length"
 """``Call.masked`` of a prompt that was too long."""
 OVER_LENGTH_FIELD = "over_length"
 """Key of ``Call.edited``: which policy was applied to it."""
-LABELLED: Final = {
-    "calls": ("status", "Records stored."),
-    "masked": ("reason", "Records stored that must not be trained."),
-    "refused": ("reason", "Requests refused."),
-    "streams": ("served", "Streamed answers, passed through or replayed."),
-    "over_length": ("action", "Prompts that were too long; messages cut."),
-    "failovers": ("policy", "Requests sent again to another endpoint."),
-    "aborted": ("what", "Calls and streams given up during a hold; tokens lost."),
-    "translated": ("api", "Records of calls by a translated API."),
-    "unrouted": ("caller", "Requests of callers that have no policy."),
-}
-"""Counters with a label: name in :class:`Metrics` and in JSON → label and help for Prometheus."""
-PLAIN: Final = {
-    "split": "Records whose reasoning was split off.",
-    "unnamed": "Records of calls without agent, role and node.",
-    "lost_records": "Records that the store did not take; their answers were withheld.",
-    "hook_errors": "Failures of the on_call hook.",
-    "uncounted": "Refusals that the store did not count.",
-}
-"""Counters without a label: name → help."""
-GATE: Final = {
-    "attempts": (GaugeMetricFamily, "Attempts that may call."),
-    "paused": (GaugeMetricFamily, "1 while all calls wait."),
-    "in_flight": (GaugeMetricFamily, "Calls at an engine."),
-    "waiting": (GaugeMetricFamily, "Calls that wait at the pause gate."),
-    "waited": (CounterMetricFamily, "Calls that had to wait at the pause gate."),
-}
-"""The state around the counters: name in JSON → kind and help."""
-ENGINE: Final = {
-    "up": (GaugeMetricFamily, "1 unless the endpoint is ejected."),
-    "in_flight": (GaugeMetricFamily, "Requests at the endpoint."),
-    "answered": (CounterMetricFamily, "Requests that the endpoint answered."),
-    "lost": (CounterMetricFamily, "Requests that got no answer."),
-    "failovers": (CounterMetricFamily, "Lost requests that were sent again to another endpoint."),
-}
-"""Name in an endpoint's state → kind and help."""
-PREFIX: Final = "agl_gateway_"
-
-
-def _exposed() -> Iterable[Exposed]:
-    for name, (label, text) in LABELLED.items():
-        yield Exposed(PREFIX + name, "counter", text, (label,))
-    for name, text in PLAIN.items():
-        yield Exposed(PREFIX + name, "counter", text)
-    for name, (kind, text) in GATE.items():
-        yield Exposed(PREFIX + name, "gauge" if kind is GaugeMetricFamily else "counter", text)
-    yield Exposed(f"{PREFIX}policy_held", "gauge", "1 while the policy's calls wait.", ("policy",))
-    for name, (kind, text) in ENGINE.items():
-        labels = ("policy", "endpoint")
-        yield Exposed(
-            f"{PREFIX}engine_{name}", "gauge" if kind is GaugeMetricFamily else "counter", text, labels
-        )
-
-
-EXPOSED: Final = tuple(_exposed())
-"""All of the page."""
 
 
 class Metrics:
@@ -141,34 +81,12 @@ class Metrics:
 
     def add(self, counts: Mapping[str, Any]) -> None:
         """Add the counters of another gateway, as :meth:`as_dict` returns them; none are given as ``{}``."""
-        for name in LABELLED if counts else ():
-            getattr(self, name).update(counts[name])
-        for name in PLAIN if counts else ():
-            setattr(self, name, getattr(self, name) + counts[name])
+        for name, n in counts.items():
+            if isinstance(n, Mapping):
+                getattr(self, name).update(n)
+            else:
+                setattr(self, name, getattr(self, name) + n)
 
     def as_dict(self) -> dict[str, object]:
         """The counters, for JSON."""
-        return {**{n: dict(getattr(self, n)) for n in LABELLED}, **{n: getattr(self, n) for n in PLAIN}}
-
-
-def state_families(state: Mapping[str, Any]) -> Iterable[Metric]:
-    """Return one metric for each entry of the gateway's state (its JSON)."""
-    engines = {(policy, str(i)): e for policy, of in state["engines"].items() for i, e in enumerate(of)}
-    held = state["policies_held"]
-    values: dict[str, float | dict[tuple[str, ...], float]] = {
-        **{PREFIX + name: {(value,): n for value, n in state[name].items()} for name in LABELLED},
-        **{PREFIX + name: float(state[name]) for name in (*PLAIN, *GATE)},
-        f"{PREFIX}policy_held": {(policy,): float(policy in held) for policy in state["engines"]},
-        **{
-            f"{PREFIX}engine_{name}": {where: float(one[name]) for where, one in engines.items()}
-            for name in ENGINE
-        },
-    }
-    return families(EXPOSED, values)
-
-
-def expose(state: Mapping[str, Any], accept: str) -> tuple[bytes, str]:
-    """Body and content type of ``state``, in a format that the client accepts."""
-    if "application/json" in accept:
-        return msgspec.json.encode(state), "application/json"
-    return exposition(state_families(state), accept)
+        return {name: dict(n) if isinstance(n, Counter) else n for name, n in vars(self).items()}

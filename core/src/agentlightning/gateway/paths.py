@@ -7,54 +7,66 @@ The paths of Azure's clients name the model: ``/openai/deployments/MODEL/chat/co
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
-from agentlightning.gateway.apis import format_of
+from agentlightning.gateway.apis import CHAT, COMPLETIONS, ApiFormat, Route
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.reply import error_response
+from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.suite import not_installed
+
+NATIVE: Final[Mapping[str, ApiFormat]] = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The APIs of a gateway. ``by_path``: of each route that makes a model call."""
+
+    by_path: Mapping[str, ApiFormat]
+
+    @classmethod
+    def of_plugins(cls, plugins: Plugins) -> Formats:
+        """Chat completions, completions, and the APIs of these plugins."""
+        return cls({**NATIVE, **{path: spec.format() for path, spec in plugins.api_formats.items()}})
+
+    def of(self, path: str) -> ApiFormat:
+        """The format that an error of ``path`` is written in: that of its API, else the chat API's."""
+        path = path if path.startswith("/v1/") else f"/v1{path}"
+        for own, api in self.by_path.items():
+            bases = {own, *(route.partition("/{")[0] for _, route in api.routes())}
+            if any(path == base or path.startswith(f"{base}/") for base in bases):
+                return api
+        return CHAT
+
 
 VERSION = "/v1"
-Route = tuple[str, str]
-"""Method and path; a part ``{name}`` of the path stands for any."""
 
 
-def spellings(path: str) -> list[str]:
-    """A path as clients write it."""
+def spellings(path: str, *, azure: bool = True) -> list[str]:
+    """A path as clients write it. ``azure``: those of Azure's clients are among them."""
     bare = path.removeprefix(VERSION)
-    return [path] if bare == path else [path, bare, *(f"{base}{bare}" for base in _azure(path))]
+    return [path] if bare == path else [path, bare, *(f"{base}{bare}" for base in _azure(path) if azure)]
 
 
 def _azure(path: str) -> list[str]:
     """What Azure's clients put before a path without its version. Their endpoint or their base URL is the
     gateway's, with ``/v1`` or without.
     """
-    if path.startswith("/v1/messages"):
-        return []
     bases = [f"{start}/openai{version}" for start in ("", VERSION) for version in ("", VERSION)]
     named = ["/openai", f"{VERSION}/openai", VERSION, ""] if path.endswith("/completions") else []
     return bases + [f"{base}/deployments/{{deployment}}" for base in named]
 
 
-COMPACT = "/responses/compact"
-"""Asks the vendor to shorten a conversation; it looks like the path of a stored answer."""
-_BESIDE = {
+_INSTEAD = {
     "/embeddings": "embeddings are no answers of a policy; make their client with the URL and key of their "
     "own provider, in place of OPENAI_BASE_URL and OPENAI_API_KEY, and they go there past the gateway",
-    COMPACT: "no policy writes what the vendor's service returns; send the turns that you keep, or set "
-    "over_length: truncate on the policy's route",
 }
 """Ends of paths that clients of a model ask for, and what to do instead."""
 _NO_BACKGROUND = "the gateway runs nothing in the background, no batches and no files"
-
-
-def _instead(path: str) -> str | None:
-    """What to do in place of asking for a path; ``None``: it is no path of an API that is served."""
-    found = next((instead for end, instead in _BESIDE.items() if path.endswith(end)), None)
-    return found or (_NO_BACKGROUND if format_of(path).translated else None)
-
-
+_OF_PLUGINS = ("/responses", "/conversations", "/messages")
 Count = Callable[[web.Request, RequestRefused], Awaitable[None]]
 
 
@@ -64,7 +76,11 @@ class Unserved:
     ``count`` takes each of them: a program that asks for what is not served got no answer.
     """
 
-    def __init__(self, routes: Iterable[Route], count: Count) -> None:
+    def __init__(self, formats: Formats, routes: Iterable[Route], count: Count) -> None:
+        self._formats = formats
+        self._instead: Mapping[str, str] = dict(_INSTEAD)
+        for api in formats.by_path.values():
+            self._instead |= api.instead
         self._methods: dict[str, list[str]] = {}
         for method, path in routes:
             self._methods.setdefault(path, []).append(method)
@@ -75,16 +91,18 @@ class Unserved:
         """Refuse a request."""
         why = self._why(request.path)
         await self._count(request, why)
-        response = error_response(format_of(request.path), why.status, why.reason, str(why))
+        response = self._formats.of(request.path).error_response(why.status, why.reason, str(why))
         if why.status == 405 and (methods := self._methods_of(request.path)):
             response.headers["Allow"] = ", ".join(methods)
         return response
 
     def _why(self, path: str) -> RequestRefused:
-        if not path.endswith(COMPACT) and (methods := self._methods_of(path)):
+        beside = next((instead for end, instead in self._instead.items() if path.endswith(end)), None)
+        if beside is None and (methods := self._methods_of(path)):
             message = f"{path} takes {' and '.join(methods)}; routes: {self._listed}"
             return RequestRefused(405, "method-not-allowed", message)
-        if (instead := _instead(path)) is None:
+        instead = beside or (_NO_BACKGROUND if self._formats.of(path).translated else _of_plugin(path))
+        if instead is None:
             return RequestRefused(404, "unknown-route", f"no route {path}; routes: {self._listed}")
         message = f"{path} is not served: {instead}. Routes: {self._listed}"
         return RequestRefused(404, "unsupported-route", message)
@@ -95,3 +113,10 @@ class Unserved:
             if any(re.fullmatch(pattern, spelled) for spelled in (path, VERSION + path)):
                 return methods
         return []
+
+
+def _of_plugin(path: str) -> str | None:
+    """What to install for a path of an API that the suite has; ``None`` for any other."""
+    bare = path.removeprefix(VERSION)
+    api = next((api for api in _OF_PLUGINS if bare == api or bare.startswith(f"{api}/")), None)
+    return api and not_installed("API", api)

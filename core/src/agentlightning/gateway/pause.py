@@ -21,10 +21,6 @@ ALL: Final = ""
 """In place of a policy: every policy."""
 
 
-class RetryAfterHold(Exception):
-    """Send the call again once its policy is released: the agent has seen nothing of an answer."""
-
-
 class PauseGate:
     """Counts calls at the engines, and makes new ones wait while it is closed."""
 
@@ -65,11 +61,6 @@ class PauseGate:
     def hold_count(self, policy: str) -> int:
         """How often ``policy`` has been held."""
         return self._holds[policy]
-
-    def check(self, policy: str, seen: int) -> None:
-        """Raise :class:`RetryAfterHold` if ``policy`` was held since it had been held ``seen`` times."""
-        if seen != self._holds[policy]:
-            raise RetryAfterHold
 
     async def wait(self, policy: str) -> None:
         """Wait until calls of ``policy`` may pass."""

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from agentlightning.gateway.apis.base import ApiFormat
-from agentlightning.gateway.errors import SDK_NO_RETRY, CallFailure, RequestRefused, error_body
+from agentlightning.gateway.apis import ApiFormat
+from agentlightning.gateway.errors import CallFailure, RequestRefused, error_body
 
 T = TypeVar("T")
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -70,7 +70,7 @@ class AgentReply:
                 failure.event or self._event(failure.status, failure.code, failure.message)
             )
         if (engine := failure.reply) is None:
-            return error_response(self.api, failure.status, failure.code, str(failure), retry=failure.retry)
+            return self.api.error_response(failure.status, failure.code, str(failure), retry=failure.retry)
         headers = engine.headers | ({"Content-Type": "application/json"} if self.api.translated else {})
         body = self.api.error(engine.status, engine.body)
         return web.Response(body=body, status=engine.status, headers=headers)
@@ -79,22 +79,9 @@ class AgentReply:
         """Send a refusal: as the answer, or as the last event of a stream."""
         if self.head_sent:
             return await self.write(self._event(refused.status, refused.reason, refused.message))
-        response = error_response(self.api, refused.status, refused.reason, str(refused), retry=refused.retry)
+        response = self.api.error_response(refused.status, refused.reason, str(refused), retry=refused.retry)
         response.headers.update(refused.headers)
         return response
 
     def _event(self, status: int, code: str, message: str) -> bytes:
         return self.api.error_event(status, error_body(status, code, message))
-
-
-def error_response(
-    api: ApiFormat, status: int, code: str, message: str, *, retry: bool = True
-) -> web.Response:
-    """An error answer in the shape of ``api``; ``retry=False`` tells the SDK not to try again."""
-    headers = ({"Retry-After": "1"} if status == 503 else None) if retry else SDK_NO_RETRY
-    return web.Response(
-        body=api.error(status, error_body(status, code, message)),
-        status=status,
-        headers=headers,
-        content_type="application/json",
-    )

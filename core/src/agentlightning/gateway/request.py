@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from agentlightning.gateway.admission.attempts import Admitted, OpenAttempt
-from agentlightning.gateway.admission.body import choice_count
-from agentlightning.gateway.admission.identity import RequestIdentity
-from agentlightning.gateway.admission.seeds import branch_of
-from agentlightning.gateway.apis.base import ApiFormat, Earlier
-from agentlightning.gateway.apis.media import MEDIA, recorded
+from agentlightning.gateway.apis import ApiFormat
+from agentlightning.gateway.attempts import Admitted, OpenAttempt, branch_of
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.identity import RequestIdentity, choice_count
+from agentlightning.gateway.media import recorded
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.rewrite.sampling import (
+from agentlightning.gateway.route import Routes, Upstream, check_open, choose_route
+from agentlightning.gateway.sampling import (
     SamplingDecision,
     SamplingPolicy,
     apply_sampling,
     ask_for_tokens,
 )
-from agentlightning.gateway.upstream.route import Routes, Upstream, check_open, choose_route
-from agentlightning.types import Call, Tags, merge_tags
-from agentlightning.types.base import LogprobsMode
-from agentlightning.types.record import ASKED_SELECTED
+from agentlightning.types import Tags, merge_tags
 from agentlightning.types.select import caller_name, policy_for, with_role
 
 
@@ -99,61 +95,21 @@ class ModelRequest(msgspec.Struct, kw_only=True, frozen=True):
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return msgspec.json.encode(body)
 
-    def masked(self, sampling: SamplingDecision) -> str | None:
-        """Why a call with this sampling must not be trained."""
-        return MEDIA if self.body is not self.chat else sampling.masked
-
-    def logprobs_mode(self, sampling: SamplingDecision) -> LogprobsMode | None:
-        """What the engine's logprobs of a call with this sampling are of, if that is known."""
-        return self.route.logprobs_mode if sampling.reported else None
-
-    def _noted(self) -> dict[str, Any]:
-        return {"api": self.api.name, **self.api.noted(self.agent_body)} if self.api.translated else {}
-
-    def call(self, choice: int = 0, **fields: Any) -> Call:
-        """A record of this call; ``fields`` say how it ended."""
-        info, caller, sampling = self.attempt.info, self.caller, self.sampling
-        fields.setdefault("masked", self.masked(sampling))
-        fields.setdefault("logprobs_mode", self.logprobs_mode(sampling))
-        fields.setdefault("policy_version", self.version)
-        fields.setdefault("sampling", sampling.used)
-        edited = fields.pop("edited", self.edited)
-        return Call(
-            call_id=f"{self.answer_id}.{choice}",
-            rollout_id=info.rollout_id,
-            attempt_id=info.attempt_id,
-            sequence=self.sequence,
-            choice=choice,
-            api=self.api.engine_api,
-            trace_id=caller.trace_id,
-            span_id=caller.span_id,
-            retry=caller.retry,
-            policy=self.route.policy,
-            model=str(self.body.get("model", "")),
-            tags=self.tags,
-            selected=self.selected,
-            request=self.body,
-            asked=sampling.asked if caller.selected else {**sampling.asked, ASKED_SELECTED: False},
-            edited={**self._noted(), **edited},
-            start_time=self.start,
-            end_time=time.time(),
-            **fields,
-        )
-
 
 @dataclass
 class Planner:
     """Decides route, selection and sampling of admitted calls."""
 
     routes: Routes
+    sampling: Mapping[str, SamplingPolicy]
+    """The run's values, by policy."""
     metrics: Metrics
-    sampling: dict[str, SamplingPolicy] = field(default_factory=dict)
-    """The run's sampling values, by policy."""
 
-    def plan(self, admitted: Admitted, api: ApiFormat, earlier: Earlier) -> ModelRequest:
-        """Plan a call. The method awaits nothing, so that the sequence is the order of arrival."""
+    def plan(self, admitted: Admitted, api: ApiFormat, chat: dict[str, Any]) -> ModelRequest:
+        """Plan a call; ``chat``: its body in the engine's API. The method awaits nothing, so that the
+        sequence is the order of arrival.
+        """
         caller, attempt = admitted.caller, admitted.attempt
-        chat = api.chat_body(admitted.body, earlier)
         messages = recorded(chat.get("messages"))
         body = chat if messages is None else {**chat, "messages": messages}
         tags, route = self.choose(admitted, body)

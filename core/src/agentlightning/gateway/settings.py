@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from agentlightning.keys import ATTEMPT_BYTES
+from agentlightning.types import UsageError
 from agentlightning.types.sections import Section, SelectField
+from agentlightning.webserver.loopback import address, cannot_listen, check_interface, interface
 
 
 class CallSection(Section):
@@ -46,7 +50,7 @@ class RouteSection(Section):
 
 
 class GatewaySection(RouteSection):
-    """Where the gateway listens (:mod:`agentlightning.gateway.listen`), and what it does to calls of the
+    """Where the gateway listens (:mod:`agentlightning.gateway.settings`), and what it does to calls of the
     policy (``docs/gateway.md``).
     """
 
@@ -60,6 +64,62 @@ class GatewaySection(RouteSection):
     attempt_bytes: int = Field(default=ATTEMPT_BYTES, ge=1)
     """Bytes of requests that one attempt may send, all together; a further request is answered 413
     ``attempt-bytes`` and counted. Several gateways count each for itself."""
-    gateways: int = Field(default=0, ge=0, le=64)
-    """Number of gateways that are processes of their own, on the port of ``listen`` and those after it; 0:
-    one gateway in the run's process."""
+
+
+WILDCARDS = ("0.0.0.0", "::")
+
+
+def agent_url(host: str, port: int, advertise: str | None = None) -> str:
+    """The base URL for agents of a gateway that listens on ``host`` and ``port``; ``advertise``: the URL to
+    give them instead, to which the port is added unless it has one or is https.
+    """
+    if advertise is None:
+        return f"http://{address(host)}:{port}/v1"
+    advertised = urlsplit(advertise)
+    known = advertised.port is not None or advertised.scheme == "https"
+    return f"{advertised.scheme}://{advertised.netloc}{'' if known else f':{port}'}/v1"
+
+
+def parse_listen(
+    listen: str | None = None, advertise: str | None = None, *, guarded: bool | None = None
+) -> tuple[str, int]:
+    """Host and port (0: a free one) of ``listen``: ``host``, ``port``, ``host:port`` or ``[host]:port``.
+    ``guarded``: whether the keys of attempts are made with a chosen secret; ``None``: whether ``AGL_SECRET``
+    is set.
+
+    Raise :class:`UsageError`, before anything is bound, when ``listen`` is not of these forms or is not safe,
+    or when ``advertise`` is not ``http(s)://host[:port]``.
+    """
+    text = listen or "127.0.0.1"
+    text = f"127.0.0.1:{text}" if text.isdecimal() else text
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or (":" in host and not host.startswith("[")):
+        host, port = text, "0"  # no port, perhaps a bare IPv6 address
+    host = interface(host.removeprefix("[").removesuffix("]"))
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"gateway.listen: {text!r} is no host, port, host:port or [host]:port")
+    if advertise is not None:
+        _check_advertise(advertise)
+    guarded = bool(os.environ.get("AGL_SECRET")) if guarded is None else guarded
+    check_interface("the gateway", host, guarded=guarded, variable="AGL_SECRET")
+    if host in WILDCARDS and advertise is None:
+        raise UsageError(
+            f"gateway.listen: {host} is every interface, and no address for agents: name one with "
+            "gateway.advertise, e.g. http://10.0.0.5"
+        )
+    return host, int(port)
+
+
+def cannot_serve(host: str, port: int, error: OSError) -> UsageError:
+    """Return the error of a gateway that has no port."""
+    return cannot_listen("the gateway", host, port, error, "gateway.listen, or by --listen")
+
+
+def _check_advertise(advertise: str) -> None:
+    try:
+        url = urlsplit(advertise)
+        good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        good = False
+    if not good or url.path not in ("", "/") or url.query or url.fragment or url.username:
+        raise UsageError(f"gateway.advertise: {advertise!r} must be http(s)://host or http(s)://host:port")

@@ -6,7 +6,6 @@ Factories are named by module and imported when they are called: loading this mo
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
@@ -15,11 +14,8 @@ from agentlightning.specs import lazily
 
 @hookimpl
 def agl_adapters() -> list[specs.AdapterSpec]:
-    room = "agentlightning.capture.instrument"
-    anthropic, litellm = (
-        lazily(f"{room}.anthropic:AnthropicInstrumentor"),
-        lazily(f"{room}.litellm:LiteLLMInstrumentor"),
-    )
+    room = "agentlightning.capture.adapter"
+    anthropic, litellm = lazily(f"{room}:AnthropicInstrumentor"), lazily(f"{room}:LiteLLMInstrumentor")
     return [
         specs.AdapterSpec("anthropic", "anthropic", anthropic, requires="anthropic >= 0.70, < 3"),
         specs.AdapterSpec("litellm", "litellm", litellm, requires="litellm >= 1.83.14, < 2"),
@@ -46,28 +42,19 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
 
 @hookimpl
 def agl_stores() -> list[specs.StoreSpec]:
-    embedded = lazily("agentlightning.store.sqlite.store:SQLiteStore")
-
-    def remote(url: str) -> Any:
-        from agentlightning.store.http.client import StoreClient
-        from agentlightning.webserver.loopback import token_from_env
-
-        return StoreClient(url, token_from_env("AGL_TOKEN"))
-
-    schemes = {"sqlite": embedded, "http": remote, "https": remote}
-    return [specs.StoreSpec(scheme, factory) for scheme, factory in schemes.items()]
+    return [specs.StoreSpec("sqlite", lazily("agentlightning.store.sqlite.store:SQLiteStore"))]
 
 
 @hookimpl
 def agl_credit_rules() -> list[specs.CreditRuleSpec]:
-    from agentlightning.credit.scoring.rules import RULES
+    from agentlightning.credit.rules import RULES
 
     return [specs.CreditRuleSpec(name, rule) for name, rule in RULES.items()]
 
 
 @hookimpl
 def agl_baselines() -> list[specs.BaselineSpec]:
-    from agentlightning.credit.advantage.baselines import BASELINES
+    from agentlightning.credit.baselines import BASELINES
 
     return [specs.BaselineSpec(name, baseline) for name, baseline in BASELINES.items()]
 
@@ -85,7 +72,7 @@ def agl_trackers() -> list[specs.TrackerSpec]:
     trackers = "agentlightning.trackers"
     return [
         specs.TrackerSpec("files", lazily(f"{trackers}.files:FilesTracker"), default=True),
-        specs.TrackerSpec("console", lazily(f"{trackers}.console:ConsoleTracker"), default=True),
+        specs.TrackerSpec("lines", lazily(f"{trackers}.lines:LinesTracker"), default=True),
     ]
 
 
@@ -94,9 +81,6 @@ def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),
         "eval": ("evaluate", "score an agent on tasks"),
-        "store": ("servers.store", "serve a store"),
-        "token": ("servers.token", "make a token of a role for a store's server, or revoke one"),
-        "runner": ("servers.runner", "run an agent on a store's rollouts"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

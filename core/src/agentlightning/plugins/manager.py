@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -28,7 +28,8 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
+from agentlightning.types.record import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
 GROUP = "agentlightning"
@@ -59,6 +60,9 @@ class Plugins:
         self.drivers: dict[str, specs.DriverSpec] = self._collect("agl_drivers", "name")
         self.runners: dict[str, specs.RunnerSpec] = self._collect("agl_runners", "name")
         self.stores: dict[str, specs.StoreSpec] = self._collect("agl_stores", "scheme")
+        self.store_operations: dict[str, specs.StoreOperationSpec] = self._collect(
+            "agl_store_operations", "name"
+        )
         self.credit_rules: dict[str, specs.CreditRuleSpec] = self._collect("agl_credit_rules", "name")
         self.baselines: dict[str, specs.BaselineSpec] = self._collect("agl_baselines", "name")
         self.curricula: dict[str, specs.CurriculumSpec] = self._collect("agl_curricula", "name")
@@ -69,6 +73,8 @@ class Plugins:
         self.import_formats: dict[str, specs.ImportFormatSpec] = self._collect("agl_import_formats", "name")
         self.commands: dict[str, specs.CommandSpec] = self._collect("agl_commands", "name")
         self.sections: dict[str, specs.SectionSpec] = self._collect("agl_sections", "name")
+        self.api_formats: dict[str, specs.ApiFormatSpec] = self._collect("agl_api_formats", "path")
+        self.run_services: dict[str, specs.RunServiceSpec] = self._collect("agl_run_services", "name")
         self.names: dict[str, str] = self._collect("agl_names")
         """Public name → ``module:object``."""
 
@@ -109,11 +115,16 @@ class Plugins:
         return [answer for answer in answers if answer is not None]
 
     def first(self, hook: str, **kwargs: Any) -> Any:
-        """Return the first plugin's answer that is not ``None``; without one, ``None``. Errors are raised."""
+        """Return the first plugin's answer that is not ``None``; without one, ``None``. The plugins after it
+        are not asked. Errors are raised.
+        """
+        return next(self.answers(hook, **kwargs), None)
+
+    def answers(self, hook: str, **kwargs: Any) -> Iterator[Any]:
+        """Yield the answers of plugins that are not ``None``. Errors are raised."""
         for impl in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
             if (answer := impl.function(*(kwargs[name] for name in impl.argnames))) is not None:
-                return answer
-        return None
+                yield answer
 
     @property
     def credit_functions(self) -> dict[str, Any]:
@@ -205,7 +216,20 @@ def _discover(manager: pluggy.PluginManager) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def load() -> Plugins:
     """Return the process's plugins, loaded once."""
-    return build()
+    plugins = build()
+    REWARD_FORMATS[:] = [one for formats in plugins.ask("agl_reward_formats") for one in formats]
+    return plugins
+
+
+def store_operation(name: str) -> Any:
+    """Return the function of a plugin's operation on stores. Raise ``AttributeError`` for a name that none
+    has, and :class:`NotInstalled` for one of a plugin of the suite.
+    """
+    if (spec := load().store_operations.get(name)) is not None:
+        return spec.operation()
+    if (said := not_installed("store operation", name)) is not None:
+        raise NotInstalled(f"a store's {name}: {said}")
+    raise AttributeError(f"a store has no {name!r}")
 
 
 _loading = threading.local()
@@ -228,8 +252,10 @@ def missing(module: str, name: str) -> Any:
         home, _, attribute = place.partition(":")
         return getattr(import_module(home), attribute) if attribute else import_module(home)
     found = plugins.first("agl_missing", module=module, name=name)
-    if found is None and not plugins.has_listeners("agl_missing"):
-        said = not_installed("module", module.partition(".")[0]) or not_installed("name", name)
+    if found is None:
+        said = not_installed("name", name)
+        if said is None and not plugins.has_listeners("agl_missing"):
+            said = not_installed("module", module.partition(".")[0])
         if said is not None:
             raise NotInstalled(f"{'.'.join(filter(None, (GROUP, module, name)))}: {said}")
     return found

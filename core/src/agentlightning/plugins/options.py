@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import ConfigError, nearest
 
 Options = TypeVar("Options", bound=BaseModel)
 

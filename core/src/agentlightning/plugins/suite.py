@@ -23,7 +23,7 @@ _NAMES_V03 = """
     ResourceUnion ResourcesUpdate RolloutLegacy RolloutMode RolloutRawResult Runner
     SharedMemoryExecutionStrategy Task TaskInput ThreadingEvent TraceAdapter TraceToMessages
     TraceToTripletBase Tracer TracerTraceToTriplet TripletExporter WorkerStatus clear_active_tracer
-    configure_logger get_active_tracer get_message_value get_object_value get_rewards_from_span
+    configure_logger emit_tool_call get_active_tracer get_message_value get_object_value get_rewards_from_span
     is_reward_span lightning_cli llm_rollout prompt_rollout resolve_bool_env_var resolve_int_env_var
     resolve_str_env_var reward set_active_tracer setup_logging setup_module_logging tracer
 """
@@ -36,9 +36,18 @@ _ARGUMENTS_V03 = """
     triplet_exporter
 """
 _AGENTS_V03 = "on_rollout_start on_trace_start on_trace_end on_rollout_end trained_agents"
+_OPERATIONS_AUDIT = """
+    add_rescored add_reward_version delete_run prune query_reward_versions rescored statistics
+"""
 _FACES = "APOTrainer Agent GRPOTrainer RLConfig RLOOTrainer SFTTrainer"
-_V03 = ("./core", "./plugins/audit", "./plugins/v03")
-_NEEDED = {"langgraph": ("./adapters/langchain",)}
+_GATEWAY = ("./core", "./plugins/gateway")
+_CLUSTER = ("./core", "./plugins/cluster")
+_STORAGE = ("./core", "./plugins/cluster[s3]")
+_V03 = ("./core", "./plugins/audit", "./plugins/cluster", "./plugins/v03")
+_NEEDED = {
+    "langgraph": ("./adapters/langchain",),
+    "openai-agents": ("./plugins/gateway",),
+}
 _WITH = {"autogen-core": "autogen"}
 """Adapters that come with another one."""
 CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
@@ -46,40 +55,61 @@ CHECKOUT: dict[str, dict[str, tuple[str, ...]]] = {
         name: ("./core", *_NEEDED.get(name, ()), f"./adapters/{name}[instruments]") for name in _ADAPTERS
     },
     "tracker": {
-        name: ("./core", f"./plugins/trackers[{name}]")
-        for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        "console": ("./core", "./plugins/trackers"),
+        **{
+            name: ("./core", f"./plugins/trackers[{name}]")
+            for name in ("plot", "tensorboard", "wandb", "mlflow", "trackio")
+        },
     },
-    "runner": {name: ("./core", f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
+    "runner": {name: (*_CLUSTER, f"./plugins/{name}[client]") for name in ("kubernetes", "ray")},
     "driver": {name: ("./core", f"./plugins/{name}") for name in ("local", "verl")},
     "recipe or algorithm": {
-        **{name: ("./core", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
+        **{name: ("./core", "./plugins/gateway", "./plugins/apo") for name in ("alternate", "apo", "gepa")},
         **{name: ("./core", "./plugins/audit") for name in ("dpo", "rejection", "sft")},
     },
     "task set": {
         name: ("./core", "./plugins/examples") for name in ("coding", "math", "reasoning", "sql-generation")
     },
-    "store": {name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
+    "API": dict.fromkeys(("/responses", "/conversations", "/messages"), _GATEWAY),
+    "store": {
+        **{name: ("./core", "./plugins/postgres") for name in ("postgres", "postgresql")},
+        **dict.fromkeys(("http", "https"), _CLUSTER),
+    },
+    "service": {"metrics": _CLUSTER, "storage": _STORAGE},
     "command": {
         **{name: ("./core", "./plugins/audit") for name in _AUDIT},
-        "doctor": ("./core", "./plugins/programs", "./plugins/testing"),
+        "doctor": (*_CLUSTER, "./plugins/gateway", "./plugins/programs", "./plugins/testing"),
         "init": ("./core", "./plugins/examples"),
-        **{name: ("./core", "./plugins/programs") for name in ("gateway", "run")},
+        **{name: (*_CLUSTER, "./plugins/programs") for name in ("gateway", "run")},
+        **dict.fromkeys(("runner", "store", "token"), _CLUSTER),
         "dashboard": ("./core", "./plugins/audit", "./plugins/dashboard"),
         "example": ("./core", "./plugins/examples"),
-        "prompts": ("./core", "./plugins/apo"),
+        "prompts": ("./core", "./plugins/gateway", "./plugins/apo"),
     },
     "name": {
         **dict.fromkeys(_NAMES_V03.split(), _V03),
         **dict.fromkeys(_FACES.split(), ("./core", "./plugins/examples")),
-        **dict.fromkeys(("CommandAgent", "CommandResult"), ("./core", "./plugins/programs")),
+        **dict.fromkeys(("Rescored", "RewardVersion"), ("./core", "./plugins/audit")),
+        **dict.fromkeys(("CommandAgent", "CommandResult"), (*_CLUSTER, "./plugins/programs")),
+        "VERL": ("./core", "./plugins/verl"),
     },
+    "key": {
+        name: ("./core", "./plugins/examples")
+        for name in ("device", "episodes", "eval_tasks", "learning_rate", "type")
+    },
+    "store operation": dict.fromkeys(_OPERATIONS_AUDIT.split(), ("./core", "./plugins/audit")),
     "module": dict.fromkeys(_MODULES_V03.split(), _V03),
     "argument": dict.fromkeys(_ARGUMENTS_V03.split(), _V03),
+    "field": {
+        "budget": _GATEWAY,
+        **dict.fromkeys(("gateways", "metrics"), _CLUSTER),
+        **dict.fromkeys(("command", "program", "reward"), (*_CLUSTER, "./plugins/programs")),
+    },
     "agent": dict.fromkeys(_AGENTS_V03.split(), _V03),
     "environments": {name: ("./core", f"./plugins/{name}[instruments]") for name in ("openenv", "verifiers")},
 }
 """Kind → name → folders of a checkout, with the extra that brings the framework. Of names, modules, arguments
-of ``Trainer`` and what agents may have: those that come with a plugin.
+of ``Trainer``, fields of a run and what agents may have: those that come with a plugin.
 """
 
 

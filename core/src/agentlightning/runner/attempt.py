@@ -1,191 +1,129 @@
-"""One attempt, from its lease to its written end.
+"""What an agent is given for one attempt: its resources, and the key with which it calls the gateway.
 
-Invariant: when an attempt ends, its key is revoked first; then its spans and its status are written in one
-transaction. Who reads an ended attempt reads all of it.
+The resources are of the version that the rollout was queued with. An attempt never gets a later version,
+because the rewards of one prompt would then be credited to another. An address is the exception: an endpoint
+at the run's gateway is taken from the newest version, because the gateway has another address after the
+trainer was started again.
+
+In the trainer's process the gateway mints the keys. A runner elsewhere (agl-cluster) mints or fetches them
+itself, and finds the gateway in the rollout's resources: the attempt's key replaces the placeholder
+``keys.CONTEXT_KEY`` in the ``api_key`` of an :class:`LLM`.
+
+Invariant: a key is sent to one gateway and to no other server.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from agentlightning import capture
-from agentlightning.capture.emit.rewards import find_reward_spans
+import msgspec
+
+from agentlightning.capture.context import AttemptContext, Sink
 from agentlightning.gateway import AttemptInfo
-from agentlightning.plugins.manager import Plugins
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.attempt_keys import AttemptKeys, IssuedAttemptKeys, with_attempt_key
-from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.execution import Execution
-from agentlightning.runner.heartbeat import Heartbeat
-from agentlightning.runner.outcomes.outcome import CannotRun, Outcome, cancelled, outcome_of_error
-from agentlightning.runner.processes.messages import AttemptJob
-from agentlightning.runner.processes.pool import WorkerPool
-from agentlightning.runner.resources import attempt_resources
-from agentlightning.runner.settings import RunnerSection
+from agentlightning.gateway.route import ranking
+from agentlightning.keys import CONTEXT_KEY
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, AttemptedRollout, Rollout, Span, UsageError, new_id
-from agentlightning.types.rewards import reward_of
+from agentlightning.types import LLM, AttemptedRollout, Resource, Rollout
 
 
-@dataclass(eq=False, repr=False)
-class AttemptRunner:
-    """Runs attempts of ``agent`` whose lease it is given, and writes their ends to ``store``."""
-
-    agent: Any
-    store: Store
-    settings: RunnerSection = RunnerSection(timeout_seconds=None)
-    """``timeout_seconds``: the limit of a rollout whose configuration has none."""
-    _: KW_ONLY
-    attempt_keys: AttemptKeys | None = None
-    """The gateway, or :class:`.RemoteAttemptKeys` for a gateway in another process. Without keys the agent
-    calls its endpoints directly, and only the wire layer records.
-    """
-    plugins: Plugins | None = None
-    worker_id: str = field(default_factory=partial(new_id, "worker"))
-    heartbeat: float = 5.0
-    """Seconds between two heartbeats, at most."""
-    own_loop: bool = True
-    """Whether agents run on an event loop of their own. Only code of Agent Lightning that shares objects with
-    the runner's loop sets ``False``.
-    """
-    counts: Counter[str] = field(init=False, default_factory=Counter)
-    """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
-    ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
-    agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
-    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``not-queued`` (a named
-    rollout that had its lease or end already), ``supplied-refused``, ``heartbeat-failed`` and
-    ``end-hook-failed``.
-    """
-
-    def __post_init__(self) -> None:
-        if self.settings.concurrency < 1:
-            raise UsageError("concurrency is 0: at least one rollout must run at a time")
-        self.agent = hosted(self.agent, self.plugins)
-        self.agent.runner = self
-        self._pool: WorkerPool | None = None
-        if self.settings.isolation == "process":
-            self._pool = WorkerPool(self.agent, self.settings, self.counts)
-        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
-        self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
-        self._ends = EndWriter(
-            self.store,
-            self.settings.policies,
-            self.counts,
-            calls_recorded=self.attempt_keys is not None,
-            judged=self.agent.agent.judged,
-        )
-        self._agents: dict[str, asyncio.Task[Outcome]] = {}
-        """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""
-        self._stopping = False
-        """Whether attempts that begin now are stopped at once."""
-
-    async def run(self, lease: AttemptedRollout) -> None:
-        """Run an attempt and write its end. Raise the error that prevents this runner from running any
-        attempt, or from writing the end.
-        """
-        spans: list[Span] = []
-        attempt_id = lease.attempt.attempt_id
-        if self.plugins:
-            self.plugins.notify("agl_rollout_started", rollout=lease.rollout, attempt=lease.attempt)
-        outcome, fatal = await self._run_agent(lease, spans)
-        capture.end_attempt(attempt_id)
-        if self.attempt_keys:
-            await self.attempt_keys.close_attempt(attempt_id)
-        attempt = await self._ends.write(lease, outcome, spans)
-        await self._notify_ended(lease.rollout, attempt, [*spans, *outcome.returned])
-        if fatal is not None:
-            raise fatal
-
-    async def run_lease(self, lease: AttemptedRollout) -> Rollout:
-        """Run an attempt with heartbeats of its own, and return its rollout as it then stands."""
-        self._heartbeat.start()
-        try:
-            await self.run(lease)
-        finally:
-            await self._heartbeat.stop()
-        return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
+class AttemptKeys(Protocol):
+    """Opens attempts at a gateway and closes them."""
 
     @property
-    def store_is_silent(self) -> bool:
-        """Whether the store did not answer the last heartbeat."""
-        return self._heartbeat.silent
+    def urls(self) -> Sequence[str]:
+        """Base URLs of the run's gateways; none if only the resources of rollouts name them."""
 
-    def stop(self, attempt_id: str) -> None:
-        """Stop the agent of an attempt, if it runs."""
-        if attempt_id in self._agents:
-            self._agents[attempt_id].cancel()
-
-    def stop_all(self) -> None:
-        """Stop all agents, and those that begin from now on. Their attempts end as cancelled."""
-        self._stopping = True
-        for agent in self._agents.values():
-            agent.cancel()
-
-    async def _run_agent(
-        self, lease: AttemptedRollout, spans: list[Span]
-    ) -> tuple[Outcome, CannotRun | None]:
-        """Run the agent while heartbeats keep its lease. Return its outcome, and the error if this runner can
-        run no attempt at all.
-        """
-        attempt_id = lease.attempt.attempt_id
-        self._heartbeat.add(attempt_id, lease.rollout.config.unresponsive_seconds)
-        agent = self._agents[attempt_id] = asyncio.create_task(self._execute(lease, spans))
-        if self._stopping:
-            agent.cancel()
-        try:
-            return await agent, None
-        except asyncio.CancelledError:
-            return cancelled(), None
-        except CannotRun as error:
-            return cancelled(str(error)), error
-        finally:
-            self._heartbeat.discard(attempt_id)
-            del self._agents[attempt_id]
-
-    async def _execute(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
-        try:
-            job = await self._job(lease)
-        except CannotRun:
-            raise
-        except Exception as error:
-            return outcome_of_error(error)
-        timeout = lease.rollout.config.timeout_seconds or self.settings.timeout_seconds
-        return await self._execution.run(lease, job, timeout, spans)
-
-    async def _job(self, lease: AttemptedRollout) -> AttemptJob:
-        """Open the attempt at the gateway and return what the agent needs to run."""
-        rollout, attempt = lease.rollout, lease.attempt
-        info = AttemptInfo.of(rollout, attempt, self.settings.policies)
-        resources = await attempt_resources(self.store, rollout)
-        if isinstance(self.attempt_keys, IssuedAttemptKeys):
-            await self.attempt_keys.fetch(info)
-        resources, key, gateway = with_attempt_key(resources, self.attempt_keys, info)
-        return AttemptJob(
-            rollout=rollout,
-            attempt_id=attempt.attempt_id,
-            key=key,
-            gateway=gateway,
-            policies=self.settings.policies,
-            resources=resources,
-        )
-
-    async def _notify_ended(self, rollout: Rollout, attempt: Attempt, spans: list[Span]) -> None:
-        if not self.plugins:
-            return
-        if self.plugins.has_listeners("agl_reward_emitted"):
-            notify_rewards(self.plugins, spans)
-        if self.plugins.has_listeners("agl_rollout_finished"):
-            rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
-            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+    def open_attempt(self, info: AttemptInfo) -> str: ...
+    async def close_attempt(self, attempt_id: str) -> None: ...
 
 
-def notify_rewards(plugins: Plugins, spans: Iterable[Span]) -> None:
-    """Notify plugins of the rewards among the spans of an attempt."""
-    for span in find_reward_spans(spans):
-        ids = {"rollout_id": span.rollout_id, "attempt_id": span.attempt_id}
-        plugins.notify("agl_reward_emitted", reward=reward_of(span), **ids)
+@runtime_checkable
+class FetchedKeys(AttemptKeys, Protocol):
+    """Keys that somebody else makes: :meth:`fetch` comes before :meth:`open_attempt`."""
+
+    async def fetch(self, info: AttemptInfo) -> None:
+        """Get the key of an attempt. :class:`CannotRun`: there is none, and none for other attempts."""
+
+
+async def open_attempt(
+    lease: AttemptedRollout,
+    store: Store,
+    attempt_keys: AttemptKeys | None,
+    policies: dict[str, str],
+    sink: Sink,
+) -> AttemptContext:
+    """Open the attempt at its gateway and return the identity under which its agent runs, with what it is
+    given. Its spans go to ``sink``. Raise :class:`CannotRun` if this runner can open no such attempt.
+    """
+    info = AttemptInfo.of(lease.rollout, lease.attempt, policies)
+    resources = await attempt_resources(store, lease.rollout)
+    if isinstance(attempt_keys, FetchedKeys):
+        await attempt_keys.fetch(info)
+    resources, key, gateway = with_attempt_key(resources, attempt_keys, info)
+    return AttemptContext(
+        rollout_id=info.rollout_id,
+        attempt_id=info.attempt_id,
+        sink=sink,
+        key=key,
+        gateway=gateway,
+        policies=policies,
+        resources=resources,
+        task=lease.rollout.input,
+    )
+
+
+async def attempt_resources(store: Store, rollout: Rollout) -> dict[str, Resource]:
+    """Return the resources of a leased rollout by name; an empty dict if it was queued without resources."""
+    if rollout.resources_id is None:
+        return {}
+    newest = await store.get_resources_by_id(rollout.resources_id)
+    if rollout.resources_version in (None, newest.version):
+        return newest.resources
+    pinned = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
+    return {
+        name: newest.resources[name] if _same_gateway_policy(given, newest.resources.get(name)) else given
+        for name, given in pinned.resources.items()
+    }
+
+
+def _same_gateway_policy(given: Resource, now: Resource | None) -> bool:
+    """Return whether both are endpoints at the run's gateway and serve the same policy."""
+    if not (isinstance(given, LLM) and isinstance(now, LLM)):
+        return False
+    return given.api_key == now.api_key == CONTEXT_KEY and given.model == now.model
+
+
+def with_attempt_key(
+    resources: Mapping[str, Resource], attempt_keys: AttemptKeys | None, info: AttemptInfo
+) -> tuple[dict[str, Resource], str | None, str | None]:
+    """Return the resources with the attempt's key and its gateway in them, the key, and the gateway's URL: of
+    the gateways of a run, the one that ranks first for the attempt. Raise :class:`CannotRun` if an endpoint
+    needs a key and ``attempt_keys`` is ``None``, or if the endpoints belong to the gateways of several runs.
+    """
+    own = tuple(attempt_keys.urls) if attempt_keys is not None else ()
+    ours = {
+        name: r
+        for name, r in resources.items()
+        if isinstance(r, LLM) and (r.api_key == CONTEXT_KEY or r.endpoint in own)
+    }
+    runs = sorted({tuple(url.rstrip("/") for url in (r.endpoint, *r.replicas)) for r in ours.values()})
+    if attempt_keys is None:
+        if runs:
+            raise CannotRun(
+                f"resource {next(iter(ours))!r} points at the gateway {runs[0][0]}, which wants a key of its "
+                "run: set AGL_SECRET to the same value (at least 16 bytes) here and where the gateway runs, "
+                "or AGL_TOKEN to a token from `agl token --role runner`"
+            )
+        return dict(resources), None, None
+    if len(runs) > 1:
+        named = ", ".join(run[0] for run in runs)
+        raise CannotRun(f"the rollout's resources point at several gateways ({named}); give it one")
+    key = attempt_keys.open_attempt(info)
+    urls = runs[0] if runs else own
+    url = urls[ranking(info.attempt_id, urls)[0]] if urls else None
+    keyed: dict[str, Resource] = {
+        name: msgspec.structs.replace(r, api_key=key, endpoint=url, replicas=[]) for name, r in ours.items()
+    }
+    return {**resources, **keyed}, key, url

@@ -3,7 +3,7 @@
 The store takes a worker for dead after ``unresponsive_seconds`` of a rollout without a heartbeat. So at least
 four heartbeats are sent within the shortest of these times. They are sent from a thread with an event loop
 of its own: whatever blocks the runner's loop costs no attempt, while a process that is dead or stopped falls
-silent as a whole.
+silent as a whole. The thread is a daemon: it keeps no process alive that wants to end.
 """
 
 from __future__ import annotations
@@ -44,24 +44,20 @@ class Heartbeat:
         self.silent = False
         """Whether the store did not answer the last heartbeat. Any thread may ask."""
         self._users = 0
-        self._beats: _BeatThread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The thread's, while heartbeats are sent."""
 
     def add(self, attempt_id: str, unresponsive: float | None) -> None:
         """Keep the lease of an attempt. ``unresponsive``: its rollout's ``unresponsive_seconds``."""
         needed = self.longest if unresponsive is None else unresponsive / PER_SILENCE
         sooner = needed < self.interval
         self._intervals[attempt_id] = needed
-        if sooner and self._beats is not None:
-            self._beats.wake()
+        if sooner and self._loop is not None:  # send one now, and then at the present interval
+            self._loop.call_soon_threadsafe(self._wake.set)
 
     def discard(self, attempt_id: str) -> None:
         """Send no further heartbeat for an attempt: its agent has ended."""
         self._intervals.pop(attempt_id, None)
-
-    @property
-    def attempts(self) -> list[str]:
-        """The attempts whose leases are kept. Any thread may ask."""
-        return sorted(self._intervals.copy())
 
     @property
     def interval(self) -> float:
@@ -71,21 +67,29 @@ class Heartbeat:
     def start(self) -> None:
         """Send heartbeats until :meth:`stop` was called as often as this."""
         self._users += 1
-        if self._beats is None:
-            self._beats = _BeatThread(self, asyncio.get_running_loop())
+        if self._loop is None:
+            self._runner = asyncio.get_running_loop()
+            self._ended = self._runner.create_future()
+            self._loop = asyncio.new_event_loop()  # calls are queued until the thread runs it
+            self._wake = asyncio.Event()
+            self._beating = self._loop.create_task(self._beat())
+            name, given = f"heartbeat-{self.worker_id}", (self._loop, self._beating, self._ended)
+            self._thread = threading.Thread(target=self._work, args=given, name=name, daemon=True)
+            self._thread.start()
 
     async def stop(self) -> None:
-        """Send no further heartbeat, and return when the thread has ended."""
+        """Send no further heartbeat, and return when the thread has ended. It ends amid a request too: a
+        heartbeat that is lost changes nothing.
+        """
         self._users -= 1
-        if self._users == 0 and self._beats is not None:
-            beats, self._beats = self._beats, None
-            await beats.stop()
+        if self._users == 0 and self._loop is not None:
+            loop, self._loop = self._loop, None
+            thread, ended = self._thread, self._ended
+            loop.call_soon_threadsafe(self._beating.cancel)
+            await ended
+            thread.join()  # the last thing that it does is to say so
 
-    def failed(self) -> None:
-        """Count a heartbeat that the store did not answer."""
-        self.counts["heartbeat-failed"] += 1
-
-    def lost(self, attempt_ids: list[str]) -> None:
+    def _lost(self, attempt_ids: list[str]) -> None:
         """Report leases that the store no longer knows as ours, in one line."""
         lost = [one for one in attempt_ids if self._intervals.pop(one, None) is not None]
         if not lost:
@@ -96,82 +100,50 @@ class Heartbeat:
         for attempt_id in lost:
             self.on_lost(attempt_id)
 
-
-class _BeatThread:
-    """The thread that sends the heartbeats of ``heart``. ``runner``: the loop that is told of what it finds.
-
-    The thread is a daemon: it keeps no process alive that wants to end.
-    """
-
-    def __init__(self, heart: Heartbeat, runner: asyncio.AbstractEventLoop) -> None:
-        self._heart, self._runner = heart, runner
-        self._loop = asyncio.new_event_loop()  # calls are queued until the thread runs it
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._ended = runner.create_future()
-        name = f"heartbeat-{heart.worker_id}"
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Send a heartbeat now, and then at the present interval."""
-        self._loop.call_soon_threadsafe(self._wake.set)
-
-    async def stop(self) -> None:
-        """End the thread, also amid a request: a heartbeat that is lost changes nothing."""
-        self._loop.call_soon_threadsafe(self._cancel)
-        await self._ended
-        self._thread.join()  # the last thing that it does is to say so
-
-    def _cancel(self) -> None:
-        self._stopping = True
-        if self._task is not None:
-            self._task.cancel()
-
     # ---------------------------------------------------------------------------------------- in the thread
-    def _work(self) -> None:
+    def _work(
+        self, loop: asyncio.AbstractEventLoop, beating: asyncio.Task[None], ended: asyncio.Future[None]
+    ) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
-                runner.run(self._beat())
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(asyncio.wait({beating}))
+            if not beating.cancelled():
+                beating.result()
         except Exception:
-            log.exception(
-                "runner %s: its heartbeat has ended; its leases will be lost", self._heart.worker_id
-            )
+            log.exception("runner %s: its heartbeat has ended; its leases will be lost", self.worker_id)
         finally:
-            self._tell(self._set_ended)
+            self._tell(_resolve, ended)
 
     async def _beat(self) -> None:
-        self._task = asyncio.current_task()
-        store = self._heart.store.for_other_loop()
+        store = self.store.for_other_loop()
         try:
-            while not self._stopping:
+            while True:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._heart.interval)
+                    await asyncio.wait_for(self._wake.wait(), self.interval)
                 self._wake.clear()
                 await self._send(store)
         finally:
-            if store is not self._heart.store:
+            if store is not self.store:
                 await store.close()
 
     async def _send(self, store: Store) -> None:
-        heart = self._heart
         try:
-            lost = await store.heartbeat(heart.worker_id, heart.attempts)
-            heart.silent = False
+            lost = await store.heartbeat(self.worker_id, sorted(self._intervals.copy()))
+            self.silent = False
         except Exception:
-            heart.silent = True
-            self._tell(heart.failed)
-            log.exception("runner %s: heartbeat failed; again in %g s", heart.worker_id, heart.interval)
+            self.silent = True
+            self._tell(self.counts.update, {"heartbeat-failed": 1})
+            log.exception("runner %s: heartbeat failed; again in %g s", self.worker_id, self.interval)
             return
         if lost:
-            self._tell(heart.lost, lost)
+            self._tell(self._lost, lost)
 
-    def _tell(self, what: Callable[..., None], *args: object) -> None:
+    def _tell(self, what: Callable[..., object], *args: object) -> None:
         """Call ``what`` on the runner's loop, if that has not ended."""
         with suppress(RuntimeError):
             self._runner.call_soon_threadsafe(what, *args)
 
-    def _set_ended(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+
+def _resolve(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

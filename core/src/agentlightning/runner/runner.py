@@ -1,28 +1,45 @@
 """The runner: leases rollouts from a store and runs the user's agent on them.
 
-A lease passes through these modules: :mod:`.runner` leases it, :mod:`.attempt` opens and closes its attempt,
-:mod:`.execution` chooses where the agent runs and keeps its time, :mod:`.agent.execute` calls it,
-:mod:`.outcomes` reads what it returned or raised, :mod:`.ending` writes the end.
+:meth:`Runner.serve` leases, and :meth:`Runner.run` takes one lease to the written end of its attempt:
+:mod:`.heartbeat` keeps the lease, :mod:`.attempt` opens the attempt with its resources and its key,
+:mod:`.execution` chooses where the agent runs and keeps its time, :mod:`.agent` calls it, :mod:`.outcome`
+reads what it returned or raised, :mod:`.ending` writes the end.
 
 ``isolation="inline"``: async agents are tasks of an event loop of their own, sync agents have a thread each.
 ``"process"``: each attempt runs in a warm worker process, which is killed when its time is up.
 ``concurrency`` bounds both.
+
+Invariant: when an attempt ends, its key is revoked first; then its spans and its status are written in one
+transaction. Who reads an ended attempt reads all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
+from agentlightning import capture
+from agentlightning.capture.emit import find_reward_spans
 from agentlightning.log_limit import limit_libraries
-from agentlightning.runner.attempt import AttemptRunner
-from agentlightning.runner.event_loops.threads import prepare_agent_loop
-from agentlightning.store.base import Conflict
-from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig
+from agentlightning.plugins.manager import Plugins
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.attempt import AttemptKeys, open_attempt
+from agentlightning.runner.ending import EndWriter
+from agentlightning.runner.execution import Execution
+from agentlightning.runner.heartbeat import Heartbeat
+from agentlightning.runner.outcome import CannotRun, Outcome, cancelled, outcome_of_error
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.runner.threads import prepare_agent_loop
+from agentlightning.runner.workers import WorkerPool
+from agentlightning.store.base import Conflict, Store
+from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig, Span, UsageError, new_id
+from agentlightning.types.record import reward_of
 
 log = logging.getLogger(__name__)
 POLL = 0.25
@@ -40,29 +57,155 @@ class StopEvent(Protocol):
     def is_set(self) -> bool: ...
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class Runner(AttemptRunner):
-    """Leases rollouts of ``store`` and runs ``agent`` on them. ``run_id``: only the rollouts of this run."""
+@dataclass(eq=False, repr=False)
+class Runner:
+    """Leases rollouts of ``store``, runs ``agent`` on them, and writes the ends of their attempts."""
 
+    agent: Any
+    store: Store
+    settings: RunnerSection = RunnerSection(timeout_seconds=None)
+    """``timeout_seconds``: the limit of a rollout whose configuration has none."""
+    _: KW_ONLY
+    attempt_keys: AttemptKeys | None = None
+    """The gateway, or keys for a gateway in another process (agl-cluster). Without keys the agent
+    calls its endpoints directly, and only the wire layer records.
+    """
+    plugins: Plugins | None = None
+    worker_id: str = field(default_factory=partial(new_id, "worker"))
+    heartbeat: float = 5.0
+    """Seconds between two heartbeats, at most."""
+    own_loop: bool = True
+    """Whether agents run on an event loop of their own. Only code of Agent Lightning that shares objects with
+    the runner's loop sets ``False``.
+    """
     run_id: str | None = None
+    """Lease only the rollouts of this run."""
     drain: float | None = None
     """Seconds that running attempts have to end when serving stops; then they are stopped. ``None``: no
     limit.
     """
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
+    ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
+    agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
+    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``not-queued`` (a named
+    rollout that had its lease or end already), ``supplied-refused``, ``heartbeat-failed`` and
+    ``end-hook-failed``.
+    """
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.settings.concurrency < 1:
+            raise UsageError("concurrency is 0: at least one rollout must run at a time")
+        self.agent = hosted(self.agent, self.plugins)
+        self.agent.runner = self
+        self._pool: WorkerPool | None = None
+        if self.settings.isolation == "process":
+            self._pool = WorkerPool(self.agent, self.settings, self.counts)
+        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
+        self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
+        self._ends = EndWriter(
+            self.store,
+            self.settings.policies,
+            self.counts,
+            calls_recorded=self.attempt_keys is not None,
+            judged=self.agent.agent.judged,
+        )
+        self._agents: dict[str, asyncio.Task[Outcome]] = {}
+        """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""
+        self._stopping = False
+        """Whether attempts that begin now are stopped at once."""
         self._running: set[asyncio.Task[None]] = set()
         self._slot_freed = asyncio.Event()
         self._fatal: BaseException | None = None
         """The error that ends serving: no attempt can be run, or no end can be written."""
+
+    # ------------------------------------------------------------------------------------------ one attempt
+    async def run(self, lease: AttemptedRollout) -> None:
+        """Run an attempt and write its end. Raise the error that prevents this runner from running any
+        attempt, or from writing the end.
+        """
+        rollout, attempt_id = lease.rollout, lease.attempt.attempt_id
+        spans: list[Span] = []
+        fatal: CannotRun | None = None
+        if self.plugins:
+            self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
+        self._heartbeat.add(attempt_id, rollout.config.unresponsive_seconds)
+        agent = self._agents[attempt_id] = asyncio.create_task(self._run_agent(lease, spans))
+        if self._stopping:
+            agent.cancel()
+        try:
+            outcome = await agent
+        except asyncio.CancelledError:
+            outcome = cancelled()
+        except CannotRun as error:
+            outcome, fatal = cancelled(str(error)), error
+        finally:
+            self._heartbeat.discard(attempt_id)
+            del self._agents[attempt_id]
+        capture.end_attempt(attempt_id)
+        if self.attempt_keys:
+            await self.attempt_keys.close_attempt(attempt_id)
+        attempt = await self._ends.write(lease, outcome, spans)
+        if self.plugins:
+            notify_rewards(self.plugins, [*spans, *outcome.returned])
+            if self.plugins.has_listeners("agl_rollout_finished"):
+                rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
+                self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+        if fatal is not None:
+            raise fatal
+
+    async def _run_agent(self, lease: AttemptedRollout, spans: list[Span]) -> Outcome:
+        """Open the attempt at the gateway, and run the agent."""
+        try:
+            context = await open_attempt(
+                lease, self.store, self.attempt_keys, self.settings.policies, spans.append
+            )
+        except CannotRun:
+            raise
+        except Exception as error:
+            return outcome_of_error(error)
+        timeout = lease.rollout.config.timeout_seconds or self.settings.timeout_seconds
+        return await self._execution.run(lease, context, timeout)
+
+    async def run_lease(self, lease: AttemptedRollout) -> Rollout:
+        """Run an attempt with heartbeats of its own, and return its rollout as it then stands."""
+        self._heartbeat.start()
+        try:
+            await self.run(lease)
+        finally:
+            await self._heartbeat.stop()
+        return await self.store.get_rollout_by_id(lease.rollout.rollout_id)
+
+    async def step(self, task: Any, resources_id: str | None = None, **fields: Any) -> Rollout:
+        """Run one task without the queue and return its finished rollout. With worker processes, call
+        :meth:`close` after the last step.
+        """
+        once = RolloutConfig(max_attempts=1, trusted=self.agent.agent.trusted)
+        given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
+        return await self.run_lease(await self.store.start_rollout(task, **given))
+
+    def stop(self, attempt_id: str) -> None:
+        """Stop the agent of an attempt, if it runs."""
+        if attempt_id in self._agents:
+            self._agents[attempt_id].cancel()
+
+    def stop_all(self) -> None:
+        """Stop all agents, and those that begin from now on. Their attempts end as cancelled."""
+        self._stopping = True
+        for agent in self._agents.values():
+            agent.cancel()
+
+    # ---------------------------------------------------------------------------------------------- serving
+    @property
+    def store_is_silent(self) -> bool:
+        """Whether the store did not answer the last heartbeat."""
+        return self._heartbeat.silent
 
     @property
     def running(self) -> int:
         """Number of attempts that run."""
         return len(self._running)
 
-    # ------------------------------------------------------------------------------------------ serving
     async def serve(self, stop: StopEvent | None = None, *, limit: int | None = None) -> None:
         """Run rollouts until ``stop`` is set, ``limit`` of them were begun, or the task is cancelled; then
         let running attempts end for ``drain`` seconds.
@@ -180,14 +323,6 @@ class Runner(AttemptRunner):
             await asyncio.wait(self._running)
             await asyncio.sleep(0)  # the callbacks that remove them
 
-    async def step(self, task: Any, resources_id: str | None = None, **fields: Any) -> Rollout:
-        """Run one task without the queue and return its finished rollout. With worker processes, call
-        :meth:`close` after the last step.
-        """
-        once = RolloutConfig(max_attempts=1, trusted=self.agent.agent.trusted)
-        given = {"resources_id": resources_id, "worker_id": self.worker_id, "config": once, **fields}
-        return await self.run_lease(await self.store.start_rollout(task, **given))
-
 
 def serve_within(
     stack: AsyncExitStack,
@@ -210,3 +345,12 @@ def serve_within(
 
     stack.push_async_exit(finish)
     return task
+
+
+def notify_rewards(plugins: Plugins, spans: Iterable[Span]) -> None:
+    """Notify plugins of the rewards among the spans of an attempt."""
+    if not plugins.has_listeners("agl_reward_emitted"):
+        return
+    for span in find_reward_spans(spans):
+        ids = {"rollout_id": span.rollout_id, "attempt_id": span.attempt_id}
+        plugins.notify("agl_reward_emitted", reward=reward_of(span), **ids)

@@ -1,4 +1,4 @@
-"""Locate runs: from user input (an id, its beginning, a folder, a store) to a location.
+"""Locate runs: from user input (an id, its beginning, a folder, a store) to a location, and to its record.
 
 Runs are searched in ``runs/`` of the working directory, each in a folder of its own, and in the store that
 ``AGL_STORAGE`` names. Invariant: only existing files are opened; a search never creates one.
@@ -6,16 +6,23 @@ Runs are searched in ``runs/`` of the working directory, each in a folder of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.stores import open_store
+from agentlightning.redaction import redacted
+from agentlightning.store.base import Store
 from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
 
 RUNS_FOLDER = Path("runs")
 """Where ``agl train`` puts runs unless its configuration says otherwise."""
 STORE = "store.sqlite"
+ALL = 1_000_000
+"""Limit of a query that returns all rollouts or runs."""
 _SHOWN = 8
 
 
@@ -152,3 +159,35 @@ def _listed(names: Sequence[str]) -> str:
         return ""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ": " + ", ".join(names[:_SHOWN]) + more
+
+
+# ----------------------------------------------------------------------------------------------- in its store
+class StoredRun(NamedTuple):
+    """A run's record in its store."""
+
+    run_id: str
+    info: dict[str, Any]
+    """What the trainer wrote at the start, with ``create_time`` and ``update_time``."""
+    folder: Path | None
+
+
+@asynccontextmanager
+async def opened(
+    place: str, plugins: Plugins | None = None, *, read_only: bool = True
+) -> AsyncIterator[Store]:
+    """Open the store at ``place``, to read unless said otherwise, and close it at the end."""
+    store = open_store(place, read_only=read_only, plugins=plugins)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def run_at(store: Store, place: RunLocation) -> StoredRun:
+    """Return the run at ``place``, in its open store. Raise :class:`NoSuchRun`."""
+    infos = {info["run_id"]: info for info in await store.query_runs(limit=ALL)}
+    copied = place.folder is not None and place.run == place.folder.name and len(infos) == 1
+    wanted = None if copied else place.run  # a folder may have been renamed
+    run_id = match_name(infos, wanted, redacted(place.store))
+    mine = place.folder is not None and (len(infos) == 1 or place.folder.name == run_id)
+    return StoredRun(run_id, infos[run_id], place.folder if mine else None)

@@ -23,14 +23,20 @@ from agentlightning.specs.driver import (
     Server as Server,
     WatchedDriver as WatchedDriver,
 )
+from agentlightning.specs.gateway import (
+    ApiFormatSpec as ApiFormatSpec,
+    CallGuard as CallGuard,
+)
 from agentlightning.specs.lazy import (
     lazily as lazily,
     lazy_type as lazy_type,
 )
 from agentlightning.specs.runner import (
+    GatewayJob as GatewayJob,
     RemoteRunner as RemoteRunner,
     RunnerJob as RunnerJob,
     RunnerSpec as RunnerSpec,
+    RunServiceSpec as RunServiceSpec,
 )
 from agentlightning.specs.section import (
     SectionSpec as SectionSpec,
@@ -38,6 +44,7 @@ from agentlightning.specs.section import (
 from agentlightning.specs.source import (
     ImportFormatSpec as ImportFormatSpec,
     PolicySpec as PolicySpec,
+    StoreOperationSpec as StoreOperationSpec,
     StoreSpec as StoreSpec,
     TaskSetSpec as TaskSetSpec,
 )

@@ -16,7 +16,7 @@ class AdapterSpec:
     """Import name of the framework; the adapter becomes active when it is imported."""
     instrumentor: Callable[[], Any]
     """Returns the OpenTelemetry ``BaseInstrumentor``, best a
-    ``capture.instrument.adapter.AdapterInstrumentor``.
+    ``capture.adapter.AdapterInstrumentor``.
     """
     entry_methods: Callable[[type], Sequence[str]] | None = None
     """Methods of an agent class that ``@agl.agent`` wraps; ``()`` for classes of other frameworks."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Row, StepReport
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 
 if TYPE_CHECKING:
     from agentlightning.types.sections import TrainingSection

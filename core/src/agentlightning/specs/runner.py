@@ -1,16 +1,18 @@
-"""Runners outside the trainer's process."""
+"""What a run opens: runners outside the trainer's process, its gateway, and what lives as long as it does."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # pydantic is not imported for it
     from pydantic import BaseModel
 
+    from agentlightning.specs.gateway import CallGuard
     from agentlightning.store.base import Store
 
 
@@ -55,3 +57,36 @@ class RunnerSpec:
     about: str = ""
     trusted: bool = True
     """Whether its agents are trusted where ``agent.trusted`` is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayJob:
+    """What a run's gateway is made with. Types are those of the gateway, which this floor does not import."""
+
+    config: Any
+    """The run's description, a ``RunConfig``."""
+    calls: Any
+    """Which calls are trained, a ``CallSection``."""
+    store: Store
+    keys: Any
+    """The run's ``Keys``."""
+    on_call: Callable[[Any], None] | None
+    """Called with each ``Call`` that is on record; ``None``: nobody listens."""
+    plugins: Any = None
+    """The run's ``Plugins``, whose APIs a gateway in its process serves; ``None``: those of the process."""
+    guards: Sequence[CallGuard] = ()
+    """What admits and counts the run's calls. Gateways that are processes of their own get copies, by pickle,
+    after :meth:`CallGuard.share`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RunServiceSpec:
+    """What lives as long as a run, by name. ``open(config)``, with its ``RunConfig``, returns an async
+    context manager, or ``None`` where the run has no such thing. It is entered before the run's folder is
+    opened, and left after all that writes to the folder. What it yields listens to the run's hooks.
+    """
+
+    name: str
+    open: Callable[[Any], AbstractAsyncContextManager[object] | None]
+    about: str = ""

@@ -1,4 +1,4 @@
-"""Fields of a run's description that a plugin adds."""
+"""Fields of a run's configuration that a plugin adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class SectionSpec:
     """
 
     name: str
-    place: str
-    fields: Callable[[], type[BaseModel]]
+    place: str = ""
+    fields: Callable[[], type[BaseModel]] | None = None
     agent: Callable[[Any], Any] | None = None
     """``agent(config)`` makes the agent that these fields of a ``RunConfig`` name, or returns ``None``."""
+    rewrite: Callable[[dict[str, Any], str], None] | None = None
+    """``rewrite(data, place)`` writes fields in place of other keys of a run's file, before they are checked;
+    an error begins with ``place``. It is called again where ``--set`` changed the file.
+    """

@@ -19,6 +19,20 @@ class StoreSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOperationSpec:
+    """An operation that every store gets: ``await store.<name>(…)``. ``operation()`` imports the function
+    (:func:`agentlightning.store.sql.core.everywhere`); ``verb``, ``path`` and ``least`` are how a server
+    offers it, and to which role: ``GET``, ``/statistics``, ``runner``.
+    """
+
+    name: str
+    operation: Callable[[], Any]
+    verb: str
+    path: str
+    least: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySpec:
     """A pretrained policy by name: ``fetch()`` returns its folder, downloaded on first use. With ``prefix``,
     ``name`` is how further names begin, and ``fetch(rest)`` gets what follows it.

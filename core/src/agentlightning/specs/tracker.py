@@ -17,8 +17,8 @@ class Tracker(Protocol):
 
     A tracker may have more: ``resumed(run, reports, evaluations)`` gets the reports and evaluations up to the
     checkpoint of a run that resumes (others get ``start`` again); ``failed(error)`` learns that the run ended
-    with an error; ``close()`` is called last, however the run ended. One with ``own_thread = True`` is called
-    on a thread of its own, in order, so that a slow service does not hold the run.
+    with an error; ``close()`` is called last, however the run ended. ``report_to(failed)`` is called first:
+    ``failed(error, calls)`` may be told from any thread of calls that fail later.
     """
 
     def start(self, run: Mapping[str, Any]) -> None: ...
@@ -38,6 +38,8 @@ class TrackerSpec:
     """
     default: bool = False
     """On unless the run names trackers."""
+    instead_of: str = ""
+    """A default tracker that is off where this one is installed, unless the run names it."""
     options: Callable[[], type[BaseModel]] | None = None
     """Imports and returns the pydantic model of its options; ``None``: it has none."""
     about: str = ""

@@ -45,14 +45,17 @@ class CreditRuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class BaselineSpec:
-    """A baseline by name; signature as in ``credit.advantage.baselines``."""
+    """A baseline by name; signature as in ``credit.baselines``."""
 
     name: str
     baseline: Callable[..., Any]
 
 
 class TrainerPart(Protocol):
-    """What a plugin keeps of the arguments of ``Trainer(…)``. Its attributes are the trainer's too."""
+    """What a plugin keeps of the arguments of ``Trainer(…)``."""
+
+    def begin(self, trainer: Any) -> None:
+        """Called once, when the trainer has its ``config``: it may be given further attributes."""
 
     def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
         """Do what ``trainer.fit(agent, …)`` is asked for, and return the summary; ``None``: train on the

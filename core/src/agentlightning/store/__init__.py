@@ -18,7 +18,6 @@ from agentlightning.store.base import (
 )
 
 if TYPE_CHECKING:
-    from agentlightning.store.http.client import StoreClient as StoreClient
     from agentlightning.store.sqlite.store import SQLiteStore as SQLiteStore
 
-__getattr__ = lazy_names(__name__, {"SQLiteStore": "sqlite.store", "StoreClient": "http.client"})
+__getattr__ = lazy_names(__name__, {"SQLiteStore": "sqlite.store"})

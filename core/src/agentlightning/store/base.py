@@ -12,7 +12,8 @@ and is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agentlightning.types import (
     Attempt,
@@ -22,10 +23,8 @@ from agentlightning.types import (
     Call,
     Mode,
     Record,
-    Rescored,
     Resource,
     Resources,
-    RewardVersion,
     Rollout,
     RolloutConfig,
     RolloutFingerprint,
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+REMEMBERED: Final = 900.0
+"""Seconds for which a store remembers a request id, at least."""
 GivenResource = Resource | str | dict[str, Any]
 """A resource, the text of a prompt template, or a dict that describes a resource."""
 
@@ -122,7 +123,12 @@ class Store:
 
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[Rollout], *, request_id: str | None = None
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        """Put rollouts into the queue in one transaction. An empty ``rollout_id`` becomes a fresh one.
+
+        A ``config`` equal to ``RolloutConfig()`` means that of the run.
+        """
+
     async def start_rollout(
         self,
         input: Any,
@@ -137,7 +143,11 @@ class Store:
         group_id: str | None = None,
         attempt_id: str | None = None,
         request_id: str | None = None,
-    ) -> AttemptedRollout: ...
+    ) -> AttemptedRollout:
+        """Make a rollout and lease it at once, past the queue. A ``rollout_id`` that exists: Conflict.
+        ``attempt_id``: a fresh id, so that one batch can write what the attempt did.
+        """
+
     async def dequeue_rollout(
         self,
         worker_id: str | None = None,
@@ -160,7 +170,9 @@ class Store:
         run_id: str | None = None,
         wait: float = 0.0,
         request_id: str | None = None,
-    ) -> list[AttemptedRollout]: ...
+    ) -> list[AttemptedRollout]:
+        """Lease up to ``limit`` queued rollouts; wait up to ``wait`` seconds for the first."""
+
     async def start_attempt(
         self,
         rollout_id: str,
@@ -168,7 +180,11 @@ class Store:
         worker_id: str | None = None,
         queued: bool = False,
         request_id: str | None = None,
-    ) -> AttemptedRollout: ...
+    ) -> AttemptedRollout:
+        """Lease this rollout, past the queue. An attempt that still runs is fenced; with ``queued``, a
+        rollout that is not in the queue is a :class:`Conflict` instead.
+        """
+
     async def update_attempt(
         self,
         rollout_id: str,
@@ -181,7 +197,13 @@ class Store:
         spans: Sequence[Span] = (),
         returned: Sequence[Span] = (),
         request_id: str | None = None,
-    ) -> Attempt: ...
+    ) -> Attempt:
+        """Store the attempt's spans and its new status in one transaction. Metadata is merged.
+
+        ``returned``: rewards that the agent or a judge returned, as the runner reports them. They count
+        before emitted ones, which do not count beside them at all where the agent is not trusted.
+        """
+
     async def heartbeat(
         self,
         worker_id: str,
@@ -189,7 +211,13 @@ class Store:
         stats: dict[str, Any] | None = None,
         *,
         request_id: str | None = None,
-    ) -> list[str]: ...
+    ) -> list[str]:
+        """Note a sign of life of a worker and of the attempts it runs.
+
+        Return the attempts it has lost (ended, fenced, unknown). It should stop them: their writes are
+        refused.
+        """
+
     async def update_rollout(
         self,
         rollout_id: str,
@@ -199,16 +227,28 @@ class Store:
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         request_id: str | None = None,
-    ) -> Rollout: ...
+    ) -> Rollout:
+        """Set status or configuration, merge metadata. To end or requeue a rollout ends its attempt too."""
+
     async def requeue_rollouts(
         self, rollout_ids: Sequence[str], *, reason: str, request_id: str | None = None
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        """Put rollouts back into the queue, also those that have ended. Return them in the order asked for.
+
+        A live attempt is fenced and ended as unresponsive with the reason; an ended one stays as it is.
+        Neither counts against ``max_attempts`` any more. A queued rollout that has had no attempt stays as it
+        is.
+        """
+
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        """Wait until all have ended, or ``timeout`` seconds. Return the ended ones in the order asked for."""
 
     # -- reading work
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout: ...
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout:
+        """Return the rollout, or raise :class:`NotFound`."""
+
     async def query_rollouts(
         self,
         *,
@@ -221,12 +261,24 @@ class Store:
         sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 1000,
         after: str | None = None,
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        """Return rollouts in order of arrival (``desc``: latest first), filtered. ``after`` is the last id of
+        the page before.
+        """
+
     async def query_attempts(
         self, rollout_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[Attempt]: ...
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None: ...
-    async def records(self, rollout_ids: Sequence[str]) -> list[Record]: ...
+    ) -> list[Attempt]:
+        """Return the attempts of a rollout, first to last. ``after``: the last id of the page before."""
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """Return the attempt that counts; ``None`` before the first lease."""
+
+    async def records(self, rollout_ids: Sequence[str]) -> list[Record]:
+        """Return calls, rewards and wire spans of each rollout's latest attempt, and a summary of each
+        earlier attempt, in the order asked for. Other requests go on between two pages of records, unless
+        this is a call of a batch.
+        """
 
     # -- what attempts did
     async def add_span(self, span: Span, *, request_id: str | None = None) -> Span:
@@ -235,7 +287,15 @@ class Store:
 
     async def add_many_spans(
         self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
-    ) -> list[Span]: ...
+    ) -> list[Span]:
+        """Store spans of one or several attempts, all or none. Return them with their ``sequence_id``.
+
+        Rewards among them are *emitted* ones: they are refused once returned rewards are on record.
+
+        ``numbered``: they keep their numbers, which ``get_next_span_sequence_id`` reserved. A span that is no
+        valid record is kept as ``agentlightning.bad_record``, with the reason, and counted.
+        """
+
     async def add_otel_span(
         self,
         rollout_id: str,
@@ -246,10 +306,10 @@ class Store:
         request_id: str | None = None,
     ) -> Span:
         """Store a finished span of OpenTelemetry, converted as capture does
-        (:mod:`agentlightning.capture.spans.convert`). ``sequence_id``: a number that was reserved for it.
+        (:mod:`agentlightning.capture.records`). ``sequence_id``: a number that was reserved for it.
         """
         from agentlightning.capture.context import AttemptContext
-        from agentlightning.capture.spans.convert import convert
+        from agentlightning.capture.records import convert
 
         span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
         span.sequence_id = sequence_id or 0
@@ -265,7 +325,9 @@ class Store:
 
     async def get_many_span_sequence_ids(
         self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """Reserve a sequence number for each ``(rollout_id, attempt_id)``, which may repeat."""
+
     async def query_spans(
         self,
         rollout_id: str,
@@ -280,10 +342,16 @@ class Store:
         sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 10_000,
         after: str | None = None,
-    ) -> list[Span]: ...
+    ) -> list[Span]:
+        """Return the spans of an attempt (``latest``, an id; ``None``: of all, attempt by attempt) in order
+        of arrival, model calls among them. ``after``: ``<attempt_id>/<sequence_id>`` of the page before.
+        """
+
     async def add_calls(
         self, calls: Sequence[Call], *, fence: int | None = None, request_id: str | None = None
-    ) -> None: ...
+    ) -> None:
+        """Store model calls, all or none. A call id that is known with the same content is stored already."""
+
     async def query_calls(
         self,
         rollout_id: str,
@@ -291,17 +359,10 @@ class Store:
         *,
         limit: int | None = None,
         after: str | None = None,
-    ) -> list[Call]: ...
-
-    # -- rewards that were given afterwards
-    async def add_reward_version(
-        self, version: RewardVersion, *, request_id: str | None = None
-    ) -> RewardVersion: ...
-    async def query_reward_versions(
-        self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[RewardVersion]: ...
-    async def add_rescored(self, rescored: Sequence[Rescored], *, request_id: str | None = None) -> int: ...
-    async def rescored(self, rollout_ids: Sequence[str], version: str) -> list[Rescored]: ...
+    ) -> list[Call]:
+        """Return the calls of an attempt (``latest``, an id) by request and choice, or of all attempts
+        (``None``) in order of arrival. ``after``: the last call id of the page before.
+        """
 
     # -- resources
     async def add_resources(
@@ -310,13 +371,26 @@ class Store:
         *,
         resources_id: str | None = None,
         request_id: str | None = None,
-    ) -> Resources: ...
+    ) -> Resources:
+        """Add a bundle, version 1. It becomes the latest. ``resources_id``: its id, if it is chosen; raise
+        :class:`Conflict` for one that exists.
+        """
+
     async def update_resources(
         self, resources_id: str, resources: dict[str, GivenResource], *, request_id: str | None = None
-    ) -> Resources: ...
-    async def get_latest_resources(self) -> Resources | None: ...
-    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources: ...
-    async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]: ...
+    ) -> Resources:
+        """Add the next version of a bundle. It replaces all of the content and becomes the latest."""
+
+    async def get_latest_resources(self) -> Resources | None:
+        """Return the bundle that was added or updated last."""
+
+    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> Resources:
+        """Return a bundle in this version, or the newest."""
+
+    async def query_resources(self, limit: int = 100, *, after: str | None = None) -> list[Resources]:
+        """Return the newest version of each bundle; the bundle that was added last comes first. ``after``:
+        the last id of the page before.
+        """
 
     # -- runs and accounts
     async def add_run(
@@ -326,7 +400,11 @@ class Store:
         config: RolloutConfig | None = None,
         *,
         request_id: str | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Register a run. The same id with the same info is registered once. ``config``: for rollouts of the
+        run that have no configuration of their own.
+        """
+
     async def update_run(
         self,
         run_id: str,
@@ -334,17 +412,14 @@ class Store:
         config: RolloutConfig | None = None,
         *,
         request_id: str | None = None,
-    ) -> None: ...
-    async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]: ...
-    async def delete_run(self, run_id: str, *, request_id: str | None = None) -> dict[str, int]: ...
-    async def prune(
-        self,
-        *,
-        older_than: float | None = None,
-        keep_runs: int | None = None,
-        run_id: str | None = None,
-        request_id: str | None = None,
-    ) -> dict[str, int]: ...
+    ) -> None:
+        """Merge ``info`` into the info of a run. ``config`` replaces its configuration, unless ``None``."""
+
+    async def query_runs(self, limit: int = 100, *, after: str | None = None) -> list[dict[str, Any]]:
+        """Return runs, newest first: their info with ``run_id``, ``create_time`` and ``update_time``.
+        ``after``: the last id of the page before.
+        """
+
     async def add_step(
         self,
         report: StepReport,
@@ -352,14 +427,22 @@ class Store:
         *,
         link: AuditLink | None = None,
         request_id: str | None = None,
-    ) -> None: ...
-    async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None: ...
+    ) -> None:
+        """Store a step's report, the fingerprints of its rollouts, and its link in the run's chain."""
+
+    async def add_link(self, link: AuditLink, *, request_id: str | None = None) -> None:
+        """Add a link to the end of a run's chain. Raise ``Conflict`` if its number is not the next."""
+
     async def query_links(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[AuditLink]: ...
+    ) -> list[AuditLink]:
+        """Return the chain of a run, oldest first. ``after``: the last number of the page before."""
+
     async def query_steps(
         self, run_id: str, *, limit: int | None = None, after: str | None = None
-    ) -> list[StepReport]: ...
+    ) -> list[StepReport]:
+        """Return the reports of a run by step and policy. ``after``: ``<step>/<policy>``."""
+
     async def query_fingerprints(
         self,
         run_id: str,
@@ -368,7 +451,11 @@ class Store:
         *,
         limit: int | None = None,
         after: str | None = None,
-    ) -> list[RolloutFingerprint]: ...
+    ) -> list[RolloutFingerprint]:
+        """Return the fingerprints of a run, by step, then in order of arrival. ``after``:
+        ``<step>/<policy>/<rollout>`` of the page before.
+        """
+
     async def count(
         self,
         kind: str,
@@ -378,8 +465,11 @@ class Store:
         attempt_id: str | None = None,
         n: int = 1,
         request_id: str | None = None,
-    ) -> None: ...
-    async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]: ...
+    ) -> None:
+        """Add ``n`` to the count of ``kind`` for ``reason``."""
+
+    async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
+        """Return kind → reason → n, of one rollout or (``None``) of everything."""
 
     # -- workers
     async def update_worker(
@@ -389,19 +479,38 @@ class Store:
         stats: dict[str, Any] | None = None,
         *,
         request_id: str | None = None,
-    ) -> Worker: ...
-    async def get_worker_by_id(self, worker_id: str) -> Worker: ...
+    ) -> Worker:
+        """Register or update a worker: ``idle``, ``busy`` or ``unknown``."""
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker:
+        """Return the worker, or raise :class:`NotFound`."""
+
     async def query_workers(
         self, *, status: str | None = None, limit: int | None = None, after: str | None = None
-    ) -> list[Worker]: ...
-    async def statistics(self, run_id: str | None = None) -> dict[str, Any]: ...
-    async def close(self) -> None: ...
+    ) -> list[Worker]:
+        """Return all workers that ever registered, by id. ``after``: the last id of the page before."""
+
+    async def close(self) -> None:
+        """Close the store. A second call does nothing."""
+
+    def act_as(self, role: str) -> None:
+        """Use no more rights than ``role`` needs (``runner``, ``trainer``, …) from now on. Call it before the
+        first request. The store of one's own process knows no roles.
+        """
 
     def for_other_loop(self) -> Store:
         """Return this store for the event loop of another thread: itself, if its coroutines may be awaited
         from any loop, else one that is closed by the caller, on that loop.
         """
         return self
+
+
+OPERATIONS: Final = frozenset(
+    name
+    for name, method in vars(Store).items()
+    if iscoroutinefunction(method) and name not in ("close", "add_otel_span")
+)
+"""The methods that another process may ask for, alone or in a batch."""
 
 
 def _only(found: Sequence[T], request_id: str | None) -> T:

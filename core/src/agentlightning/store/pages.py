@@ -27,7 +27,6 @@ CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "query_steps": lambda report: f"{report.step}/{report.policy}",
         "query_fingerprints": lambda one: f"{one.step}/{one.policy}/{one.rollout_id}",
         "query_links": lambda link: str(link.number),
-        "query_reward_versions": lambda version: version.name,
         "query_workers": lambda worker: worker.worker_id,
     }
 )

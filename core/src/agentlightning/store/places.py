@@ -11,11 +11,16 @@ import os
 from pathlib import Path
 from typing import Final
 
+from agentlightning.store.base import StoreError
 from agentlightning.types import UsageError
 
 VARIABLE: Final = "AGL_STORAGE"
 ARTIFACT_SCHEMES: Final = ("s3", "gs", "gcs", "az", "abfs", "file")
 """Schemes of places for files, as fsspec names them."""
+
+
+PATIENCE: Final = 60.0
+"""Seconds; ``AGL_STORE_PATIENCE`` overrides it."""
 
 
 def store_place() -> str | None:
@@ -44,6 +49,18 @@ def home(variable: str) -> Path:
     if found is None:
         raise UsageError(f"user id {os.getuid()} has no home folder: set {variable} to a folder, or HOME")
     return found
+
+
+def patience_from_env() -> float:
+    """Return the seconds for which a store that cannot be reached is tried again: ``AGL_STORE_PATIENCE``."""
+    text = os.environ.get("AGL_STORE_PATIENCE")
+    try:
+        seconds = PATIENCE if text is None else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise StoreError(f"AGL_STORE_PATIENCE is {text!r}; give a number of seconds, 0 or more")
+    return seconds
 
 
 def is_artifact_place(place: str) -> bool:

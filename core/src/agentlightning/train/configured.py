@@ -8,7 +8,7 @@ import inspect
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -18,14 +18,13 @@ from agentlightning.algorithms.rollouts.datasets import tasks_of
 from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
-from agentlightning.train.description.fields import from_fields
-from agentlightning.train.description.run_config import PolicySection, RunConfig
-from agentlightning.train.policies import PolicySource, fetch_pretrained
+from agentlightning.train.config import PolicySection, RunConfig
+from agentlightning.train.policies import Policies, fetch_pretrained
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError
-from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import DataSection
+from agentlightning.types.work import PolicyFolder, missing_policy_message
 from agentlightning.webserver.proxies import go_direct
 
 
@@ -59,54 +58,46 @@ def configure(config: RunConfig) -> ConfiguredRun:
 
 
 def with_objects(config: RunConfig) -> RunConfig:
-    """Return the description with objects in place of their names, and with absolute paths."""
+    """Return the configuration with objects in place of their names, and with absolute paths."""
+    environment, evaluation = config.environment, config.evaluation
     headroom = {
         name: import_target(target, f"environment.headroom.{name}")
-        for name, target in config.environment.headroom.items()
+        for name, target in environment.headroom.items()
     }
-    return from_fields(
-        {
-            "policy": policy_sources(config),
-            "headroom": headroom,
-            "callbacks": [
-                import_target(one, f"callbacks[{index}]") if isinstance(one, str) else one
-                for index, one in enumerate(config.callbacks)
-            ],
-            "sets": {
-                name: evaluation_set(one, config, f"evaluation.sets.{name}")
-                for name, one in config.evaluation.sets.items()
-            },
-            "output": config.path(config.output),
-            "store": config.store_location(),
-        },
-        config,
+    sets = {
+        name: evaluation_set(one, config, f"evaluation.sets.{name}") for name, one in evaluation.sets.items()
+    }
+    callbacks = [
+        import_target(one, f"callbacks[{index}]") if isinstance(one, str) else one
+        for index, one in enumerate(config.callbacks)
+    ]
+    return config.serving(
+        policies_of(config),
+        environment=environment.model_copy(update={"headroom": headroom}),
+        evaluation=evaluation.model_copy(update={"sets": sets}),
+        callbacks=callbacks,
+        output=config.path(config.output),
+        store=config.store_location(),
     )
 
 
-def policy_sources(config: RunConfig) -> PolicySource | dict[str, PolicySource]:
+def policies_of(config: RunConfig) -> Policies:
     """Return the policies with absolute folders, and with keys of endpoints from the environment."""
-    policy = config.backend.policy
-    if policy is None:
+    served, written = config.served, cast(Any, config.backend.policy)  # its forms: Policies.named
+    if written is None:
         raise ConfigError("backend.policy: give the folder of a policy, or several by name")
-    if not isinstance(policy, Mapping):
-        return _source(config, policy, "backend.policy")
-    return {name: _source(config, one, f"backend.policy.{name}") for name, one in policy.items()}
-
-
-def _source(config: RunConfig, given: PolicySection | PolicySource, key: str) -> PolicySource:
-    if isinstance(given, PolicyFolder | LLM):
-        return given
-    if not isinstance(given, PolicySection):
-        return _folder(config, given, key)
-    source = given.source()
-    if isinstance(source, PolicyFolder):
-        folder = _folder(config, source.path, f"{key}.path")
-        return dataclasses.replace(source, path=folder)
-    variable = given.api_key_env
-    secret = engine_key(variable) if variable else None
-    if variable and not secret:
-        raise ConfigError(f"{key}.api_key_env: the environment variable {variable} is not set")
-    return msgspec.structs.replace(source, api_key=secret) if isinstance(source, LLM) else source
+    found: dict[str, PolicyFolder | LLM] = {}
+    for name, given in {**served.trained, **served.frozen}.items():
+        section = written[name] if served.named else None
+        key = f"backend.policy.{name}" if served.named else "backend.policy"
+        if isinstance(given, PolicyFolder):
+            key = f"{key}.path" if isinstance(section, PolicySection) else key
+            found[name] = dataclasses.replace(given, path=_folder(config, given.path, key))
+        elif isinstance(section, PolicySection) and (variable := section.api_key_env):
+            if not (secret := engine_key(variable)):
+                raise ConfigError(f"{key}.api_key_env: the environment variable {variable} is not set")
+            found[name] = msgspec.structs.replace(given, api_key=secret)
+    return served.replaced(found)
 
 
 def _folder(config: RunConfig, given: str | Path, key: str) -> Path:

@@ -7,7 +7,7 @@ else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
 from agentlightning.types import LLM
-from agentlightning.types.base import ConfigError
-from agentlightning.types.near import nearest
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.base import ConfigError, nearest
 from agentlightning.types.select import selector
+from agentlightning.types.work import PolicyFolder
 
 POLICY = "policy"
 """Name of the only policy, and the model name that agents use."""
@@ -61,6 +60,12 @@ class Policies:
         only = self.named and len(others) == 1 and CATCH_ALL not in self.agents
         return {**self.agents, CATCH_ALL: others[0]} if only else dict(self.agents)
 
+    def replaced(self, others: Mapping[str, PolicyFolder | LLM]) -> Policies:
+        """Return these policies with ``others`` in place of those of their names."""
+        trained: dict[str, Any] = {name: others.get(name, given) for name, given in self.trained.items()}
+        frozen = {name: others.get(name, given) for name, given in self.frozen.items()}
+        return replace(self, trained=trained, frozen=frozen)
+
     def record(self) -> dict[str, Any]:
         """Return the policies for the run's record, without keys."""
         if not self.named:
@@ -89,6 +94,19 @@ def fetch_pretrained(name: str | Path, plugins: Plugins) -> Path | None:
     return None
 
 
+def with_pretrained(policies: Policies, plugins: Plugins) -> Policies:
+    """Return ``policies`` with folders in place of the names of pretrained ones, which are fetched; the same
+    object if there are none.
+    """
+    found: dict[str, PolicyFolder] = {}
+    for name, given in {**policies.trained, **policies.frozen}.items():
+        if isinstance(given, LLM) or Path(given.path).is_dir():
+            continue
+        if (fetched := fetch_pretrained(given.path, plugins)) is not None:
+            found[name] = replace(given, path=fetched)
+    return policies.replaced(found) if found else policies
+
+
 def read_policies(
     policy: PolicySource | Mapping[str, PolicySource] | None, agents: Mapping[str, str] | None = None
 ) -> Policies:
@@ -107,8 +125,19 @@ def read_policies(
         else:
             raise ConfigError("policy: the only policy is the one that is trained: give its folder")
     found = Policies(trained, frozen, dict(agents or {}), named)
-    _check_same_but_case(found.names)
-    _check_agents(found)
+    spelled: dict[str, str] = {}
+    for name in found.names:  # policies have folders of their names, and not all file systems tell A from a
+        if (other := spelled.setdefault(name.lower(), name)) != name:
+            raise ConfigError(
+                f"policy {name!r}: differs from {other!r} by its case only; choose another name"
+            )
+    for who, chosen in found.agents.items():
+        selector(who, "policies")
+        if chosen not in found.names:
+            near = nearest(str(chosen), found.names)
+            hint = f"Did you mean {near!r}? " if near else ""
+            known = ", ".join(found.names) or "none"
+            raise ConfigError(f"policies: {who!r} has the unknown policy {chosen!r}. {hint}Known: {known}")
     return found
 
 
@@ -135,28 +164,6 @@ def _folder(name: Any, given: Any) -> PolicyFolder | LLM:
     except ValueError as error:
         raise ConfigError(f"policy {name!r}: {error}") from None
     return given
-
-
-def _check_same_but_case(names: Sequence[str]) -> None:
-    """Raise if two names differ by case only: policies have folders of their names, and not all file systems
-    tell ``A`` from ``a``.
-    """
-    known: dict[str, str] = {}
-    for name in names:
-        if (other := known.setdefault(name.lower(), name)) != name:
-            raise ConfigError(
-                f"policy {name!r}: differs from {other!r} by its case only; choose another name"
-            )
-
-
-def _check_agents(found: Policies) -> None:
-    for who, policy in found.agents.items():
-        selector(who, "policies")
-        if policy not in found.names:
-            near = nearest(str(policy), found.names)
-            hint = f"Did you mean {near!r}? " if near else ""
-            known = ", ".join(found.names) or "none"
-            raise ConfigError(f"policies: {who!r} has the unknown policy {policy!r}. {hint}Known: {known}")
 
 
 def route(name: str, llm: LLM, **settings: Any) -> Upstream:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentlightning.redaction import shown
-from agentlightning.store.sqlite.file.lock import FileLock, Locked
+from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -21,10 +21,9 @@ from agentlightning.algorithms.journal import checkpoints_in
 from agentlightning.algorithms.rollouts.enqueue import cancel_leftovers
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import RouteSection
-from agentlightning.runs.provenance import code_of, origins
-from agentlightning.runs.run import installed
+from agentlightning.runs.provenance import code_of, installed, origins
 from agentlightning.store.base import Store
-from agentlightning.train.description.run_config import RunConfig
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Evaluation, Recipe, StepReport
 
@@ -169,15 +168,13 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
     check_unchanged(known, info)
     changed = changed_settings(known, info)
     await cancel_leftovers(context.store, context.run_id)
-    if context.spending.given:
-        await context.spending.resume(context.store, context.run_id, known.get("budget") or {})
     reports, evaluations = await restore_progress(context, known)
     await context.publish()
     for key, before, after in changed:
         context.say(f"{key} was {before!r} and is {after!r} from step {context.first_step} on")
     life = {"time": time.time(), "first_step": context.first_step}
     lives = [*known.get("resumed", []), {**life, **({"changed": changed} if changed else {})}]
-    again = {**info, **context.spent(), "resources": context.resources, "resumed": lives, "summary": None}
+    again = {**info, **context.guarded(), "resources": context.resources, "resumed": lives, "summary": None}
     await context.store.update_run(context.run_id, again, context.config)
     await context.journal.resume(again, context.first_step, list(context.known))
     context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)

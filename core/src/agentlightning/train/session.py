@@ -7,13 +7,16 @@ engine → runner.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pluggy
+
+from agentlightning import hookspecs
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.early_stopping import EarlyStop
 from agentlightning.algorithms.evaluation.evaluate import Counting, check_clusters
@@ -21,31 +24,27 @@ from agentlightning.algorithms.evaluation.evaluation_sets import read_sets
 from agentlightning.algorithms.journal import saved_steps
 from agentlightning.algorithms.rollouts.datasets import read_dataset
 from agentlightning.child_environment import hide_secrets
+from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
-from agentlightning.plugins.manager import Plugins
+from agentlightning.keys import Keys
+from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import Role
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.agent.hosted import HostedAgent
+from agentlightning.plugins.suite import not_installed
+from agentlightning.redaction import redacted
+from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import RemoteRunner, RunnerJob
-from agentlightning.store import Store, StoreClient
-from agentlightning.trackers import TrackerHooks
-from agentlightning.trackers.choice import open_trackers
-from agentlightning.train.algorithm import recipe_of
-from agentlightning.train.artifacts.fetching import fetch_run
-from agentlightning.train.artifacts.keeper import ArtifactKeeper
-from agentlightning.train.callbacks import make_callbacks
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.log import log_of_all_runs
-from agentlightning.train.log.run_log import run_log
+from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.store import Store
+from agentlightning.store.places import artifact_place
+from agentlightning.trackers import TrackerHooks, open_trackers
+from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
-from agentlightning.train.run_record import record_run, run_info
-from agentlightning.train.services.gateways import open_gateway
-from agentlightning.train.services.metrics_port import RunMetrics
-from agentlightning.train.services.serving import serve, serve_scripted
-from agentlightning.types import Resource, UsageError
+from agentlightning.train.run_log import log_of_all_runs, run_log
+from agentlightning.train.run_record import record_run, run_info, stored_run
+from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.types import Call, Recipe, Resource, UsageError
+from agentlightning.types.base import ConfigError
 
 Data = Any
 """A dataset in any form that :func:`read_dataset` reads."""
@@ -56,12 +55,13 @@ class TrainingSession:
     """The parts of one run."""
 
     config: RunConfig
+    recipe: Recipe
     plugins: Plugins
     hosted: HostedAgent
     """The agent as the run's runner calls it."""
     initial_resources: Mapping[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
-    artifacts: str | None = None
-    """URL of object storage at which the run's files are kept."""
+    services: bool = True
+    """Whether the run has what lives as long as it does (hook ``agl_run_services``)."""
 
     @asynccontextmanager
     async def open(
@@ -74,8 +74,9 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
-        async with AsyncExitStack() as stack:
-            await self._fetch_run()
+        guards = self._guards()
+        async with AsyncExitStack() as last, AsyncExitStack() as stack:
+            listeners = await self._services(stack)
             run = open_run_folder(
                 Path(config.output),
                 config.agent.name,
@@ -83,15 +84,11 @@ class TrainingSession:
                 run=config.run,
                 resume=config.resume,
             )
-            stack.callback(run.close)
-            keeper = await self._keeper(run, stack)
-            page = RunMetrics() if config.metrics is not None else None
-            own = [*keeper, *([page] if page is not None else [])]
-            plugins, trackers = self._plugins_with_listeners(run.folder, own, stack)
-            if page is not None and config.metrics is not None:
-                say(f"Metrics: {await stack.enter_async_context(page.serve(config.metrics))}")
+            last.callback(run.close)
+            plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
-            gateway = await self._gateway(store, plugins, stack)
+            await self._begin_guards(guards, store, run)
+            gateway = await self._gateway(store, plugins, guards, stack)
             remote = self._remote_runner(store, gateway, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
@@ -104,6 +101,7 @@ class TrainingSession:
                 gateway=gateway,
                 plugins=plugins,
                 seed=config.training.seed,
+                guards=guards,
                 train=train,
                 val=val,
                 sets=sets,
@@ -120,7 +118,7 @@ class TrainingSession:
             )
             await record_run(
                 context,
-                run_info(config, recipe_of(config, self.plugins), context, agent),
+                run_info(config, self.recipe, context, agent),
                 resumed=run.resumed,
             )
             run.started = True
@@ -142,35 +140,28 @@ class TrainingSession:
         spec = self.plugins.runners.get(kind) if kind is not None else None
         return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
-    async def _fetch_run(self) -> None:
-        """Bring the run that is resumed from where its files are kept, if it is not here."""
-        if self.artifacts is not None and self.config.resume and self.config.run is not None:
-            output = Path(self.config.output)
-            await asyncio.to_thread(fetch_run, self.artifacts, output, self.config.run, say)
-
-    async def _keeper(self, run: RunFolder, stack: AsyncExitStack) -> list[ArtifactKeeper]:
-        """Return what keeps the run's files elsewhere, if they are to be kept. It closes after all that
-        writes to the folder.
-        """
-        if self.artifacts is None:
+    async def _services(self, stack: AsyncExitStack) -> list[object]:
+        """Open what lives as long as the run, and return what listens to it."""
+        if not self.services:
             return []
-        keeper = await asyncio.to_thread(ArtifactKeeper, self.artifacts, run.folder, say)
-        stack.push_async_callback(lambda: asyncio.to_thread(keeper.close, started=run.started))
-        return [keeper]
+        place = artifact_place()
+        if place is not None and "storage" not in self.plugins.run_services:
+            raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
+        opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
+        return [await stack.enter_async_context(one) for one in opened if one is not None]
 
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's log and trackers; a tracker may have hooks of its own too."""
+        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
+        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
+            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
-        logs = []
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            logs.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         early = self.config.training.early_stopping
         own = [*make_callbacks(self.config.callbacks), *([EarlyStop(early)] if early is not None else [])]
-        listeners = [*logs, *own, *more, tracker_hooks, *trackers]
+        listeners = [*own, *more, tracker_hooks, *trackers]
         return self.plugins.with_listeners(listeners), tracker_hooks
 
     def _store(self, folder: Path, stack: AsyncExitStack) -> Store:
@@ -180,17 +171,47 @@ class TrainingSession:
             store: Store = given
             return store
         store = open_store(folder / "store.sqlite" if given is None else given, plugins=self.plugins)
-        if isinstance(store, StoreClient):
-            store.act_as(Role.TRAINER)
+        store.act_as("trainer")
         stack.push_async_callback(store.close)
         return store
 
-    async def _gateway(self, store: Store, plugins: Plugins, stack: AsyncExitStack) -> RunGateway:
+    def _guards(self) -> list[CallGuard]:
+        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read
+        its description.
+        """
+        found: dict[str, CallGuard] = {}
+        for plugins in (self.plugins, load_plugins()):
+            for guard in plugins.answers("agl_call_guards", config=self.config, plugins=plugins):
+                found.setdefault(guard.name, guard)
+        return list(found.values())
+
+    async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
+        """Give the guards the run's record, if it has one."""
+        known = await stored_run(store, run.run_id) if guards and run.resumed else None
+        for guard in guards:
+            recorded = (known or {}).get(guard.name) or {}
+            await guard.begin(store, run.run_id, recorded)
+
+    async def _gateway(
+        self, store: Store, plugins: Plugins, guards: Sequence[CallGuard], stack: AsyncExitStack
+    ) -> RunGateway:
         config = self.config
         calls = config.routed_agent
         if self.hosted.select is not None:
             calls = calls.model_copy(update={"select": self.hosted.select})
-        return await open_gateway(config, calls, store, plugins, stack)
+        on_call = None  # the gateway then makes nothing for it
+        if plugins.has_listeners("agl_call_recorded"):
+            on_call = partial(_call_recorded, plugins)
+        job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
+        if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
+            opened: RunGateway = await stack.enter_async_context(elsewhere)
+            return opened
+        gateway = Gateway(
+            store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
+        )
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        return gateway
 
     async def _driver(self, gateway: RunGateway, stack: AsyncExitStack) -> Any:
         policies = self.config.served
@@ -201,7 +222,7 @@ class TrainingSession:
                 "no policy: give the folder of a model in Hugging Face layout, e.g. "
                 "policy='examples/calc_x/policy'"
             )
-        return await serve(self.config, recipe_of(self.config, self.plugins), self.plugins, gateway, stack)
+        return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
     def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
         """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
@@ -233,3 +254,52 @@ class TrainingSession:
         )
         context.ended = runner.counts
         context.runner = runner.serve_within(stack)
+
+
+async def finish(
+    context: Context, result: Mapping[str, Any], seconds: float, exported: Path | None = None
+) -> dict[str, Any]:
+    """End the run's record, and return its summary: ``result`` and what was counted. ``exported``: folder of
+    the trained policy.
+    """
+    summary = {
+        "run_id": context.run_id,
+        "seed": context.seed,
+        **result,
+        "total_seconds": round(seconds, 3),
+        "accounts": await context.accounts(),
+        **context.guarded(),
+        **({} if exported is None else {"policy": str(exported)}),
+    }
+    summary["chain"] = await context.journal.end(summary, exported)
+    await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
+    context.plugins.notify("agl_run_finished", summary=summary)
+    return summary
+
+
+def make_callbacks(given: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a run; a class is called without arguments. Raise :class:`ConfigError` for one
+    without a hook, or with a hook that there is not.
+    """
+    return [_checked(one() if isinstance(one, type) else one) for one in given]
+
+
+def _checked(callback: Any) -> Any:
+    manager = pluggy.PluginManager("agentlightning")
+    manager.add_hookspecs(hookspecs)
+    what = getattr(callback, "__name__", type(callback).__name__)
+    try:
+        manager.register(callback)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ConfigError(f"callbacks: {what}: {error}") from None
+    if not manager.get_hookcallers(callback):
+        raise ConfigError(
+            f"callbacks: {what} has no hook: mark its methods with @agentlightning.hookimpl and name them as "
+            "in docs/hooks.md"
+        )
+    return callback
+
+
+def _call_recorded(plugins: Plugins, call: Call) -> None:
+    plugins.notify("agl_call_recorded", call=call)

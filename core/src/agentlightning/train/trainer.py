@@ -1,4 +1,4 @@
-"""The trainer: a run's description and objects, and the calls that start it."""
+"""The trainer: a run's configuration and objects, its algorithm, and the calls that start it."""
 
 from __future__ import annotations
 
@@ -6,47 +6,60 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.custom import Baseline, BoundAlgorithm
-from agentlightning.algorithms.verl_config import VERL
-from agentlightning.gateway.listen import parse_listen
-from agentlightning.plugins.manager import Plugins, load as load_plugins
-from agentlightning.runner.agent.hosted import hosted
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.algorithms.context import Context, TrainingLoop
+from agentlightning.algorithms.custom import Baseline, BoundAlgorithm, as_algorithm
+from agentlightning.algorithms.recipe_checks import (
+    SCHEDULE,
+    check_credit_fields,
+    check_ends_early,
+    check_supported_fields,
+    without_unsupported_default,
+)
+from agentlightning.gateway.settings import parse_listen
+from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
+from agentlightning.runner.agent import hosted
+from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
-from agentlightning.store.places import artifact_place
-from agentlightning.train.algorithm import algorithm_of, recipe_of
-from agentlightning.train.description.fields import RunFields, field_of, fields_of, from_fields, is_field
-from agentlightning.train.description.run_config import RunConfig
-from agentlightning.train.policies import POLICY, Policies, fetch_pretrained
-from agentlightning.train.session import Data, TrainingSession
-from agentlightning.types import LLM, Recipe, Resource
+from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
+from agentlightning.train.policies import Policies, with_pretrained
+from agentlightning.train.serving import driver_spec
+from agentlightning.train.session import Data, TrainingSession, finish
+from agentlightning.types import Recipe, Resource, UsageError
+from agentlightning.types.base import ConfigError
+from agentlightning.types.sections import TrainingSection
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from agentlightning.train.keywords import RunFields  # written by `make schema`
 
 
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, :class:`VERL` (which brings recipe, driver and
-    options), a function (:func:`agl.algo`), or an object with ``async run(context)``.
+    ``algorithm``: a :class:`Recipe`, the name of one, verl's own configuration (``agl.VERL``, of agl-verl), a
+    function (:func:`agl.algo`), or an object with ``async run(context)``.
 
-    ``fields``: the fields of :class:`~agentlightning.train.description.run_config.RunConfig` by name, as in a
-    YAML file. ``policy``: folder of the model to start from, or the name of a pretrained one, which is
-    fetched on first use (``agl policy list``); or several policies by name, each a folder, a
-    :class:`PolicyFolder`, or an :class:`LLM`, which is never trained; ``policies``: agent → policy.
-    ``driver``: the driver that runs the recipe; ``options``: the driver's own settings. ``concurrency``:
-    rollouts at a time in this process, 0 for runners elsewhere (``agl runner``). ``output``: folder of the
-    runs; each run has ``<output>/<run id>``. ``run``: the run's id; ``resume``: go on with this run, or with
-    the latest run of this name and seed.
+    ``fields``: the fields of :class:`~agentlightning.train.config.RunConfig` by name, as in a YAML file.
+    ``policy``: folder of the model to start from, or the name of a pretrained one, which is fetched on first
+    use (``agl policy list``); or several policies by name, each a folder, a :class:`PolicyFolder`, or an
+    :class:`LLM`, which is never trained; ``policies``: agent → policy. ``driver``: the driver that runs the
+    recipe; ``options``: the driver's own settings. ``concurrency``: rollouts at a time in this process, 0 for
+    runners elsewhere (``agl runner``). ``output``: folder of the runs; each run has ``<output>/<run id>``.
+    ``run``: the run's id; ``resume``: go on with this run, or with the latest run of this name and seed.
 
     ``initial_resources``: what agents get beside the policies, by name. Plugins know further arguments (hook
     ``agl_trainer_arguments``), such as those of Agent Lightning 0.x (agl-v03).
-
-    Its fields are attributes too: ``trainer.steps`` is ``trainer.config.training.steps``.
     """
+
+    config: RunConfig
+    """The run's configuration, checked: ``trainer.config.training.steps``. It does not change; another one
+    may be set (:func:`~agentlightning.train.config.from_fields`).
+    """
+    plugins: Plugins
+    initial_resources: dict[str, Any]
 
     def __init__(
         self,
@@ -56,35 +69,41 @@ class Trainer:
         initial_resources: Mapping[str, Resource | str | dict[str, Any]] | None = None,
         **fields: Unpack[RunFields],
     ) -> None:
-        self.plugins = plugins or load_plugins()
-        given: dict[str, Any] = {**fields}
-        self._part: TrainerPart | None = self.plugins.first(
-            "agl_trainer_arguments", trainer=self, given=given
-        )
-        if isinstance(algorithm, VERL):
-            algorithm, given = algorithm.recipe, _of_verl(algorithm, given)
-        config = from_fields({**given, "algorithm": algorithm})
-        parse_listen(config.gateway.listen, config.gateway.advertise)  # refused before anything starts
-        self.config = config
-        self.initial_resources = dict(initial_resources or {})
-        self._keeps_artifacts = True
+        self._set(None, {**fields, "algorithm": algorithm}, plugins, initial_resources)
 
     @classmethod
     def from_config(cls, config: RunConfig) -> Trainer:
-        """Return the trainer of a description whose fields hold objects, not names of a file."""
-        return cls(**fields_of(config))
+        """Return the trainer of a configuration whose fields hold objects, not names of a file."""
+        made = cls.__new__(cls)
+        made._set(config, {"algorithm": config.training.algorithm}, None, None)
+        return made
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("config", "_part"):  # not made yet
-            raise AttributeError(name)
-        return getattr(self._part, name) if hasattr(self._part, name) else field_of(self.config, name)
+    def _set(
+        self,
+        config: RunConfig | None,
+        given: dict[str, Any],
+        plugins: Plugins | None,
+        resources: Mapping[str, Any] | None,
+    ) -> None:
+        self.plugins = plugins or load_plugins()
+        parts = [*self.plugins.answers("agl_trainer_arguments", given=given)]
+        self._part: TrainerPart | None = parts[0] if parts else None
+        self.config = from_fields(given) if config is None else config
+        gateway = self.config.gateway
+        parse_listen(gateway.listen, gateway.advertise)  # refused before anything starts
+        self.initial_resources = dict(resources or {})
+        self._has_services = True
+        if self._part is not None:
+            self._part.begin(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if is_field(name):
-            name, value = "config", from_fields({name: value}, self.config)
-        part = vars(self).get("_part")
-        of_part = hasattr(part, name) and not hasattr(type(self), name)
-        setattr(part, name, value) if of_part else super().__setattr__(name, value)
+        """Refuse a field, which would change nothing here."""
+        if name in run_fields().section_of:
+            raise AttributeError(
+                f"Trainer has no attribute {name!r}: its fields stand in Trainer.config; give it "
+                f"{name}=…, or set config to from_fields({{{name!r}: …}}, trainer.config)"
+            )
+        super().__setattr__(name, value)
 
     @property
     def served(self) -> Policies:
@@ -131,59 +150,95 @@ class Trainer:
         async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
-            summary = {
-                "run_id": context.run_id,
-                "seed": context.seed,
-                **result,
-                "total_seconds": round(time.perf_counter() - began, 3),
-                "accounts": await context.accounts(),
-                **context.spent(),
-            }
-            exported = None
+            seconds, exported = time.perf_counter() - began, None
             trained = getattr(algorithm, "trains_policy", True) and self.config.training.steps
             if context.driver is not None and trained:
                 exported = await context.driver.export(context.folder / "policy")
-                summary["policy"] = str(exported)
-            summary["chain"] = await context.journal.end(summary, exported)
-            await context.store.update_run(context.run_id, {"summary": summary, **context.spent()})
-            context.plugins.notify("agl_run_finished", summary=summary)
-        return summary
+            return await finish(context, result, seconds, exported)
 
     def session(
         self, agent: Any, train: Data = (), val: Data = (), *, serve_policy: bool = True
     ) -> AbstractAsyncContextManager[Context]:
         """Open store, gateway, engine and runner of a run; close them in reverse, whatever happens."""
+        runs = hosted(agent, self.plugins, self)  # a plugin may set the configuration for it
+        policies = with_pretrained(self.config.served, self.plugins)
         opened = TrainingSession(
-            _with_fetched(self.config, self.plugins),
+            self.config if policies is self.config.served else self.config.serving(policies),
+            self.recipe,
             self.plugins,
-            hosted(agent, self.plugins, self),
+            runs,
             self.initial_resources,
-            artifact_place() if self._keeps_artifacts else None,
+            self._has_services,
         )
         return opened.open(agent, train, val, serve_policy=serve_policy)
 
 
-def _with_fetched(config: RunConfig, plugins: Plugins) -> RunConfig:
-    """Return ``config`` with folders in place of the names of pretrained policies, which are fetched."""
-    policies = config.served
-    found = {}
-    for name, given in {**policies.trained, **policies.frozen}.items():
-        if isinstance(given, LLM) or Path(given.path).is_dir():
-            continue
-        if (fetched := fetch_pretrained(given.path, plugins)) is not None:
-            found[name] = replace(given, path=fetched)
-    if not found:
-        return config
-    policy: Any = config.backend.policy
-    return from_fields({"policy": {**policy, **found} if policies.named else found[POLICY]}, config)
+def recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
+    """Return the recipe that is trained with; an algorithm with a loop of its own has the default one."""
+    recipe, driver = _recipe_of(config, plugins), plugins.drivers.get(config.backend.driver)
+    return recipe if driver is None else without_unsupported_default(recipe, driver.supported_fields)
 
 
-def _of_verl(given: VERL, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` with those of verl's tree. The tree's batch size and the fields' policy win."""
-    return {
-        **fields,
-        "policy": fields.get("policy") or given.policy,
-        "options": {**given.options, **(fields.get("options") or {})},
-        "batch_size": given.batch_size or fields.get("batch_size"),
-        "driver": given.driver,
-    }
+def _recipe_of(config: RunConfig, plugins: Plugins) -> Recipe:
+    given = config.training.algorithm
+    if isinstance(given, Recipe):
+        return given
+    own = plugins.algorithms.get(given) if isinstance(given, str) else None
+    name = given if isinstance(given, str) and own is None else "grpo"
+    try:
+        if own is not None and own.recipe is not None:
+            return own.recipe(**config.training.recipe)
+        return pick(plugins.recipes, "recipe", name).factory(**config.training.recipe)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"training.recipe: {error}") from None
+
+
+def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingLoop:
+    """Return the object whose ``run(context)`` is the run. A user's algorithm may ask for ``trainer``."""
+    training, algorithm = config.training, config.training.algorithm
+    named = isinstance(algorithm, str) and algorithm in {*plugins.recipes, "rl"}
+    if named or isinstance(algorithm, Recipe):
+        if training.settings:
+            raise ConfigError("training.settings: a recipe has none; its fields stand in training.recipe")
+        return _rl(config, plugins)
+    own = plugins.algorithms.get(algorithm) if isinstance(algorithm, str) else None
+    if own is not None and own.recipe is not None:
+        return _rl(config, plugins, own.name)
+    for name in SCHEDULE:
+        if getattr(training, name) != TrainingSection.model_fields[name].default:
+            raise UsageError(
+                f"training.{name}: only training with a recipe knows it; an algorithm of your own queues its "
+                "rollouts itself: drop it"
+            )
+    if config.evaluation.sets:
+        raise UsageError(
+            "evaluation.sets: only training with a recipe evaluates on them; an algorithm of your own makes "
+            "its evaluations itself: drop them, and score its policy with `agl eval --on`"
+        )
+    if isinstance(algorithm, str):
+        known: dict[str, Any] = {**plugins.recipes, **plugins.algorithms}
+        spec = pick(known, "recipe or algorithm", algorithm)
+        try:
+            algorithm = spec.factory(**training.settings)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"training.settings: {error}") from None
+    elif training.settings:
+        raise ConfigError(
+            "training.settings: they are for an algorithm by name; give the object its settings itself"
+        )
+    made: TrainingLoop = as_algorithm(algorithm, trainer)
+    return made
+
+
+def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
+    recipe, policies = recipe_of(config, plugins), config.served
+    if policies.named and not policies.trained:
+        raise UsageError(f"policy: nothing is trained: {', '.join(policies.names)} are frozen")
+    spec = driver_spec(plugins, config.backend.driver, policies)
+    check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
+    check_ends_early(config.training, spec.name, spec.ends_early)
+    check_credit_fields(recipe, plugins)
+    made: TrainingLoop = plugins.algorithms[name].factory(
+        recipe=recipe, training=config.training, environment=config.environment
+    )
+    return made

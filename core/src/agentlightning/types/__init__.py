@@ -20,12 +20,6 @@ from agentlightning.types.base import (
     merge_tags as merge_tags,
     new_id as new_id,
 )
-from agentlightning.types.progress import Progress as Progress
-from agentlightning.types.recipe import (
-    Correction as Correction,
-    LossAggregation as LossAggregation,
-    Recipe as Recipe,
-)
 from agentlightning.types.record import (
     Call as Call,
     EarlierAttempt as EarlierAttempt,
@@ -35,32 +29,30 @@ from agentlightning.types.record import (
     Span as Span,
     Triplet as Triplet,
 )
-from agentlightning.types.rescored import (
-    Rescored as Rescored,
-    RewardVersion as RewardVersion,
-)
-from agentlightning.types.resources import (
-    LLM as LLM,
-    JsonResource as JsonResource,
-    PromptTemplate as PromptTemplate,
-    ProxyLLM as ProxyLLM,
-    Resource as Resource,
-    Resources as Resources,
-)
 from agentlightning.types.training import (
     AuditLink as AuditLink,
     Batch as Batch,
+    Correction as Correction,
     Evaluation as Evaluation,
     Ledger as Ledger,
+    LossAggregation as LossAggregation,
+    Progress as Progress,
+    Recipe as Recipe,
     RolloutFingerprint as RolloutFingerprint,
     Row as Row,
     Segment as Segment,
     StepReport as StepReport,
 )
 from agentlightning.types.work import (
+    LLM as LLM,
     Attempt as Attempt,
     AttemptedRollout as AttemptedRollout,
     AttemptStatus as AttemptStatus,
+    JsonResource as JsonResource,
+    PromptTemplate as PromptTemplate,
+    ProxyLLM as ProxyLLM,
+    Resource as Resource,
+    Resources as Resources,
     Rollout as Rollout,
     RolloutConfig as RolloutConfig,
     RolloutStatus as RolloutStatus,

@@ -1,11 +1,18 @@
-"""The base of all records: identifiers, tags, JSON in and out."""
+"""The base of all records: identifiers, tags, errors with the name that was meant, JSON in and out.
+
+JSON lines have one value a line (https://jsonlines.org): tasks, chats and the logs of runs. A line ends at a
+line feed and nowhere else: ``str.splitlines`` also ends it at U+2028 and U+0085, which JSON allows inside
+strings. A byte order mark before the first line is no part of it, and blank lines are skipped.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -89,3 +96,59 @@ class Model(JsonDump, msgspec.Struct, kw_only=True):
 def merge_tags(*parts: Mapping[str, Any] | None) -> Tags:
     """Merge tags. A later part overrides an earlier one, values become strings, and ``None`` is left out."""
     return {k: str(v) for part in parts if part for k, v in part.items() if v is not None}
+
+
+# -------------------------------------------------------------------------------------- names that were meant
+_TASKS = "environment.train and environment.val of a file, or fit(agent, train, val)"
+_RECIPE = "training.recipe.{} of a file, or algorithm=agl.GRPO({}=…)"
+_OPTIONS = "backend.options.{} of a file, or options={{'{}': …}}"
+MEANT: Mapping[str, str] = {
+    "model": "policy", "model_name": "policy", "base_model": "policy",
+    **dict.fromkeys(("tasks", "data", "dataset", "train_dataset", "train_data", "val_dataset"), _TASKS),
+    **dict.fromkeys(("lr", "learning_rate"), _OPTIONS.format("lr", "lr")),
+    **dict.fromkeys(("num_generations", "n_samples"), _RECIPE.format("group_size", "group_size")),
+}  # fmt: skip
+"""A word of other libraries → where it stands here."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like ``name``, ``None`` if none is. Of names that are nearly as
+    like, one of the same letters is meant: ``gpro`` is ``grpo`` and not ``gspo``.
+    """
+    near = difflib.get_close_matches(name, list(known), n=5)
+    letters = sorted(name)
+    return next((one for one in near if sorted(one) == letters), near[0] if near else None)
+
+
+def elsewhere(name: str, recipe: Iterable[str] = ()) -> str | None:
+    """Return where the setting ``name`` stands, if it is known under another word or as a field of the
+    ``recipe``; ``None``: unknown.
+    """
+    return MEANT.get(name) or (_RECIPE.format(name, name) if name in [*recipe] else None)
+
+
+# ------------------------------------------------------------------------------------------------- JSON lines
+class NotJSON(ValueError):
+    """A text that is not valid JSON; the message names the file and the line."""
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Return the values of a file. Raise :class:`NotJSON`, ``OSError`` or ``UnicodeDecodeError``."""
+    return [value for _, value in json_lines(path.read_text(encoding="utf-8-sig"), str(path))]
+
+
+def json_lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each line of ``text``. ``where``: its source, for errors."""
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        if line.strip():
+            yield number, decode_json(line, f"{where}:{number}")
+
+
+def decode_json(text: str | bytes, where: str) -> Any:
+    """Return the value of a JSON text. Raise :class:`NotJSON`, which begins with ``where``."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise NotJSON(f"{where}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise NotJSON(f"{where}: not valid JSON: nested too deeply") from None

@@ -1,13 +1,19 @@
-"""Units of work: rollouts, the attempts that execute them, and the workers that lease them."""
+"""Units of work: rollouts, the attempts that execute them, the workers that lease them, and what they are
+done with: resources, and folders of policies.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types.base import Mode, Model
+from agentlightning.types.base import LogprobsMode, Mode, Model
 
 
 class RolloutStatus(StrEnum):
@@ -143,3 +149,102 @@ class Worker(Model):
     current_rollout_id: str | None = None
     current_attempt_id: str | None = None
     heartbeat_stats: dict[str, Any] = {}
+
+
+# -------------------------------------------------------------------------------------------------- resources
+class LLM(Model, tag="llm", tag_field="resource_type"):
+    """A model endpoint given to agents: an OpenAI-compatible base URL, a key and a model name."""
+
+    endpoint: str
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = {}
+    replicas: list[str] = []
+    """Further base URLs at which the same model is served. They are for the gateway, which sends all calls
+    of an attempt to one of them; an agent has one address."""
+    vocabulary: int | None = None
+    """Size of the model's vocabulary, if known: token ids are 0 to ``vocabulary - 1``."""
+    context: int | None = None
+    """Tokens of prompt and answer together that the model accepts, if known."""
+    logprobs_mode: LogprobsMode | None = None
+    """What its logprobs are of, if known (``Call.logprobs_mode``)."""
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        """The URL for an OpenAI client. The attempt travels in the key, not in the URL."""
+        return self.endpoint
+
+    def __repr__(self) -> str:  # a key must not end up in a log
+        key = "***" if self.api_key else None
+        return f"{type(self).__name__}(endpoint={self.endpoint!r}, model={self.model!r}, api_key={key})"
+
+
+class ProxyLLM(LLM, tag="proxy_llm"):
+    """The gateway as a model endpoint, with the attempt's key."""
+
+    api_key: str | None = "agl-context"
+
+
+class PromptTemplate(Model, tag="prompt_template", tag_field="resource_type"):
+    """A prompt with placeholders."""
+
+    template: str
+    engine: Literal["f-string", "jinja"] = "f-string"
+
+    def format(self, **values: Any) -> str:
+        """Fill the placeholders; a missing value raises ``KeyError`` (f-string) or ``UndefinedError``
+        (jinja).
+        """
+        if self.engine == "f-string":
+            return self.template.format(**values)
+        from jinja2 import StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        return (
+            ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+            .from_string(self.template)
+            .render(**values)
+        )
+
+
+class JsonResource(Model, tag="json", tag_field="resource_type"):
+    """Any other resource, as JSON."""
+
+    value: Any = None
+
+
+Resource = LLM | ProxyLLM | PromptTemplate | JsonResource
+
+
+class Resources(Model):
+    """A named, versioned bundle given to agents."""
+
+    resources_id: str
+    resources: dict[str, Resource] = {}
+    version: int = 1
+    create_time: float = 0.0
+
+
+# --------------------------------------------------------------------------------------------------- policies
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""``owner/name``, as models are called on the Hugging Face hub."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFolder:
+    """A policy in Hugging Face layout. ``train=False``: served as it is, never trained. ``options``: its
+    driver's options, which win over the run's. ``name``: the key that the run gives it.
+    """
+
+    path: str | Path
+    train: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "policy"
+
+
+def missing_policy_message(given: str | Path) -> str:
+    """Return the message that ``given`` is no folder; for the name of a hub's model, with what fetches it."""
+    text = Path(given).as_posix()
+    said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
+    if not _HUB.fullmatch(text):
+        return said
+    return f"{said}. If it is a model of the Hugging Face hub, give hub:{text}, which agl-local downloads"

@@ -16,10 +16,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from agl_gateway.budget.limits import BudgetSpent
+
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
-from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
 from agl_apo.prompt_search import PromptSearch

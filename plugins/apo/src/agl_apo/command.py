@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.redaction import say
-from agentlightning.runs.run import open_run
+from agentlightning.runs.locations import find_run, opened, run_at
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.terminal import Console
 from agentlightning.types import Record, UsageError
-from agentlightning.types.failure import FailureTable
+from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_apo.assistants import text_of
 from agl_apo.candidates import Candidate, stored_candidates
 from agl_apo.scoring import scored_of
@@ -63,8 +63,10 @@ def register(app: typer.Typer) -> None:
 
 
 async def _read(place: str) -> list[Lineage]:
-    async with open_run(place) as run:
-        return await lineage(run.store, run.run_id, run.failure_table)
+    found = find_run(place)
+    async with opened(found.store) as store:
+        run = await run_at(store, found)
+        return await lineage(store, run.run_id, read_failure_table(run.info.get("failure")))
 
 
 async def lineage(store: Store, run_id: str, failure: FailureTable | None = None) -> list[Lineage]:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentlightning.budget.limits import Account, Budget, BudgetSpent, Spent
-from agentlightning.budget.prices import Price, Pricing
+from agl_gateway.budget.limits import Account, Budget, BudgetSpent, Spent
+from agl_gateway.budget.prices import Price, Pricing
+
 from agentlightning.types import Call
 
 ROLES = ("agent", "critic", "editor")

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from agl_gateway.budget.limits import Budget, BudgetSpent
+from agl_gateway.budget.prices import read_prices
+
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.custom import Algorithm
-from agentlightning.budget.limits import Budget, BudgetSpent
-from agentlightning.budget.prices import read_prices
 from agentlightning.types import PromptTemplate, UsageError
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook

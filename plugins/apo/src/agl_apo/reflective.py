@@ -19,7 +19,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from agentlightning.budget.limits import BudgetSpent
+from agl_gateway.budget.limits import BudgetSpent
+
 from agentlightning.types import PromptTemplate, UsageError
 from agl_apo.prompt_search import PromptSearch
 from agl_apo.scoring import Scored, Task

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from agl_gateway.budget.limits import BudgetSpent
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.evaluate import check_rewarded, summarise
 from agentlightning.algorithms.rollouts.batching import stable_seed
 from agentlightning.algorithms.rollouts.enqueue import RESUMED, cancel
-from agentlightning.budget.limits import BudgetSpent
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.pages import pages
 from agentlightning.types import Evaluation, Progress, Record, Rollout, RolloutStatus

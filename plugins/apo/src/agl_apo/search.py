@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agl_gateway.budget.limits import BudgetSpent
+
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.evaluation.intervals import mean_interval
-from agentlightning.budget.limits import BudgetSpent
 from agentlightning.types import Evaluation
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook

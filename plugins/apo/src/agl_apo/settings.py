@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agl_gateway.budget.limits import Budget
+
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import stable_seed
-from agentlightning.budget.limits import Budget
 from agentlightning.child_environment import engine_key
 from agentlightning.types import LLM, PromptTemplate, UsageError
 from agl_apo.scoring import Task, tasks_of

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import BODY
-from agentlightning.capture.spans.operation import INPUT, NAME, OUTPUT
-from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
-from agentlightning.runs.reward_versions import as_span
-from agentlightning.runs.run import OpenRun
-from agentlightning.runs.targets import Target
+from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
+from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.store.pages import pages
-from agentlightning.types import Attempt, Rescored, RewardVersion, Span
+from agentlightning.types import Attempt, Span
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
+from agl_audit.run import OpenRun
+from agl_audit.store.reward_versions import Rescored, RewardVersion, as_span, rescored
+from agl_audit.targets import Target
 
 CALL_ID = "agl.call_id"
 _PAGE = 10_000
@@ -83,7 +82,7 @@ async def attempt_trees(
         if version is None or record.attempt is None or attempt.attempt_id != record.attempt.attempt_id:
             trees.append(_tree(attempt, spans, judged))
             continue
-        (entry, *_) = [*await run.store.rescored([rollout_id], version.name), None]
+        (entry, *_) = [*await rescored(run.store, [rollout_id], version.name), None]
         tree = _tree(attempt, _with_rewards(spans, attempt, entry), judged)
         tree.rewards = f"{version.name}: {_entry_text(entry)}" if _entry_text(entry) else version.name
         trees.append(tree)

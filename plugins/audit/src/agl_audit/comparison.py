@@ -20,12 +20,12 @@ from agentlightning.algorithms.evaluation.evaluate import summarise, unit_of
 from agentlightning.algorithms.evaluation.intervals import mean_interval
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.reward_versions import find_version, read_records
-from agentlightning.runs.run import OpenRun
 from agentlightning.store.pages import pages
-from agentlightning.types import Evaluation, Mode, Record, RewardVersion
+from agentlightning.types import Evaluation, Mode, Record
 from agentlightning.types.base import Model
 from agentlightning.types.failure import FailureTable
+from agl_audit.run import OpenRun
+from agl_audit.store.reward_versions import RewardVersion, find_version, read_records
 
 _PAGE = 100
 _NO_TOKENS: dict[str, Any] = {"prompt_ids": None, "response_ids": None, "logprobs": None, "request": None}

@@ -6,7 +6,7 @@ from functools import partial
 
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import lazily
+from agentlightning.specs import lazily, lazy_type
 
 _COMMANDS = {
     "runs": ("commands.runs", "list runs"),
@@ -32,6 +32,16 @@ _FORMATS = {
     "langfuse": "traces of Langfuse with observations and scores",
     "phoenix": "spans of Arize Phoenix",
 }
+_OPERATIONS = (
+    ("statistics", "statistics", "GET", "/statistics", "runner"),
+    ("delete_run", "retention", "DELETE", "/runs/{run_id}", "admin"),
+    ("prune", "retention", "POST", "/runs/prune", "admin"),
+    ("add_reward_version", "reward_versions", "POST", "/rewards/versions", "trainer"),
+    ("query_reward_versions", "reward_versions", "GET", "/runs/{run_id}/rewards/versions", "trainer"),
+    ("add_rescored", "reward_versions", "POST", "/rewards/rescored", "trainer"),
+    ("rescored", "reward_versions", "POST", "/rewards/rescored/search", "trainer"),
+)
+"""Name, module, and the route by which a server offers it: method, path, least role."""
 _STORED = {
     "sft": "fine-tunes on stored rollouts whose reward is at least `minimum`",
     "rejection": "fine-tunes on the `best` stored rollouts of each group (best of n, arXiv 2304.06767)",
@@ -64,3 +74,16 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
         specs.AlgorithmSpec(name, partial(learning, method=name), about, partial(recipe, name))
         for name, about in _STORED.items()
     ]
+
+
+@hookimpl
+def agl_store_operations() -> list[specs.StoreOperationSpec]:
+    return [
+        specs.StoreOperationSpec(name, lazy_type(f"agl_audit.store.{module}:{name}"), *route)
+        for name, module, *route in _OPERATIONS
+    ]
+
+
+@hookimpl
+def agl_names() -> dict[str, str]:
+    return {name: f"agl_audit.store.reward_versions:{name}" for name in ("Rescored", "RewardVersion")}

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentlightning.credit.rewards import BY_AGENT, resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import BY_AGENT, resolve
-from agentlightning.runs.reward_versions import find_version, read_records
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
-from agentlightning.types.rewards import by_agent_beside_judge
+from agentlightning.types.record import by_agent_beside_judge
+from agl_audit.run import OpenRun
+from agl_audit.store.reward_versions import find_version, read_records
 
 _PAGE = 100
 """Rollouts whose records are read at once, with every token."""

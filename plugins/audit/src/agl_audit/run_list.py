@@ -13,8 +13,7 @@ import msgspec
 
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import RunLocation
-from agentlightning.runs.run import ALL, opened
+from agentlightning.runs.locations import ALL, RunLocation, opened
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model

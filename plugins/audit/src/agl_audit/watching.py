@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runs.locations import RunLocation, places_of
-from agentlightning.runs.run import opened
+from agentlightning.runs.locations import RunLocation, opened, places_of
 from agentlightning.store import Store
 from agentlightning.trackers.curve import RewardHistory
 from agentlightning.types import RolloutStatus, StepReport, UsageError, Worker
 from agentlightning.types.base import Model
 from agl_audit.drawing import short
 from agl_audit.run_list import RunSummary, list_runs, to_show
+from agl_audit.store.statistics import statistics
 
 _FAILURES = 5
 """The newest failed rollouts that a look shows."""
@@ -149,7 +149,7 @@ class Watcher:
 
     async def _detail(self, line: RunSummary, store: Store) -> RunDetail:
         reports = await store.query_steps(line.run)
-        found: Mapping[str, Any] = await store.statistics(line.run)
+        found: Mapping[str, Any] = await statistics(store, line.run)
         tokens = found.get("tokens") or {}
         calls_rate, tokens_rate = self._rates(line, found["calls"], tokens.get("completion", 0))
         ended = [RolloutStatus.FAILED, RolloutStatus.CANCELLED]

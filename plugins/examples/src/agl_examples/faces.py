@@ -14,14 +14,14 @@ from typing import Any
 
 from agentlightning.algorithms.prompt_search import APO
 from agentlightning.plugins.manager import load as load_plugins, pick
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.train.description.early_keys import POLICY, steps_of
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import UsageError
 from agl_examples.bundled.task_set import tasks_of_sets
+from agl_examples.early_keys import POLICY, steps_of
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from agentlightning.terminal import print_json
-from agentlightning.train.description.config_schema import run_config_schema
+from agentlightning.train.config import run_config_schema
 from agentlightning.types import UsageError
 from agl_examples.bundled.task_set import task_set
 

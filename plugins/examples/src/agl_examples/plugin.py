@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import CommandSpec, TaskSetSpec, lazily
+from agentlightning.specs import CommandSpec, SectionSpec, TaskSetSpec, lazily
 
 _SETS = {
     "math": ("math:math", "word problems, with a calculator"),
@@ -20,6 +20,11 @@ def agl_commands() -> list[CommandSpec]:
         CommandSpec("example", lazily("agl_examples.command:register"), "list, copy and run the examples"),
         CommandSpec("init", lazily("agl_examples.init:register"), "write a project that trains as it is"),
     ]
+
+
+@hookimpl
+def agl_sections() -> list[SectionSpec]:
+    return [SectionSpec("early_keys", rewrite=lazily("agl_examples.early_keys:expand"))]
 
 
 @hookimpl

@@ -15,18 +15,17 @@ from agentlightning.plugins.options import checked_options
 from agentlightning.plugins.runners import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import say
-from agentlightning.roles import Role
 from agentlightning.specs import RunnerJob
-from agentlightning.store import StoreClient
-from agentlightning.train.description.run_file import load_config, read_overrides
+from agentlightning.train.run_file import load_config, read_overrides
 from agentlightning.types import UsageError
+from agl_cluster.store.client import StoreClient
 from agl_kubernetes.agents import agent_in_image
 from agl_kubernetes.jobs import JobMaker
 from agl_kubernetes.manifests import as_yaml, deployment_manifests, job_manifests
 from agl_kubernetes.settings import KubernetesOptions
 
 if TYPE_CHECKING:
-    from agentlightning.train.description.run_config import RunConfig
+    from agentlightning.train.config import RunConfig
 
 KIND = "kubernetes"
 Mode = Literal["deployment", "jobs"]
@@ -88,8 +87,7 @@ async def _run(config: RunConfig, run_id: str | None) -> None:
     plugins = load()
     store = open_store(config.store_location(), plugins=plugins)
     try:
-        if isinstance(store, StoreClient):
-            store.act_as(Role.TRAINER)
+        store.act_as("trainer")
         runner = open_runner(plugins, RunnerJob(config, store, run_id=run_id))
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 
 from agentlightning.plugins.suite import install_line
 from agentlightning.specs import RunnerJob
-from agentlightning.store import Conflict, NotFound, StoreClient
+from agentlightning.store import Conflict, NotFound
 from agentlightning.store.base import AttemptEnded
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus, UsageError
 from agentlightning.types.failure import failure_kind_of_end
 from agentlightning.webserver.loopback import is_loopback
+from agl_cluster.store.client import StoreClient
 from agl_kubernetes.agents import agent_in_image
 from agl_kubernetes.failures import (
     NEVER_STARTS,

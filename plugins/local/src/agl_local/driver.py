@@ -24,11 +24,11 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import DTYPES

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import CommandSpec, Driver, DriverSpec, Inspector, PolicySpec, Server, lazily
 from agentlightning.types import Recipe
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from agentlightning.types import LLM, UsageError
-from agentlightning.types.policy import PolicyFolder, missing_policy_message
+from agentlightning.types.work import PolicyFolder, missing_policy_message
 from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess

@@ -20,9 +20,7 @@ from sqlalchemy.sql import Select
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.database import Cursor, Database
-from agentlightning.store.sql.statements import InJson, Statements
-from agentlightning.store.sql.writer import Touched
+from agentlightning.store.sql.database import Cursor, Database, InJson, Statements, Touched
 from agl_postgres.connection import Connection
 from agl_postgres.versions import lock_key
 

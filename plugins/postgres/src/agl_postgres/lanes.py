@@ -29,7 +29,7 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.writer import Touched
+from agentlightning.store.sql.database import Touched
 from agl_postgres.connection import Connection, connect_patiently, is_lost, retry_name
 from agl_postgres.database import PostgresDatabase, Transaction
 from agl_postgres.settings import Settings

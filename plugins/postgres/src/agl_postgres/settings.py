@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from agentlightning.child_environment import store_password
 from agentlightning.redaction import redacted
 from agentlightning.store.base import StoreError
-from agentlightning.store.http.client import patience_from_env
+from agentlightning.store.places import patience_from_env
 
 _OPTIONS = {"agl_writers": 2, "agl_readers": 2}
 """Options of ours in a URL's query, and their defaults; libpq knows the others."""

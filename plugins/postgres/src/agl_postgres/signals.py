@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from agentlightning.store.sql.waiters import Waiters
+from agentlightning.store.sql.waiting import Waiters
 from agl_postgres.database import PostgresDatabase, Transaction
 
 _MOST_BYTES = 7000

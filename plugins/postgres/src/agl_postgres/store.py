@@ -12,13 +12,12 @@ from concurrent.futures import Future
 import psycopg
 from sqlalchemy import bindparam, delete, select
 
-from agentlightning.store.base import StoreError
-from agentlightning.store.routes import REMEMBERED
+from agentlightning.store.base import REMEMBERED, StoreError
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.cache import StoreCache
-from agentlightning.store.sql.clock import Clock
-from agentlightning.store.sql.stalls import LoopWatch
+from agentlightning.store.sql.core import StoreCache
+from agentlightning.store.sql.expiry import begin_limits, end_overdue
 from agentlightning.store.sql.store import SQLStore
+from agentlightning.store.sql.waiting import Clock, LoopWatch
 from agl_postgres.connection import Connection, connect_patiently, is_lost
 from agl_postgres.database import PostgresDatabase, Transaction
 from agl_postgres.listener import LOOK_SECONDS, Listener
@@ -122,7 +121,7 @@ class PostgresStore(SQLStore):
             leads=not read_only,
             look_seconds=look_seconds,
         )
-        self.timer = _LeaderTimer(self.listener)
+        self.timer = _LeaderTimer(self)
         self._look_began: float | None = None
         """Monotonic time of the leader's look that is under way."""
         self._forget_at = 0.0
@@ -189,7 +188,7 @@ class PostgresStore(SQLStore):
 
     def lead(self) -> None:
         """Count limits from now on."""
-        self.writer.write_now(self._begin_limits)
+        self.writer.write_now(lambda: begin_limits(self))
 
     def look(self, late: float) -> None:
         """End overdue attempts, in a lane, so that signals are heard meanwhile. Time in which this process or
@@ -206,7 +205,7 @@ class PostgresStore(SQLStore):
 
     def _look(self, asked: float) -> None:
         """End what was overdue when the leader asked: the answer may have taken long."""
-        self._end_overdue(asked)
+        end_overdue(self, asked)
         if time.monotonic() >= self._forget_at:
             gone = self.db.execute(_FORGET, before=asked - REMEMBERED, most=_FORGET_MOST)
             self._forget_at = time.monotonic() + (0.0 if gone == _FORGET_MOST else _FORGET_SECONDS)
@@ -219,16 +218,14 @@ class PostgresStore(SQLStore):
         if not done.cancelled() and (error := done.exception()) is not None:
             _log.error("overdue attempts could not be ended: %s", error)
 
-    def _prune_answers(self, now: float) -> None:
+    def prune_answers(self, now: float) -> None:
         """Do nothing: the leader does it."""
 
-    def _keeps_time(self) -> bool:
-        """Return whether this process leads, and the server answers promptly: then what is overdue is."""
+    @property
+    def in_charge(self) -> bool:
+        """Whether this process leads, and the server answers promptly: then what is overdue is."""
         began = self._look_began
         return self.listener.leading and (began is None or time.monotonic() < began + _STALL_SECONDS)
-
-    def _ensure_timer(self) -> None:
-        """Do nothing: the leader, in whatever process, looks by itself."""
 
     # -- the end
 
@@ -246,17 +243,22 @@ class PostgresStore(SQLStore):
 class _LeaderTimer:
     """Tells the listener when this process's attempts may be overdue."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
 
     @property
     def armed(self) -> bool:
-        """Always: the listener looks again and again."""
+        """Always: the leader, in whatever process, looks again and again."""
         return True
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether this process leads."""
+        return self._store.in_charge
 
     def arm(self, delay: float) -> None:
         """Let the leader look in ``delay`` seconds."""
-        self._listener.arm(delay)
+        self._store.listener.arm(delay)
 
     def stop(self) -> None:
         """Do nothing: the listener is closed with the store."""

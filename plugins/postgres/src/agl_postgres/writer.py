@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 
 from agentlightning.store.base import StoreError
-from agentlightning.store.sql.writer import PartialWrite, Touched, nothing, run_to_end
+from agentlightning.store.sql.database import PartialWrite, Touched, nothing, run_to_end
 from agl_postgres.connection import retry_name
 from agl_postgres.database import PostgresDatabase, Transaction
 from agl_postgres.lanes import Hooks, Job, Lanes

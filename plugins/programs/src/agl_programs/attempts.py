@@ -16,7 +16,7 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.child_environment import child_environment
-from agentlightning.runner.processes.process_tree import describe_exit
+from agentlightning.runner.process_tree import describe_exit
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
 from agl_programs.collector import ConnectedProgram, entry_refused

@@ -18,11 +18,11 @@ import msgspec
 from aiohttp import http_exceptions, web
 
 from agentlightning.keys import ATTEMPT_BYTES, ByteQuota, Claims
-from agentlightning.store.http import otlp, traces
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import decoded, read, too_large
+from agl_cluster.store import otlp, traces
 from agl_programs.inside import messages
 from agl_programs.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
 

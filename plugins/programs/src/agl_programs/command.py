@@ -94,7 +94,7 @@ def run_program(options: RunOptions) -> None:
 
 
 async def _run(options: RunOptions) -> int:
-    from agentlightning.cli.terminal.interrupts import restore_ignored_sigint
+    from agentlightning.cli.interrupts import restore_ignored_sigint
     from agl_programs.attempts import run_all
     from agl_programs.run_view import show
     from agl_programs.session import open_session

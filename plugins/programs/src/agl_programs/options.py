@@ -15,8 +15,8 @@ import typer
 
 from agentlightning.child_environment import engine_key
 from agentlightning.types import UsageError
-from agentlightning.types.json_lines import NotJSON, read_json_lines
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.base import NotJSON, read_json_lines
+from agentlightning.types.work import missing_policy_message
 
 if TYPE_CHECKING:
     from agentlightning.gateway import Upstream

@@ -16,17 +16,16 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load, pick
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import Role
-from agentlightning.runner.attempt import notify_rewards
-from agentlightning.runner.runner import Runner
+from agentlightning.runner.runner import Runner, notify_rewards
 from agentlightning.specs import Server
-from agentlightning.store import Store, StoreClient
+from agentlightning.store import Store
 from agentlightning.store.pages import pages
 from agentlightning.train.policies import route
 from agentlightning.train.run_folder import RunFolder, new_run_folder, open_run_folder
 from agentlightning.types import ProxyLLM, Rollout, RolloutConfig, new_id
-from agentlightning.types.policy import PolicyFolder
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_programs.collector import Collector
 from agl_programs.options import POLICY, ProgramOptions
 from agl_programs.process import Processes
@@ -103,12 +102,11 @@ async def open_session(
     async with AsyncExitStack() as stack:
         run, run_id, folder, place = _open_run_folder(options, stack)
         store = open_store(place, plugins=plugins)
-        if isinstance(store, StoreClient):
-            store.act_as(Role.TRAINER)
+        store.act_as("trainer")
         stack.push_async_callback(store.close)
         keys = Keys.from_env()
         listen = GatewaySection(listen=options.listen)
-        gateway = Gateway(store, keys, listen, CallSection(select=options.select))
+        gateway = WatchedGateway(store, keys, listen, CallSection(select=options.select))
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         gateway.add_route(await _upstream(options, plugins, stack))

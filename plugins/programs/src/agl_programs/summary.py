@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.capture.emit.rewards import get_reward_value
-from agentlightning.credit.eligibility.verdicts import (
+from agentlightning.capture.emit import get_reward_value
+from agentlightning.credit.verdicts import (
     engine_refusal,
     refusal_of,
     refused,

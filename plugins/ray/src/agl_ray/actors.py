@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentlightning.plugins.suite import install_line
-from agentlightning.roles import Role, derived_token
-from agentlightning.runner.outcomes.outcome import CannotRun
-from agentlightning.runner.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STABLE_SECONDS
+from agentlightning.runner.outcome import CannotRun
 from agentlightning.specs import RunnerJob
-from agentlightning.store import StoreClient
 from agentlightning.types import UsageError, new_id
 from agentlightning.webserver.loopback import is_loopback
+from agl_cluster.roles import Role, derived_token
+from agl_cluster.runners.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STABLE_SECONDS
+from agl_cluster.store.client import StoreClient
 from agl_ray.settings import RayOptions
 from agl_ray.worker import RunnerActor, WorkerJob
 

@@ -6,14 +6,14 @@ import asyncio
 import os
 from typing import Any, NamedTuple
 
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.plugins.manager import load
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.attempt_keys import attempt_keys_for
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.store import StoreClient
+from agl_cluster.runners.attempt_keys import attempt_keys_for
+from agl_cluster.store.client import StoreClient
 
 
 class WorkerJob(NamedTuple):

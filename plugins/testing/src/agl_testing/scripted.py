@@ -21,12 +21,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
+from agl_gateway.apis.messages import MESSAGES
+from agl_gateway.apis.responses import RESPONSES
+from agl_gateway.apis.translated import TranslatedApi
 from aiohttp import web
 
-from agentlightning.gateway.apis import FORMATS
-from agentlightning.gateway.apis.base import Earlier, TranslatedApi
 from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.reply import error_response
 from agentlightning.webserver.loopback import address, loopback
 from agl_testing.replies import Answer, Reply, answer_of, chat_logprobs, deltas, text_logprobs
 from agl_testing.template import encode, render
@@ -106,9 +106,8 @@ class ScriptedModelServer:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
-        for path, api in FORMATS.items():
-            if isinstance(api, TranslatedApi):
-                app.router.add_post(path, partial(self._serve_translated, api))
+        app.router.add_post("/v1/responses", partial(self._serve_translated, RESPONSES))
+        app.router.add_post("/v1/messages", partial(self._serve_translated, MESSAGES))
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -167,9 +166,9 @@ class ScriptedModelServer:
         """Answer a request of the Responses or Messages API with a translated chat answer."""
         asked = await request.json()
         try:
-            chat = api.chat_body(asked, Earlier())
+            chat = api.chat_body(asked)
         except RequestRefused as refused:
-            return error_response(api, refused.status, refused.reason, str(refused))
+            return api.error_response(refused.status, refused.reason, str(refused))
         exchange, failed = await self._answer(request, chat)
         if failed is not None:
             if isinstance(failed.body, bytes):

@@ -20,6 +20,13 @@ _TRACKERS = {
 @hookimpl
 def agl_trackers() -> list[TrackerSpec]:
     return [
+        TrackerSpec(
+            "console",
+            lazily("agl_trackers.console:ConsoleTracker"),
+            default=True,
+            instead_of="lines",
+            about="live progress in a terminal, and the reward's curve",
+        ),
         TrackerSpec("events", lazily("agl_trackers.events:EventsTracker"), about="a line for each hook"),
         TrackerSpec("plot", lazily("agl_trackers.plot:PlotTracker"), default=True, about="a picture"),
         *(

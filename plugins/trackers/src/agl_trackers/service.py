@@ -7,26 +7,51 @@ failed; what is logged before a run could be opened is an error, which the run c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from agentlightning.plugins.suite import install_line
 from agentlightning.types import Evaluation, StepReport, UsageError
+from agl_trackers.own_thread import OwnThread
 from agl_trackers.points import Point, evaluation_point, step_point, summary_values
+
+log = logging.getLogger(__name__)
+PATIENCE = 60.0
+"""Seconds that the end of a run waits for a service."""
+
+
+def _later(method: Callable[..., None]) -> Callable[..., None]:
+    """Make each call of a tracker's method on the tracker's thread, if somebody hears of its errors."""
+
+    @wraps(method)
+    def put(self: ServiceTracker, *args: Any) -> None:
+        if self._report is None:
+            method(self, *args)
+            return
+        if self._thread is None:
+            self._thread = OwnThread(f"tracker {type(self).__name__}", self._report)
+        self._thread.put(partial(method, self, *args))
+
+    return put
 
 
 class ServiceTracker:
-    """A tracker whose service keeps a run's curves. ``folder``: the run's own.
+    """A tracker whose service keeps a run's curves. ``folder``: the run's own. A service may be slow, or
+    gone: a run's calls are made on a thread of their own, in order, and do not hold the run.
 
     A service implements :meth:`open`, :meth:`reopen`, :meth:`log` and :meth:`end`.
     """
 
-    own_thread = True
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.patience = PATIENCE
+        """Seconds that :meth:`close` waits for the service."""
+        self._thread: OwnThread | None = None
+        self._report: Callable[..., None] | None = None
         self.is_open = False
         self.run_id = folder.name
         self._several = False
@@ -51,11 +76,19 @@ class ServiceTracker:
         raise NotImplementedError
 
     # -------------------------------------------------------------------------------- of the protocol
+    def report_to(self, failed: Callable[..., None]) -> None:
+        """Make calls on the tracker's thread from now on, and tell ``failed(error, calls)`` of those that
+        fail or are left behind.
+        """
+        self._report = failed
+
+    @_later
     def start(self, run: Mapping[str, Any]) -> None:
         self._begin(run)
         self.open(run)
         self.is_open = True
 
+    @_later
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
@@ -66,21 +99,35 @@ class ServiceTracker:
         self.reopen(run, sorted(points, key=lambda point: point.step))
         self.is_open = True
 
+    @_later
     def step(self, report: StepReport) -> None:
         self._finished = report.step + 1
         self._add(step_point(report, several=self._several))
 
+    @_later
     def evaluated(self, evaluation: Evaluation) -> None:
         self._add(self._evaluation(evaluation))
 
+    @_later
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._end(None, summary_values(summary))
 
+    @_later
     def failed(self, error: BaseException) -> None:
         self._end(error, {})
 
     def close(self) -> None:
-        """Close a run of which nobody said how it ended as failed."""
+        """Close a run of which nobody said how it ended as failed, and wait for the service."""
+        self._end_unsaid()
+        thread, self._thread = self._thread, None
+        if thread is not None and self._report is not None and (left := thread.close(self.patience)):
+            name = type(self).__name__
+            why = f"tracker {name} did not end within {self.patience:g} s; {left} calls were left behind"
+            log.error(why)
+            self._report(TimeoutError(why), left)
+
+    @_later
+    def _end_unsaid(self) -> None:
         self._end(RuntimeError("the run ended without a summary"), {})
 
     def _begin(self, run: Mapping[str, Any]) -> None:

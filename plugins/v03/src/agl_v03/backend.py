@@ -14,15 +14,16 @@ from itertools import cycle, islice
 from typing import Any
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.roles import Role
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.attempt_keys import attempt_keys_for
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner
-from agentlightning.runner.service import serve
-from agentlightning.store import Store, StoreClient
+from agentlightning.runner.threads import run_sync
+from agentlightning.store import Store
 from agentlightning.store.places import store_place
 from agentlightning.types import RolloutConfig, UsageError
+from agentlightning.webserver.loopback import token_from_env
+from agl_cluster.runners.attempt_keys import attempt_keys_for
+from agl_cluster.runners.service import serve
+from agl_cluster.store.client import StoreClient
 from agl_v03.client_server import AgentLightningClient, DevTaskLoader, report_of
 from agl_v03.hooks import HookedAgent
 
@@ -71,10 +72,8 @@ def _is_backend(given: Any) -> bool:
 
 
 async def _serve_url(trainer: Any, agent: Any, url: str) -> dict[str, Any]:
-    store = open_store(url, plugins=trainer.plugins)
-    if isinstance(store, StoreClient):
-        store.act_as(Role.RUNNER)
-        store.patience = PATIENCE_SECONDS
+    store = StoreClient(url, token_from_env("AGL_TOKEN"), patience=PATIENCE_SECONDS)
+    store.act_as("runner")
     try:
         return await _serve(trainer, agent, store, _limit(trainer))
     finally:

@@ -2,7 +2,7 @@
 today.
 
 The server serves a store (``docs/store.md``), so that its client, ``Trainer(…).fit(agent, url)``, ``agl
-runner`` and :class:`~agentlightning.store.http.client.StoreClient` are all served by it.
+runner`` and :class:`~agl_cluster.store.client.StoreClient` are all served by it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.emit.emitters import returned_reward_span
-from agentlightning.capture.emit.rewards import find_final_reward
+from agentlightning.capture.emit import find_final_reward, returned_reward_span
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.event_loops.threads import run_sync
-from agentlightning.runner.outcomes.returned import read_return
+from agentlightning.runner.outcome import read_return
+from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import NotFound, Store
 from agentlightning.store.places import store_place
 from agentlightning.types import (

@@ -17,9 +17,8 @@ import msgspec
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.emit.rewards import find_final_reward
-from agentlightning.capture.spans.convert import convert
+from agentlightning.capture.emit import emit_reward, find_final_reward
+from agentlightning.capture.records import convert
 from agentlightning.decorator.agents import FunctionAgent, LitAgent
 from agentlightning.types import LLM, Attempt, AttemptStatus, Model, Resource, Rollout, Span, Triplet
 from agl_v03.stores.v03_store import RolloutWithAttempt

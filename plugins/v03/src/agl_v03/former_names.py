@@ -65,8 +65,7 @@ def find_name(module: str, name: str) -> Any:
         if place := known["names"].get(key):
             home, _, attribute = place.partition(":")
             return getattr(import_module(home), attribute) if attribute else import_module(home)
-    package = sys.modules[PACKAGE]
-    return getattr(package, name) if module and name in package.__all__ else None
+    return getattr(sys.modules[PACKAGE], name) if module else None
 
 
 def find_module(module: str) -> ModuleSpec | None:

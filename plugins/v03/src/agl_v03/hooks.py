@@ -16,8 +16,8 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.decorator.agents import LitAgent, as_agent
-from agentlightning.runner.agent.hosted import HostedAgent
-from agentlightning.runner.outcomes.outcome import Outcome
+from agentlightning.runner.agent import HostedAgent
+from agentlightning.runner.outcome import Outcome
 from agentlightning.types import Rollout, Span
 from agl_v03.former_agents import (
     Surroundings,

@@ -10,7 +10,7 @@ from agentlightning.plugins.stores import open_store
 __all__ = ["LightningStore"]
 
 if TYPE_CHECKING:
-    from agentlightning.store.http.client import StoreClient
+    from agl_cluster.store.client import StoreClient
 
     class LightningStore(StoreClient):
         """The type for type checkers: a store, made from a place or from nothing."""

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentlightning.plugins.manager import load
-from agentlightning.runner.agent.adapters import instrumentors, listed
-from agentlightning.runner.attempt_keys import attempt_keys_for
+from agentlightning.runner.agent import instrumentors
 from agentlightning.runner.runner import Runner, StopEvent
 from agentlightning.runner.settings import Isolation, RunnerSection
 from agentlightning.store.base import Store
 from agentlightning.types import Mode, Resource, Rollout, UsageError, new_id
+from agl_cluster.runners.attempt_keys import attempt_keys_for
 from agl_v03.hooks import HookedAgent
 from agl_v03.stores.v03_store import V03Store, plain_store
 from agl_v03.strategy import check_tracer
@@ -49,7 +49,7 @@ class LitAgentRunner(Generic[T]):
             concurrency=concurrency,
             isolation=isolation,
             timeout_seconds=timeout,
-            adapters=[*listed(adapters)],
+            adapters=[adapters] if isinstance(adapters, str) else [*adapters],
         )
         self._runner: Runner | None = None
 

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agentlightning.gateway import Gateway
-from agentlightning.gateway.admission.attempts import AttemptInfo
+from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.base import RunGateway
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.gateway.upstream.route import Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.types import LLM, ProxyLLM, UsageError
+from agl_cluster.gateways.watched import WatchedGateway
 from agl_v03.stores.v03_store import plain_store
 
 OPENAI = "https://api.openai.com/v1"
@@ -99,7 +99,7 @@ class LLMProxy:
         os.environ.setdefault("AGL_SECRET", os.urandom(32).hex())
         host = f"[{self.host}]" if ":" in self.host else self.host
         listen = GatewaySection(listen=f"{host}:{self.port}")
-        gateway = Gateway(plain_store(self.store), Keys.from_env(), listen)
+        gateway = WatchedGateway(plain_store(self.store), Keys.from_env(), listen)
         self.attach(gateway)
         await gateway.start()
         self._own = True

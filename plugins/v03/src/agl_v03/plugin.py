@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import TrainerPart
+from agentlightning.types import Span
 
 
 @hookimpl
@@ -23,10 +25,17 @@ def agl_missing(module: str, name: str) -> Any:
 
 
 @hookimpl
-def agl_trainer_arguments(trainer: Any, given: dict[str, Any]) -> TrainerPart:
+def agl_trainer_arguments(given: dict[str, Any]) -> TrainerPart:
     from agl_v03.trainer_arguments import FormerTrainer
 
-    return FormerTrainer(trainer, given)
+    return FormerTrainer(given)
+
+
+@hookimpl
+def agl_reward_formats() -> list[Callable[[Span], Span]]:
+    from agl_v03.reward_formats import as_reward_span
+
+    return [as_reward_span]
 
 
 @hookimpl

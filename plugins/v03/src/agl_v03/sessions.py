@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from agentlightning.capture.instrument.sessions import capturing
+from agentlightning.capture.installation import capturing
 
 
 @contextmanager

@@ -26,13 +26,13 @@ from rich.text import Text
 
 from agentlightning import capture
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
-from agentlightning.capture.instrument.sessions import capturing
-from agentlightning.capture.spans.convert import convert
-from agentlightning.capture.spans.operation import operation
+from agentlightning.capture.emit import operation
+from agentlightning.capture.installation import capturing
+from agentlightning.capture.records import convert
 from agentlightning.plugins.manager import load
 from agentlightning.plugins.suite import install_line
-from agentlightning.runner.agent.adapters import instrumentors
-from agentlightning.runner.event_loops.threads import run_sync
+from agentlightning.runner.agent import instrumentors
+from agentlightning.runner.threads import run_sync
 from agentlightning.terminal import Console
 from agentlightning.types import Span, UsageError, new_id
 from agl_audit.attempt_tree import SpanNode, build_tree

@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 class FormerTrainer:
-    """What a trainer keeps of the arguments of then, and what its ``fit`` was given then.
+    """Gives a trainer the attributes of then, and does what its ``fit`` was given then.
 
     ``tracer``: see :mod:`agl_v03.tracer`. ``adapter``: a converter, for the algorithm. ``strategy``: see
     :mod:`agl_v03.strategy`. ``llm_proxy``: an :class:`.LLMProxy`, whose models are served by the run's
@@ -36,19 +36,21 @@ class FormerTrainer:
     :func:`take_limit`.
     """
 
-    def __init__(self, trainer: Any, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         """Take the arguments of then out of ``given``, and put the fields in that they mean."""
-        self._trainer = trainer
         drop_former(given)
-        self.tracer = component(given.pop("tracer", None))
-        check_tracer(self.tracer)
-        self.max_tasks = take_limit(given)
-        self.adapter = take_adapter(given)
-        self.hooks = listed_hooks(given.pop("hooks", ()))
-        self.llm_proxy = given.pop("llm_proxy", None)
+        tracer, proxy = component(given.pop("tracer", None)), given.pop("llm_proxy", None)
+        check_tracer(tracer)
+        self.attributes = {
+            "tracer": tracer,
+            "max_tasks": take_limit(given),
+            "adapter": take_adapter(given),
+            "hooks": listed_hooks(given.pop("hooks", ())),
+            "llm_proxy": proxy,
+        }
         self.tries_out = bool(given.pop("dev", False))
-        if self.llm_proxy is not None and self.llm_proxy.port and not given.get("listen"):
-            given["listen"] = f"{self.llm_proxy.host}:{self.llm_proxy.port}"
+        if proxy is not None and proxy.port and not given.get("listen"):
+            given["listen"] = f"{proxy.host}:{proxy.port}"
         for name in [name for name in given if name in _WORKERS]:
             given["concurrency"] = given.pop(name)
         if (chosen := read_strategy(given.pop("strategy", None))) is not None:
@@ -59,25 +61,16 @@ class FormerTrainer:
                 given.pop(name, None)
                 given[name] = value
 
-    @property
-    def n_workers(self) -> int:
-        """The trainer's ``concurrency``."""
-        concurrency: int = self._trainer.concurrency
-        return concurrency
-
-    @n_workers.setter
-    def n_workers(self, value: int) -> None:
-        self._trainer.concurrency = value
-
-    n_runners = n_workers
-
-    @property
-    def fit_v0(self) -> Any:
-        """The trainer's ``fit``: a name of 0.2 and 0.3 for what also takes a URL."""
-        return self._trainer.fit
+    def begin(self, trainer: Any) -> None:
+        """Give the trainer the attributes of then; those that are no fields of today may be set."""
+        for name, value in self.attributes.items():
+            setattr(trainer, name, value)
+        trainer.n_runners = trainer.n_workers = trainer.config.agent.concurrency
+        trainer.fit_v0 = trainer.fit  # a name of 0.2 and 0.3 for what also takes a URL
 
     def fit(self, trainer: Any, agent: Any, given: dict[str, Any]) -> dict[str, Any] | None:
         """Run the agent on the tasks of a server, if one is given in place of a dataset, or try it out."""
+        read_workers(trainer)
         data, backend = take_backend(given)
         if backend is not None:
             return run_backend(trainer, agent, backend[self.tries_out])
@@ -91,6 +84,7 @@ class FormerTrainer:
 
 def agent_of(trainer: Any, agent: Any) -> HookedAgent:
     """Return the agent with the trainer's hooks and tracer, and the calls that its adapter selects."""
+    read_workers(trainer)
     config = trainer.config
     check_tracer(trainer.tracer, config.agent.isolation)
     made = HookedAgent(agent, trainer.hooks, trainer.tracer, trainer)
@@ -98,6 +92,15 @@ def agent_of(trainer: Any, agent: Any) -> HookedAgent:
     if adapter is not None and isinstance(config.training.algorithm, str | Recipe):
         made.select = selection(adapter, config.agent.select)
     return made
+
+
+def read_workers(trainer: Any) -> None:
+    """Make what ``trainer.n_workers`` or ``trainer.n_runners`` was set to the run's ``concurrency``."""
+    agent = trainer.config.agent
+    for workers in {trainer.n_runners, trainer.n_workers} - {agent.concurrency}:
+        agent = agent.model_copy(update={"concurrency": workers})
+        trainer.config = trainer.config.model_copy(update={"agent": agent})
+        trainer.n_runners = trainer.n_workers = workers
 
 
 def drop_former(given: dict[str, Any]) -> None:
@@ -113,7 +116,7 @@ def drop_former(given: dict[str, Any]) -> None:
         if name in _REFUSED:
             raise UsageError(f"Trainer({name}=…) of Agent Lightning 0.3 is not here: {_REFUSED[name]}")
         warnings.warn(
-            f"Trainer({name}=…) has no effect: {_WITHOUT_EFFECT[name]}", FutureWarning, stacklevel=6
+            f"Trainer({name}=…) has no effect: {_WITHOUT_EFFECT[name]}", FutureWarning, stacklevel=7
         )
 
 

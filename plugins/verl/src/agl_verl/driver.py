@@ -24,11 +24,11 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
+from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
-from agentlightning.types.policy import PolicyFolder, missing_policy_message
 from agentlightning.types.sections import TrainingSection
+from agentlightning.types.work import PolicyFolder, missing_policy_message
 from agl_verl.checkpoints import Checkpoints
 from agl_verl.config import critic
 from agl_verl.config.attention import resolved

@@ -1,4 +1,4 @@
-"""The plugin ``verl``: registers the driver. Nothing heavy is imported until a driver is made."""
+"""Registers the driver ``verl``, and ``agl.VERL``. Nothing heavy is imported until a driver is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import Driver, DriverSpec
 from agentlightning.types import Recipe
-from agentlightning.types.policy import PolicyFolder
+from agentlightning.types.work import PolicyFolder
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 if TYPE_CHECKING:
@@ -43,3 +43,16 @@ def agl_drivers() -> list[DriverSpec]:
             unsupported_fields=UNSUPPORTED_FIELDS,
         )
     ]
+
+
+@hookimpl
+def agl_names() -> dict[str, str]:
+    return {"VERL": "agl_verl.tree:VERL"}
+
+
+@hookimpl
+def agl_trainer_arguments(given: dict[str, Any]) -> None:
+    from agl_verl.tree import VERL
+
+    if isinstance(algorithm := given["algorithm"], VERL):
+        given.update(algorithm.fields(given))

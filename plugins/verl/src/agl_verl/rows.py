@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentlightning.credit.advantage.critic import token_rewards
-from agentlightning.credit.merging.weights import minibatches
+from agentlightning.credit.rows import minibatches, token_rewards
 from agentlightning.types import Correction, Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
@@ -224,7 +223,7 @@ def step(rows: Sequence[Row], recipe: Recipe, ranks: int = 1, version: int = 0, 
     """The step's rows that have a trained token, in the order in which verl trains them; ``version`` is
     trained, ``seed`` is the run's.
 
-    Mini-batches are those of every driver (:func:`agentlightning.credit.merging.weights.minibatches`): with k
+    Mini-batches are those of every driver (:func:`agentlightning.credit.rows.minibatches`): with k
     of them weights are multiplied by k. verl's have equal numbers of rows, a multiple of ``ranks``, and a
     rank takes its part of each in turn, so shorter ones are filled up with rows of nothing.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agentlightning.credit.advantage.critic import check_critic
+from agentlightning.credit.checks import check_critic
 from agentlightning.types import Recipe, UsageError
 
 SUPPORTED_FIELDS = frozenset(

@@ -72,6 +72,22 @@ def test_differences_of_0_and_1_are_no_shares() -> None:
     assert high - 0.5 == pytest.approx(0.5 - low) == pytest.approx(3.1824 * math.sqrt(1 / 3) / 2, abs=0.002)
 
 
+def test_clusters_of_one_are_independent() -> None:
+    rewards = [1.0] * 8 + [0.0] * 2
+    assert mean_interval(rewards, range(10), "story") == mean_interval(rewards)
+
+
+def test_few_wrong_answers_in_few_clusters_are_no_reason_to_know_nothing() -> None:
+    """58 of 60 right in 20 databases, one wrong in each of two: with s_g - n_g·m of -0.9 and 0.1, e is
+    0.02294, and 0.0322 / e² are 61.2 rewards, of which there are 60: 60 · (1.96 / 2.0930)² are 52.6.
+    """
+    rewards = [0.0, 1.0, 1.0] * 2 + [1.0] * 54
+    found = mean_interval(rewards, [place // 3 for place in range(60)], "db_id")
+    assert found.kind == "Wilson over 20 db_id, 52.6 effective"
+    assert found.ends == (pytest.approx(0.8783, abs=1e-3), pytest.approx(0.9915, abs=1e-3))
+    assert _coverage(lambda draw: clustered(12, draw, 12.0, 0.6), "db_id", 120, 12.0 / 12.6) >= 0.9
+
+
 def test_two_clusters_are_too_few() -> None:
     assert mean_interval([0.1, 0.5, 0.9], ["a", "a", "b"], "game") == (None, "2 game are too few")
 
@@ -80,11 +96,13 @@ def independent(n: int, draw: random.Random) -> tuple[list[float], None]:
     return [draw.gauss(0.5, 0.2) for _ in range(n)], None
 
 
-def clustered(n: int, draw: random.Random) -> tuple[list[float], list[int]]:
+def clustered(
+    n: int, draw: random.Random, right: float = 1.5, wrong: float = 1.5
+) -> tuple[list[float], list[int]]:
     """0/1 rewards of ``n`` databases of 1 to 8 questions; each database has a difficulty of its own."""
     rewards, units = [], []
     for database in range(n):
-        solved = draw.betavariate(1.5, 1.5)
+        solved = draw.betavariate(right, wrong)
         questions = draw.randint(1, 8)
         rewards += [float(draw.random() < solved) for _ in range(questions)]
         units += [database] * questions
@@ -104,12 +122,15 @@ def test_the_bootstrap_over_clusters_covers_the_mean_and_independence_does_not(n
 
 
 def _coverage(
-    sample: Callable[[random.Random], tuple[list[float], list[int] | None]], cluster: str | None, trials: int
+    sample: Callable[[random.Random], tuple[list[float], list[int] | None]],
+    cluster: str | None,
+    trials: int,
+    mean: float = 0.5,
 ) -> float:
-    """Return how often the interval of a sample holds the true mean, 0.5."""
+    """Return how often the interval of a sample holds the true mean."""
     draw, covered = random.Random(5), 0
     for _ in range(trials):
         rewards, units = sample(draw)
         ends = mean_interval(rewards, units, cluster).ends or (0.0, 1.0)
-        covered += ends[0] <= 0.5 <= ends[1]
+        covered += ends[0] <= mean <= ends[1]
     return covered / trials

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from agentlightning import GRPO, PolicyFolder, Trainer
 from agentlightning.algorithms.rl import RL
 from agentlightning.algorithms.rollouts.dynamic_sampling import extra_batches, groups_with_spread
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import Batch, Ledger, Rollout, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection

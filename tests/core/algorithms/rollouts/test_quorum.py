@@ -18,7 +18,7 @@ from agentlightning.credit.assign import assign
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.train.description.fields import from_fields
+from agentlightning.train.config import from_fields
 from agentlightning.types import Call, Recipe, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
 from agentlightning.types.failure import (

@@ -40,8 +40,9 @@ async def test_sent_again_it_is_answered_the_same_and_not_done_again(sqlite: SQL
     for found in (first, second):
         assert isinstance(found[3], AttemptEnded) and isinstance(found[4], NotFound) and found[5] is None
     assert await sqlite.counts() == {"k": {"r": 1}, "refused": {"spans-after-failed": 1}}
-    statistics = await sqlite.statistics()
-    assert statistics["calls"] == 1 and sum(statistics["rollouts"].values()) == 3
+    rollouts = await sqlite.query_rollouts()
+    calls_of_each = [await sqlite.query_calls(rollout.rollout_id, None) for rollout in rollouts]
+    assert sum(map(len, calls_of_each)) == 1 and len(rollouts) == 3
     with pytest.raises(Conflict, match="already used for batch"):
         await sqlite.enqueue_rollout(2, request_id="b")
 
@@ -129,6 +130,6 @@ async def test_records_of_several_pages_are_read_within_a_batch(
 ) -> None:
     alive, ended = await two_leases(sqlite)
     rollout_ids = [alive.rollout.rollout_id, ended.rollout.rollout_id]
-    monkeypatch.setattr("agentlightning.store.sql.trace.records.record_pages", lambda ids: [[i] for i in ids])
+    monkeypatch.setattr("agentlightning.store.sql.reading.record_pages", lambda ids: [[i] for i in ids])
     [found] = await sqlite.batch([("records", {"rollout_ids": rollout_ids})])
     assert [record.rollout.rollout_id for record in found] == rollout_ids

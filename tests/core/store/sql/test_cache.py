@@ -9,7 +9,7 @@ from contract.store import Clock, call, span
 
 from agentlightning.store.base import AttemptEnded
 from agentlightning.store.calls import CallIndex
-from agentlightning.store.sql.cache import CachedAttempt, StoreCache
+from agentlightning.store.sql.core import CachedAttempt, StoreCache
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, RolloutConfig
 
@@ -80,7 +80,7 @@ async def test_an_attempt_that_came_back_to_life_expires_again(sqlite: SQLiteSto
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentlightning.store.sql.cache._MAX_ATTEMPTS", 3)
+    monkeypatch.setattr("agentlightning.store.sql.core._MAX_ATTEMPTS", 3)
     cache = StoreCache()
     for i in range(10):
         cache.put(f"ro-{i}", CachedAttempt("at", 1, 1, 0, False))

@@ -8,7 +8,7 @@ import pytest
 from contract.store import Clock
 
 from agentlightning.store.sql import core
-from agentlightning.store.sql.clock import monotonic_clock
+from agentlightning.store.sql.waiting import monotonic_clock
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig, RolloutStatus
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from contract.store import Clock
 
-from agentlightning.store.sql import stalls
-from agentlightning.store.sql.stalls import LoopWatch
+from agentlightning.store.sql import waiting
+from agentlightning.store.sql.waiting import LoopWatch
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import RolloutConfig
 
-BLOCK = 6 * stalls.TICK_SECONDS
+BLOCK = 6 * waiting.TICK_SECONDS
 
 
 async def test_a_stall_is_noted_with_its_length() -> None:
@@ -25,7 +25,7 @@ async def test_a_stall_is_noted_with_its_length() -> None:
     watch.look()
     watch.look()
     assert len(watch.stalls) == 1
-    assert BLOCK - 2 * stalls.TICK_SECONDS < watch.slept(began - 1.0) <= time.time() - began
+    assert BLOCK - 2 * waiting.TICK_SECONDS < watch.slept(began - 1.0) <= time.time() - began
     assert watch.slept(time.time()) == 0.0
     watch.forget(before=time.time())
     assert watch.stalls == [] and watch.slept(0.0) == 0.0
@@ -60,15 +60,15 @@ async def test_time_between_two_event_loops_was_slept() -> None:
 
 def test_old_stalls_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("agentlightning.store.sql.stalls.time.monotonic", clock)
+    monkeypatch.setattr("agentlightning.store.sql.waiting.time.monotonic", clock)
     watch, begun = LoopWatch(clock, lambda: True), clock.now
     watch._seen = (clock.now, clock.now)
-    for _ in range(2 * stalls._MAX_STALLS):
+    for _ in range(2 * waiting._MAX_STALLS):
         clock.now += 1.0
         watch.look()
-    each = 1.0 - stalls.TICK_SECONDS
-    assert len(watch.stalls) == stalls._MAX_STALLS
-    assert watch.slept(begun) == pytest.approx(2 * stalls._MAX_STALLS * each)
+    each = 1.0 - waiting.TICK_SECONDS
+    assert len(watch.stalls) == waiting._MAX_STALLS
+    assert watch.slept(begun) == pytest.approx(2 * waiting._MAX_STALLS * each)
     assert watch.slept(clock.now - 10.0) == pytest.approx(10 * each)
 
 
@@ -79,5 +79,5 @@ async def test_nothing_ticks_without_a_lease(tmp_path: Path) -> None:
     assert store.watch._handle is not None
     await store.wait_for_rollouts([lease.rollout.rollout_id], timeout=300.0)
     while store.watch._handle is not None:
-        await asyncio.sleep(stalls.TICK_SECONDS)
+        await asyncio.sleep(waiting.TICK_SECONDS)
     await store.close()

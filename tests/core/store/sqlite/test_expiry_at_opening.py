@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from agentlightning.store import SQLiteStore
-from agentlightning.store.http.server import start
 from agentlightning.types import AttemptStatus, RolloutConfig
+from agl_cluster.store.server import start
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from contract.storing import call, reward, span
 from agentlightning import semconv
 from agentlightning.credit import assign, resolve
 from agentlightning.recipes import GRPO
-from agentlightning.runs.run import open_run
 from agentlightning.store import SQLiteStore, codec
-from agentlightning.store.sql.queue.rollouts import UNREADABLE
+from agentlightning.store.sql.rollouts import UNREADABLE
 from agentlightning.types import LLM, AttemptStatus, RolloutConfig
 from agl_audit.rollout_list import list_rollouts
+from agl_audit.run import open_run
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from plugins.audit.runs import RUN, make_run, plugins
 
 from agentlightning import cli
 from agentlightning.plugins.stores import open_store
-from agentlightning.runs.run import open_run
 from agentlightning.store.base import Conflict, Store
-from agentlightning.store.http.server import start
 from agentlightning.types import UsageError
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
+from agl_audit.run import open_run
+from agl_cluster.store.server import start
 
 Agl = Callable[..., tuple[int, str, str]]
 GRADING = '''

@@ -9,7 +9,7 @@ import pytest
 from plugins.audit.runs import REWARDS, RUN, add_evaluation, add_step, edit, make_run, plugins
 
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit.fingerprints.chain import (
+from agentlightning.credit.digest import (
     KEY_VARIABLE,
     canonical,
     compute_head,
@@ -19,10 +19,10 @@ from agentlightning.credit.fingerprints.chain import (
     signed_by,
 )
 from agentlightning.recipes import GRPO
-from agentlightning.runs.run import open_run
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack
 from agentlightning.types import AuditLink, Rollout, StepReport
+from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
 
 SECRET = "a key of some length"

@@ -12,14 +12,14 @@ from drills.edits import store as replace, stored_whole
 from plugins.audit.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
 
 from agentlightning import semconv
-from agentlightning.credit.scoring.rules import broadcast
+from agentlightning.credit.rules import broadcast
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO
-from agentlightning.runs.run import CannotRecompute, open_run
 from agentlightning.specs import CreditRuleSpec, DriverSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack, unpack
 from agentlightning.types import Call, StepReport
+from agl_audit.run import CannotRecompute, open_run
 from agl_audit.verification.verify import NothingToVerify, Verification, verify
 
 

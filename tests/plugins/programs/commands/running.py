@@ -12,7 +12,7 @@ from typing import Any
 from agl_programs.commands.agent import CommandAgent
 from agl_testing import ScriptedModelServer
 
-from agentlightning.credit.eligibility.verdicts import verdicts
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.runner.runner import Runner

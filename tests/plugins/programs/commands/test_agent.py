@@ -18,8 +18,8 @@ from agl_programs.commands.result import CommandResult
 from agl_testing import Reply, ScriptedModelServer
 from plugins.programs.commands.running import ASK, Bench, bench, python, until
 
-from agentlightning.credit.eligibility.verdicts import refusal_of, refused, unrecorded
-from agentlightning.decorator.errors import AgentError
+from agentlightning.credit.verdicts import refusal_of, refused, unrecorded
+from agentlightning.decorator.reward_function import AgentError
 from agentlightning.types import AttemptStatus, UsageError
 
 TASK = {"question": "how many?", "n": 2, "list of": ["x"]}

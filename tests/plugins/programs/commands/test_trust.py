@@ -12,7 +12,7 @@ from plugins.programs.commands.running import ASK, Bench, Ran, bench, python
 
 import agentlightning as agl
 from agentlightning.credit import assign, resolve
-from agentlightning.credit.eligibility.verdicts import SAYS_OTHERWISE, verdicts
+from agentlightning.credit.verdicts import SAYS_OTHERWISE, verdicts
 from agentlightning.recipes import GRPO
 from agentlightning.semconv import JUDGED
 from agentlightning.types import Batch

@@ -13,9 +13,9 @@ from agl_programs.inside import messages
 from agl_programs.inside.exporter import UNDELIVERED, SpanExporter
 from agl_programs.inside.messages import BeginEntry, ProcessReport
 
-from agentlightning.capture.counts import COUNTS
-from agentlightning.store.http import otlp
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.types import Span
+from agl_cluster.store import otlp
 
 
 class Server:

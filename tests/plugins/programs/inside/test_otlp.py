@@ -7,8 +7,8 @@ from typing import Any
 from agl_programs.inside.otlp import export_request
 from hypothesis import given, strategies as st
 
-from agentlightning.store.http import otlp
 from agentlightning.types import Span
+from agl_cluster.store import otlp
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = texts.map("k{}".format)  # keys that hold secrets are masked

@@ -9,7 +9,7 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from agentlightning.algorithms.verl_config import (
+from agl_verl.tree import (
     ACTOR,
     AGGREGATIONS,
     CORRECTION,

@@ -14,7 +14,7 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 from verl.utils.config import omega_conf_to_dataclass
 
 from agentlightning.recipes import get
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agl_verl.config.options import overrides, read_options
 from agl_verl.inside import main
 

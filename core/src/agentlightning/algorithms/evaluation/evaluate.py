@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from agentlightning.algorithms.evaluation.intervals import mean_interval
 from agentlightning.algorithms.evaluation.pass_at import pass_metrics
 from agentlightning.algorithms.rollouts.enqueue import enqueue
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.ledger import open_ledger
+from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import failure_reasons as failure_reasons_of, rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.credit.scoring.rules import READS
+from agentlightning.credit.rules import READS
+from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.store.base import Store
 from agentlightning.types import Evaluation, Record, Rollout, RolloutStatus, UsageError
 from agentlightning.types.base import LEARNED_NOTHING, ConfigError

@@ -16,7 +16,9 @@ With one rollout in each unit this is the sample standard deviation over ``sqrt(
   ``e*`` are computed of them. With the 2.5 % and 97.5 % quantiles ``a`` and ``b`` of ``(m* - m) / e*`` it is
   ``[m - b·e, m - a·e]`` (the studentised bootstrap: B. Efron and R. Tibshirani, An Introduction to the
   Bootstrap, 1993, section 12.5). With five to ten clusters its coverage is near 95 %, which that of the plain
-  quantiles of ``m*`` is not.
+  quantiles of ``m*`` is not. Where nearly all rewards are 1, or nearly all 0, many draws have no spread and a
+  quantile is infinite; then it is Wilson's over the effective number ``m·(1 - m) / e²`` of rewards, times
+  ``(z / t)²`` (E. Korn and B. Graubard, Survey Methodology 24, 1998).
 
 Intervals of rewards of 0 and 1 are cut at 0 and 1. Invariant: values that are all equal give no interval of
 width 0: for 0 and 1 it is Wilson's over units, for other values there is none, and ``kind`` says so.
@@ -68,7 +70,7 @@ def mean_interval(
     n, binary = len(rewards), shares and all(reward in (0.0, 1.0) for reward in rewards)
     if not found:
         return Interval(None, "no reward")
-    if binary and ((n == len(found) and cluster is None) or len({*rewards}) == 1):
+    if binary and (n == len(found) or len({*rewards}) == 1):
         over = "" if n == len(found) else f" over {len(found)} {cluster or 'tasks'}"
         return Interval(_wilson(math.fsum(rewards) / n, len(found)), f"Wilson{over}")
     if len(found) < 2:
@@ -82,6 +84,12 @@ def mean_interval(
         kind += "" if n == len(found) else f" over {len(found)} tasks"
     else:
         ends, kind = _bootstrap(found, mean, error), f"bootstrap over {len(found)} {cluster}"
+    if binary and cluster is not None and not all(map(math.isfinite, ends)):
+        effective = min(float(n), mean * (1 - mean) / error**2) * (Z95 / t_quantile(len(found) - 1)) ** 2
+        ends, kind = (
+            _wilson(mean, effective),
+            f"Wilson over {len(found)} {cluster}, {effective:.3g} effective",
+        )
     if binary:
         ends = max(0.0, ends[0]), min(1.0, ends[1])
     if not all(map(math.isfinite, ends)):
@@ -89,7 +97,7 @@ def mean_interval(
     return Interval(ends, kind)
 
 
-def _wilson(mean: float, n: int) -> tuple[float, float]:
+def _wilson(mean: float, n: float) -> tuple[float, float]:
     centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n * n)) / (1 + Z95**2 / n)
     # A mean of 0 or 1 is an end of its interval; in floats that end can fall short of it by a last bit.

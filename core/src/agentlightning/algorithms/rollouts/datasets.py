@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.rollouts.batching import DatasetError, check_tasks
-from agentlightning.types.json_lines import NotJSON, decode_json, read_json_lines
+from agentlightning.types.base import NotJSON, decode_json, read_json_lines
 
 MAX_TASKS = 1_000_000
 """Most tasks that are read from an iterator, which may be endless."""

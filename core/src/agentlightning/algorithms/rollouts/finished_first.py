@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning.algorithms.rollouts.prefetch import Prefetcher, TaskGroups
-from agentlightning.credit.eligibility.trainable import Versions
+from agentlightning.credit.eligibility import Versions
 from agentlightning.store.base import Store
 from agentlightning.types import Recipe, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError

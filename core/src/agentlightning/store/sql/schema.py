@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentlightning.store.base import StoreError
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The version of these tables. A change of them raises it: a store of another version is refused."""
 
 QUEUED = "status IN ('queuing', 'requeuing')"
@@ -105,20 +105,12 @@ links = Table(
     *_required(LargeBinary, "link"),
 )
 
-reward_versions = _numbered(
-    "reward_versions",
-    *_required(Text, "run_id", "name"),
-    *_required(LargeBinary, "version"),
-    Index("reward_versions_name", "run_id", "name", unique=True),
-)
-
-rescored = Table(
-    "rescored",
-    metadata,
-    *_key(Text, "rollout_id", "version"),
-    *_required(WholeNumber, "failed"),  # 1: the function gave an error and no reward
+# what plugins keep beside the rows of a run, such as rewards that were given afterwards
+notes = _numbered(
+    "notes",
+    *_required(Text, "kind", "run_id", "name"),
     *_required(LargeBinary, "data"),
-    sqlite_with_rowid=False,
+    Index("notes_name", "run_id", "kind", "name", unique=True),
 )
 
 resources = _numbered(

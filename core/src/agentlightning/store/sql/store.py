@@ -1,38 +1,68 @@
-"""The store in tables: all of its parts, and batches of calls."""
+"""The store in tables: its operations as methods, and batches of them."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import secrets
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import cache, partial, reduce, wraps
+from importlib import import_module
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from agentlightning.store.base import Store, StoreError
-from agentlightning.store.routes import BY_NAME, BatchOutcome, from_outcome, to_outcome
-from agentlightning.store.sql import schema
-from agentlightning.store.sql.run_data.retention import RetentionStore
-from agentlightning.store.sql.run_data.rewards import RewardVersionStore
-from agentlightning.store.sql.run_data.runs import RunStore
-from agentlightning.store.sql.run_data.statistics import StatisticsStore
-from agentlightning.store.sql.trace.reading import TraceReader
-from agentlightning.store.sql.trace.records import RecordReader
-from agentlightning.store.sql.writer import PartialWrite, Touched
+from agentlightning.store.base import OPERATIONS, Store, StoreError
+from agentlightning.store.calls import StoredRecord
+from agentlightning.store.codec import BatchOutcome, from_outcome, to_outcome
+from agentlightning.store.sql import (
+    attempts,
+    expiry,
+    leases,
+    reading,
+    resources,
+    rollouts,
+    runs,
+    schema,
+    trace,
+)
+from agentlightning.store.sql.core import Operation, StoreCache, Tables
+from agentlightning.store.sql.database import Database, PartialWrite, Touched, Writer
+from agentlightning.store.sql.waiting import Clock, ExpiryTimer, LoopWatch, Waiters
 
 _PAGES = 4 * 4096
 """Bytes that no free place in a page of the file holds."""
+_MODULES = (resources, rollouts, attempts, expiry, leases, trace, reading, runs)
+"""Where the operations are."""
 
 
-class SQLStore(
-    TraceReader,
-    RecordReader,
-    RunStore,
-    RewardVersionStore,
-    StatisticsStore,
-    RetentionStore,
-    Store,
-):
+class SQLStore(Tables, Store):
     """All of :class:`~agentlightning.store.base.Store`, in tables of a database that this process opened."""
+
+    def __init__(
+        self, db: Database, writer: Writer, clock: Clock, cache: StoreCache, waiters: Waiters
+    ) -> None:
+        super().__init__(db, writer, clock, cache, waiters)
+        self.timer = ExpiryTimer(partial(expiry.expire_due, self))
+        self.watch = LoopWatch(clock, lambda: self.cache.next_due != math.inf)
+        self.opened = clock()
+
+    if not TYPE_CHECKING:  # so that a misspelt method is an error to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an operation that a plugin adds (hook ``agl_store_operations``)."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return partial(_plugin_operation(name), self)
+
+    async def expire(self, now: float | None = None) -> int:
+        """End the attempts that are overdue at ``now``; return how many. The store's timer does the same."""
+        return await self.write_once(
+            "expire", lambda: expiry.end_overdue(self, self.clock() if now is None else now)
+        )
+
+    async def stored_records(self, rollout_ids: Sequence[str]) -> list[StoredRecord]:
+        """Return the same as :meth:`records`, with calls as they are stored."""
+        return await reading.stored_records(self, rollout_ids)
 
     async def batch(
         self, calls: Sequence[tuple[str, dict[str, Any]]], *, request_id: str | None = None
@@ -44,21 +74,21 @@ class SQLStore(
         again under its request id is answered the same and not done again. Nothing waits: leave ``wait`` and
         ``timeout`` out, or give 0.
         """
-        coroutines = [partial(self._run_call, method, given) for method, given in calls]
-        names = [method for method, _ in calls]
-        if not any(name in BY_NAME and BY_NAME[name].mutates for name in names):
+        coroutines = [partial(self._run_call, name, given) for name, given in calls]
+        if not any("request_id" in _declaration(name).parameters for name, _ in calls):
             request_id = None  # nothing to remember
+        kinds = [_declaration(name).return_annotation for name, _ in calls]
 
         for savepoints in (False, True):
             try:
-                return await self._write(
+                return await self.write_once(
                     "batch",
                     partial(self.writer.write_batch, coroutines, savepoints),
                     request_id,
                     list[BatchOutcome],
                     to_answer=lambda results: [to_outcome(r) for r in results],
                     from_answer=lambda outcomes: [
-                        from_outcome(*pair) for pair in zip(names, outcomes, strict=True)
+                        from_outcome(*pair) for pair in zip(kinds, outcomes, strict=True)
                     ],
                     touched=lambda: reduce(or_, (Touched.by(given) for _, given in calls), Touched()),
                 )
@@ -66,18 +96,18 @@ class SQLStore(
                 failed = error
         raise StoreError(f"the write failed and nothing of it was stored: {failed}") from failed.__cause__
 
-    async def _run_call(self, method: str, given: dict[str, Any]) -> Any:
-        if method not in BY_NAME:
-            raise ValueError(f"method: there is no {method!r}; one of {', '.join(sorted(BY_NAME))}")
-        if given.get("wait") or (method == "wait_for_rollouts" and given.get("timeout") != 0):
-            raise ValueError(f"nothing waits in a batch: send {method} on its own, or without waiting")
-        return await getattr(self, method)(**given)
+    async def _run_call(self, name: str, given: dict[str, Any]) -> Any:
+        if _declaration(name) is _NO_OPERATION:
+            raise ValueError(f"method: there is no {name!r}; one of {', '.join(sorted(OPERATIONS))}")
+        if given.get("wait") or (name == "wait_for_rollouts" and given.get("timeout") != 0):
+            raise ValueError(f"nothing waits in a batch: send {name} on its own, or without waiting")
+        return await getattr(self, name)(**given)
 
     async def check_writable(self) -> None:
         """Write something that takes room on the disk, and take it back. Raise :class:`StoreError` where the
         store cannot be written.
         """
-        await self._write("check", self._write_and_delete)
+        await self.write_once("check", self._write_and_delete)
 
     def _write_and_delete(self) -> None:
         request_id = f"check-{secrets.token_hex(8)}"
@@ -92,3 +122,46 @@ class SQLStore(
     def in_use(self) -> bool:
         """Whether a process may be writing the store."""
         return True
+
+
+_NO_OPERATION = inspect.Signature()
+
+
+def _plugin_operation(name: str) -> Operation[Any]:
+    found: Operation[Any] = import_module("agentlightning.plugins.manager").store_operation(name)
+    return found
+
+
+def _declaration(name: str) -> inspect.Signature:
+    """Return parameters and types of an operation of the interface or of a plugin, else ``_NO_OPERATION``."""
+    try:
+        declared = getattr(Store, name) if name in OPERATIONS else _plugin_operation(name)
+    except (AttributeError, ImportError):
+        return _NO_OPERATION
+    return _signature(declared)
+
+
+@cache
+def _signature(declared: Any) -> inspect.Signature:
+    return inspect.signature(declared).replace(return_annotation=get_type_hints(declared)["return"])
+
+
+def _method(operation: Operation[Any]) -> Any:
+    """Return an operation as the method that the interface declares."""
+    declared = getattr(Store, operation.__name__)
+    signature = _signature(declared)
+
+    @wraps(declared)
+    async def method(self: SQLStore, *args: Any, **given: Any) -> Any:
+        bound = signature.bind(self, *args, **given)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        return await operation(self, **bound.arguments)
+
+    return method
+
+
+for _module in _MODULES:
+    for _name, _operation in vars(_module).items():
+        if _name in OPERATIONS:
+            setattr(SQLStore, _name, _method(_operation))

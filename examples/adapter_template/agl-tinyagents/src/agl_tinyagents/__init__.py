@@ -6,7 +6,7 @@ Invariant: ``uninstrument`` leaves TinyAgents as it was.
 
 from __future__ import annotations
 
-from agentlightning.capture.instrument.adapter import AdapterInstrumentor
+from agentlightning.capture.adapter import AdapterInstrumentor
 from agl_tinyagents import turns
 from agl_tinyagents.entries import entry_methods
 from agl_tinyagents.package import INSTRUMENTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.spans.agent_span import AgentSpan
+from agentlightning.capture.spans import AgentSpan
 
 Wrapped = Callable[..., Any]
 

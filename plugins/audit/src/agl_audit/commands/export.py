@@ -32,13 +32,12 @@ def register(app: typer.Typer) -> None:
         A card beside them names the run. The last line of stdout is what was written. transformers, vLLM and
         `agl serve` load a policy's folder.
         """
-        from agentlightning.train.artifacts.exported_prompts import export_prompts, find_prompts
-        from agentlightning.train.artifacts.trained_policy import (
-            export as copy_policy,
-            find_policy,
-            holds_policy,
-        )
+        from agentlightning.runs.policies import find_policy
+        from agl_audit.exported_policy import export as copy_policy, find_best, holds_policy
+        from agl_audit.exported_prompts import export_prompts, find_prompts
 
+        if best and step is not None:
+            raise UsageError("give --best or --step, not both")
         texts = find_prompts(what) if prompts or (step is None and policy is None and not best) else None
         if prompts and texts is None:
             raise UsageError(f"{what} has no prompts: no search has ended in it")
@@ -47,7 +46,7 @@ def register(app: typer.Typer) -> None:
             written = export_prompts(texts, folder)
             told = {"folder": str(written), "run": texts.run.name, "prompts": list(texts.texts)}
         else:
-            found = find_policy(what, step=step, name=policy, best=best)
+            found = find_best(what, name=policy) if best else find_policy(what, step=step, name=policy)
             written = copy_policy(found, folder)
             run = found.run and found.run.name
             told = {"folder": str(written), "run": run, "step": found.step, "policy": found.name}

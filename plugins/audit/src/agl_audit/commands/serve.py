@@ -12,7 +12,7 @@ import typer
 
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.redaction import say
-from agentlightning.train.artifacts.trained_policy import find_policy
+from agentlightning.runs.policies import find_policy
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import UsageError
 

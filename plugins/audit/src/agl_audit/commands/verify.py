@@ -12,10 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.cli.terminal.formatting import plural
-from agentlightning.runs.run import open_run
-from agentlightning.terminal import Console, print_json
+from agentlightning.terminal import Console, plural, print_json
 from agl_audit.commands import OneOf, RunArgument, StoreOfRun
+from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify as verify_run
 
 

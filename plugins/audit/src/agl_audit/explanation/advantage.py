@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.advantage.groups import GroupKey
-from agentlightning.credit.advantage.spread import mean
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.groups import GroupKey, mean
 from agentlightning.types import Batch, Recipe, Record, Row, Segment
 
 REASONS: Mapping[str, str] = MappingProxyType(
@@ -64,7 +63,7 @@ def group_values(
 
 
 def weight_share(rows: Sequence[Row], recipe: Recipe, row: Row, segment: Segment) -> dict[str, Any]:
-    """Return the terms of the weight of the tokens of ``segment`` (see :mod:`.merging.weights`).
+    """Return the terms of the weight of the tokens of ``segment`` (see :mod:`agentlightning.credit.rows`).
 
     ``formula``: with the numbers in it, e.g. ``1 / (64 rollouts × 13 tokens of its rollout)``. ``rollouts``,
     ``calls``, ``tokens``: those of the step and the policy that are trained. ``own``: trained tokens of its

@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.credit.advantage.baselines import Advantage
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.eligibility.off_policy import weighed_calls
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.messages import answer
-from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import attach_rewards, defect
-from agentlightning.runs.run import OpenRun
-from agentlightning.runs.targets import Target
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.eligibility import weighed_calls
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.rewards import attach_rewards, defect
+from agentlightning.credit.rollout_reward import failure_of, rollout_reward
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
-from agentlightning.types.record import tool_calls_of
-from agentlightning.types.rewards import by_agent_beside_judge, effective_reward
+from agentlightning.types.record import by_agent_beside_judge, effective_reward, tool_calls_of
 from agentlightning.types.select import caller_name
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, weight_share
 from agl_audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agl_audit.explanation.token import of_token
+from agl_audit.run import OpenRun
+from agl_audit.targets import Target
 
 _SAME = (semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
 """Attributes of a reward that repeat its name and value."""
@@ -190,7 +187,7 @@ def _identity(call: Call) -> dict[str, Any]:
         "version": call.policy_version,
         "prompt_tokens": None if call.prompt_ids is None else len(call.prompt_ids),
         "response_tokens": None if call.response_ids is None else len(call.response_ids),
-        "text": _speech(answer(call)),
+        "text": _speech(call.response or {}),
     }
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.credit.eligibility.trainable import version_of
-from agentlightning.runs.run import CannotRecompute, OpenRun
+from agentlightning.credit.eligibility import version_of
 from agentlightning.specs import Inspector
 from agentlightning.types import Call, Row, Segment, UsageError
 from agl_audit.explanation.advantage import find_segment, trace_token
 from agl_audit.explanation.loss_terms import TrainedToken, loss_terms, net_effect
 from agl_audit.explanation.recomputed_step import RecomputedStep
+from agl_audit.run import CannotRecompute, OpenRun
 
 RECORDED = (
     "optimizer_steps", "steps_skipped", "clip_fraction", "entropy", "kl_reference", "logprob_gap_max",

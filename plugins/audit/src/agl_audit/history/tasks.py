@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from agentlightning.runs.run import open_run
 from agentlightning.store.pages import pages
+from agl_audit.run import open_run
 
 
 def stored(run: str, store: str | None = None, limit: int | None = None) -> list[Any]:

@@ -34,17 +34,17 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.recipe_checks import SCHEDULE
 from agentlightning.algorithms.rl import RL, RLJob
-from agentlightning.credit.metrics import row_metrics
+from agentlightning.credit.accounts import row_metrics
 from agentlightning.plugins.stores import open_store
 from agentlightning.recipes import make
 from agentlightning.runs.locations import find_run, match_name
-from agentlightning.runs.reward_versions import find_version, read_records
 from agentlightning.specs import ScoringDriver
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, Row
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import EnvironmentSection, TrainingSection
+from agl_audit.store.reward_versions import find_version, read_records
 from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
 
 METHODS = ("sft", "rejection", "dpo")

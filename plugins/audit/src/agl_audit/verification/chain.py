@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE, compute_head, signed_by
-from agentlightning.runs.run import OpenRun
+from agentlightning.credit.digest import KEY_VARIABLE, compute_head, signed_by
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink
+from agl_audit.run import OpenRun
 from agl_audit.verification.differences import Difference, make_difference
 
 MIN_HEAD_DIGITS = 16

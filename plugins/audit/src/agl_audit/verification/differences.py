@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import Record
 from agentlightning.types.base import Model
+from agl_audit.run import OpenRun
 
 ABSENT = "nothing"
 """Stands for a missing value."""

@@ -9,11 +9,11 @@ import msgspec
 
 from agentlightning.algorithms.evaluation.evaluate import summarise
 from agentlightning.algorithms.evaluation.evaluation_sets import scores, sets_summary
-from agentlightning.credit.fingerprints.chain import plain
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_record, header
-from agentlightning.runs.run import OpenRun
+from agentlightning.credit.digest import plain
+from agentlightning.credit.fingerprint import fingerprint_record, header
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Evaluation, RolloutFingerprint
+from agl_audit.run import OpenRun
 from agl_audit.verification.chain import Chain
 from agl_audit.verification.compare import input_differences
 from agl_audit.verification.differences import (

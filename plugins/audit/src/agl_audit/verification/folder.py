@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentlightning.algorithms.journal import checkpoints_in, file_digests
-from agentlightning.runs.run import CannotRecompute, OpenRun
 from agentlightning.types import StepReport
+from agl_audit.run import CannotRecompute, OpenRun
 from agl_audit.verification.chain import Chain
 from agl_audit.verification.differences import Difference, make_difference
 

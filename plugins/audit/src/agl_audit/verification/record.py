@@ -15,9 +15,9 @@ import msgspec
 
 from agentlightning.algorithms.journal import GROWING_ENTRIES
 from agentlightning.algorithms.totals import Totals
-from agentlightning.credit.fingerprints.chain import plain, summary_entry
-from agentlightning.runs.run import OpenRun
+from agentlightning.credit.digest import plain, summary_entry
 from agentlightning.types import Evaluation, StepReport
+from agl_audit.run import OpenRun
 from agl_audit.verification.chain import Chain
 from agl_audit.verification.differences import (
     Difference,

@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 
-from agentlightning.credit.fingerprints.chain import digest, plain
-from agentlightning.credit.fingerprints.digest import canonical_order, rows_digest
-from agentlightning.credit.fingerprints.fingerprint import fingerprint_rollouts, terms_digest
-from agentlightning.credit.metrics import policy_batch
-from agentlightning.credit.scoring.rewards import ROLLOUT, attach_rewards
-from agentlightning.runs.run import OpenRun
+from agentlightning.credit.accounts import policy_batch
+from agentlightning.credit.digest import canonical_order, digest, plain, rows_digest
+from agentlightning.credit.fingerprint import fingerprint_rollouts, terms_digest
+from agentlightning.credit.rewards import ROLLOUT, attach_rewards
 from agentlightning.types import AuditLink, Batch, Record, Reward, RolloutFingerprint, StepReport
-from agentlightning.types.rewards import effective_reward
+from agentlightning.types.record import effective_reward
+from agl_audit.run import OpenRun
 from agl_audit.verification.compare import (
     changed_outputs,
     code_difference,

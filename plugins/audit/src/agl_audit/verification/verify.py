@@ -12,11 +12,11 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agentlightning.credit.fingerprints.chain import KEY_VARIABLE
-from agentlightning.runs.run import CannotRecompute, OpenRun
+from agentlightning.credit.digest import KEY_VARIABLE
 from agentlightning.store.pages import pages
 from agentlightning.types import RolloutFingerprint, RolloutStatus, StepReport
 from agentlightning.types.base import Model
+from agl_audit.run import CannotRecompute, OpenRun
 from agl_audit.verification.chain import Chain, read_chain
 from agl_audit.verification.differences import Difference, make_difference, readable
 from agl_audit.verification.evaluations import compare_evaluations, compare_searches, in_file_order

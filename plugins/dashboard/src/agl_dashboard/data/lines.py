@@ -16,18 +16,18 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import and_, func, select
 
 from agentlightning import semconv
+from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
-from agentlightning.runs.run import ALL
+from agentlightning.runs.locations import ALL
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sql import schema
-from agentlightning.store.sql.queue.rollouts import ROLLOUT_COLUMNS, rollout_from_row
-from agentlightning.store.sql.statements import InJson
-from agentlightning.store.sql.trace.writing import SPAN_COLUMNS, span_from_row
-from agentlightning.store.sqlite.file.database import SQLiteDatabase
+from agentlightning.store.sql.database import InJson
+from agentlightning.store.sql.rollouts import ROLLOUT_COLUMNS, rollout_from_row
+from agentlightning.store.sql.trace import SPAN_COLUMNS, span_from_row
+from agentlightning.store.sqlite.store import SQLiteDatabase
 from agentlightning.types import Attempt, AttemptStatus, Call, Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.failure import FailureTable, read_failure_table
-from agentlightning.types.rewards import reward_of
+from agentlightning.types.record import reward_of
 
 TEXT = 400
 """Characters of a task that can be searched."""

@@ -17,8 +17,8 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
 from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, stores
-from agentlightning.runs.run import OpenRun, run_in
 from agentlightning.store import Store
+from agl_audit.run import OpenRun, run_in
 
 _OPEN = 16
 """Stores that stay open at a time."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from agentlightning.runs.run import OpenRun
+from agl_audit.run import OpenRun
 
 _FILE = "tokenizer.json"
 

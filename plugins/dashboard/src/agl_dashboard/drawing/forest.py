@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from agentlightning.credit.merging.forest import Forest
-from agentlightning.credit.merging.merge_failures import MergeLink
+from agentlightning.credit.forest import Forest
+from agentlightning.credit.merge_failures import MergeLink
 from agentlightning.types import Call
 from agentlightning.types.select import caller_name
 

@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
-from agentlightning.credit.merging.messages import answer
-from agentlightning.runs.run import CannotRecompute, OpenRun
+from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.types import Call, Rollout
 from agl_audit.explanation.advantage import REASONS, find_segment
 from agl_audit.explanation.recomputed_step import recompute_step
+from agl_audit.run import CannotRecompute, OpenRun
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.data.tokens import TokenText, vocabulary
@@ -256,7 +255,7 @@ class ShownMessage(NamedTuple):
 def messages(call: Call, whole: bool) -> list[ShownMessage]:
     """Return the messages of a call and its answer, for the chat."""
     found = [_message(one, whole) for one in _messages(call)[-MESSAGES:]]
-    reply = answer(call)
+    reply = call.response or {}
     if reply:
         found.append(_message({"role": "answer", **{k: v for k, v in reply.items() if k != "role"}}, whole))
     return found

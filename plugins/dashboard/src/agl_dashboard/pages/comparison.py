@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import StepReport
+from agl_audit.run import OpenRun
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.drawing.chart import Chart, Point, chart
 from agl_dashboard.pages.run import CHARTS, Evaluated, evaluations_of, flat, held_out_points, reward_point

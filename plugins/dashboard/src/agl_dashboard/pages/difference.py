@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from agentlightning.credit.merging.messages import answer
 from agentlightning.types import Call, Record
 from agl_audit.explanation.explain import rewards
 from agl_dashboard.data.places import NoSuchPlace
@@ -85,7 +84,7 @@ def said(call: Call | None) -> str:
     """Return what a call answered: text and tool calls."""
     if call is None:
         return ""
-    message = answer(call)
+    message = call.response or {}
     text = str(message.get("content") or message.get("text") or "")
     for tool in message.get("tool_calls") or ():
         function = (tool.get("function") or tool) if isinstance(tool, dict) else {}

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from agentlightning.credit.eligibility.off_policy import weighed_calls
-from agentlightning.credit.merging.forest import build_forest
-from agentlightning.credit.merging.merge_failures import MERGE_FAILURES
-from agentlightning.runs.run import OpenRun
+from agentlightning.credit.eligibility import weighed_calls
+from agentlightning.credit.forest import build_forest
+from agentlightning.credit.merge_failures import MERGE_FAILURES
 from agentlightning.types import Rollout
 from agl_audit.explanation.advantage import REASONS
 from agl_audit.explanation.recomputed_step import recompute_step
+from agl_audit.run import OpenRun
 from agl_dashboard.drawing.forest import Drawing, Left, draw
 from agl_dashboard.pages.rollout import common
 from agl_dashboard.server.context import context_of

@@ -9,8 +9,9 @@ from typing import Any
 from aiohttp import web
 
 from agentlightning.redaction import redacted
-from agentlightning.types.resources import LLM
+from agentlightning.types.work import LLM
 from agl_audit.run_list import summarise
+from agl_audit.store.statistics import statistics as store_statistics
 from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
@@ -22,7 +23,7 @@ async def page(request: web.Request) -> web.Response:
     """All of a store, not of one run."""
     context, place = context_of(request), request.match_info["place"]
     store = await context.places.store(place)
-    statistics: dict[str, Any] = await store.statistics()
+    statistics: dict[str, Any] = await store_statistics(store)
     rollouts = statistics.get("rollouts") or {}
     workers = await store.query_workers(limit=200)
     runs = await _runs(store)

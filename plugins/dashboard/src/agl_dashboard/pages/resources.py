@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from agentlightning.store.base import NotFound, Store
-from agentlightning.types.resources import LLM, JsonResource, PromptTemplate, Resource, Resources
+from agentlightning.types.work import LLM, JsonResource, PromptTemplate, Resource, Resources
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render

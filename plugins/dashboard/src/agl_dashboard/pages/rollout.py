@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from agentlightning.runs.run import OpenRun
-from agentlightning.runs.targets import Target
 from agentlightning.specs import RolloutViewSpec
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 from agl_audit.attempt_tree import attempt_trees
 from agl_audit.explanation.explain import explain, rewards
+from agl_audit.run import OpenRun
+from agl_audit.targets import Target
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.timeline import timeline
 from agl_dashboard.server.context import context_of, crumbs

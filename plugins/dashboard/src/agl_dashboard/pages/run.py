@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from agentlightning.algorithms.evaluation.intervals import t_quantile
-from agentlightning.runs.run import OpenRun
 from agentlightning.types import StepReport
+from agl_audit.run import OpenRun
 from agl_audit.run_list import summarise
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.chart import Chart, Point, chart

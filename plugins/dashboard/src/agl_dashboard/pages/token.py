@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from agentlightning.runs.targets import Target
 from agl_audit.explanation.explain import explain
+from agl_audit.targets import Target
 from agl_dashboard.data.query import BadQuery
 from agl_dashboard.data.tokens import vocabulary
 from agl_dashboard.pages.call import find_call

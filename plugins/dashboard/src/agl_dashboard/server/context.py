@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from agentlightning.runs.run import OpenRun
 from agentlightning.store import Store
 from agentlightning.types import Rollout
+from agl_audit.run import OpenRun
 from agl_dashboard.data.index import RolloutIndex
 from agl_dashboard.data.lines import line_source
 from agl_dashboard.data.places import NoSuchPlace, Places

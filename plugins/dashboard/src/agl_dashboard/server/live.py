@@ -18,6 +18,7 @@ from aiohttp import web
 
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import UsageError
+from agl_audit.store.statistics import statistics as store_statistics
 
 EVERY: Final = 0.5
 """Seconds between two looks at a file."""
@@ -35,7 +36,7 @@ async def changes(store: Store) -> AsyncIterator[str]:
     last = None
     while True:
         try:
-            found = json.dumps([await store.statistics(), len(await store.query_runs())], default=str)
+            found = json.dumps([await store_statistics(store), len(await store.query_runs())], default=str)
         except UsageError as error:
             found = f"unreachable: {error}"
         if found != last:

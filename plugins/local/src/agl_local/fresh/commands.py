@@ -10,7 +10,7 @@ import typer
 
 from agentlightning.redaction import say
 from agentlightning.types import UsageError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.work import missing_policy_message
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Named: TypeAlias = Annotated[

@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
-from agentlightning.webserver.prometheus import Exposed, Values, exposition, families
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Exposed(NamedTuple):
+    """A metric. A counter's samples end in ``_total``."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    labels: tuple[str, ...] = ("policy",)
+
+    @property
+    def sample(self) -> str:
+        """The name under which its values are read."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
 
 PREFIX: Final = "agl_engine_"
-_BY: Final = ("policy",)
 EXPOSED: Final = (
-    Exposed(f"{PREFIX}version", "gauge", "Version of the policy that is served.", _BY),
-    Exposed(f"{PREFIX}paused", "gauge", "1 while no request begins.", _BY),
-    Exposed(f"{PREFIX}closed", "gauge", "1 once the engine has failed or was closed.", _BY),
-    Exposed(f"{PREFIX}running", "gauge", "Samples that are generated now.", _BY),
-    Exposed(f"{PREFIX}waiting", "gauge", "Samples that wait for room.", _BY),
-    Exposed(f"{PREFIX}generated_tokens", "counter", "Tokens of answers.", _BY),
-    Exposed(f"{PREFIX}prompt_tokens", "counter", "Tokens of prompts.", _BY),
-    Exposed(f"{PREFIX}reused_tokens", "counter", "Tokens of prompts that needed no computation.", _BY),
-    Exposed(f"{PREFIX}prefix_hits", "counter", "Samples whose prompt began like an earlier one.", _BY),
-    Exposed(f"{PREFIX}steps", "counter", "Passes through the network.", _BY),
-    Exposed(f"{PREFIX}requests", "counter", "Requests.", _BY),
-    Exposed(f"{PREFIX}finished", "counter", "Samples that were finished.", _BY),
-    Exposed(f"{PREFIX}cancelled", "counter", "Requests that were cancelled.", _BY),
-    Exposed(f"{PREFIX}hints", "counter", "Requests with an effort or verbosity, which have no effect.", _BY),
-    Exposed(f"{PREFIX}failed", "counter", "Requests that failed.", _BY),
+    Exposed(f"{PREFIX}version", "gauge", "Version of the policy that is served."),
+    Exposed(f"{PREFIX}paused", "gauge", "1 while no request begins."),
+    Exposed(f"{PREFIX}closed", "gauge", "1 once the engine has failed or was closed."),
+    Exposed(f"{PREFIX}running", "gauge", "Samples that are generated now."),
+    Exposed(f"{PREFIX}waiting", "gauge", "Samples that wait for room."),
+    Exposed(f"{PREFIX}generated_tokens", "counter", "Tokens of answers."),
+    Exposed(f"{PREFIX}prompt_tokens", "counter", "Tokens of prompts."),
+    Exposed(f"{PREFIX}reused_tokens", "counter", "Tokens of prompts that needed no computation."),
+    Exposed(f"{PREFIX}prefix_hits", "counter", "Samples whose prompt began like an earlier one."),
+    Exposed(f"{PREFIX}steps", "counter", "Passes through the network."),
+    Exposed(f"{PREFIX}requests", "counter", "Requests."),
+    Exposed(f"{PREFIX}finished", "counter", "Samples that were finished."),
+    Exposed(f"{PREFIX}cancelled", "counter", "Requests that were cancelled."),
+    Exposed(f"{PREFIX}hints", "counter", "Requests with an effort or verbosity, which have no effect."),
+    Exposed(f"{PREFIX}failed", "counter", "Requests that failed."),
 )
+
+
+class _Page(Collector):
+    def __init__(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterable[Metric]:
+        for one in EXPOSED:
+            kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            family = kind(one.name, one.text, labels=one.labels)
+            for policy, state in self._states.items():
+                family.add_metric((policy,), _number(state[one.name.removeprefix(PREFIX)]))
+            yield family
 
 
 def prometheus(states: Mapping[str, Mapping[str, Any]], accept: str) -> tuple[bytes, str]:
     """Return body and content type for the state of each policy (``Engine.status``)."""
-    values: Values = {
-        one.name: {
-            (policy,): _number(state[one.name.removeprefix(PREFIX)]) for policy, state in states.items()
-        }
-        for one in EXPOSED
-    }
-    return exposition(families(EXPOSED, values), accept)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Page(states))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
 
 
 def _number(value: Any) -> float:

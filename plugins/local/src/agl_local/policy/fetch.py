@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentlightning.child_environment import PROXIES, child_environment
 from agentlightning.types import UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 from agl_local.network.config import read_json
 from agl_local.policy.bundled import TINY, tiny_policy
 from agl_local.policy.cache import (

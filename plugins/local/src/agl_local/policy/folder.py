@@ -21,7 +21,7 @@ from safetensors.torch import load as _load_bytes, save_file
 from torch import Tensor, nn
 
 from agentlightning.types import UsageError
-from agentlightning.types.policy import missing_policy_message
+from agentlightning.types.work import missing_policy_message
 from agl_local.network.config import (
     ConfigError,
     ForeignConfig,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.types import UsageError
-from agentlightning.types.json_lines import NotJSON, json_lines
+from agentlightning.types.base import NotJSON, json_lines
 from agl_local.text.tokenizer import ChatTokenizer
 from agl_local.training.sft import ChatSample, encode_chat
 

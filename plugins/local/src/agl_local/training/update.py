@@ -5,7 +5,7 @@ only add it up, and a row that cannot contribute (all advantages zero, no KL or 
 the backward pass, not out of the normalisation: weights come from credit and are not touched here.
 
 With ``minibatches = k`` each optimizer step sees a share of the rows, and its loss is k times the sum over
-their tokens (:mod:`agentlightning.credit.merging.weights`, "Mini-batches"): a token weighs the same in every
+their tokens (:mod:`agentlightning.credit.rows`, "Mini-batches"): a token weighs the same in every
 share, and gradient norms, hence ``clip_norm``, mean the same whatever k is. A share in which no row has a
 gradient makes no step, because momentum alone would move the weights.
 """
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentlightning.credit.fingerprints.digest import canonical_order
-from agentlightning.credit.merging.weights import minibatches
+from agentlightning.credit.digest import canonical_order
+from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
 from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel

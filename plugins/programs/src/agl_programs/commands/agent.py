@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver, new_span
-from agentlightning.capture.emit.emitters import returned_reward_span
+from agentlightning.capture.delivery import COUNTS, deliver, new_span
+from agentlightning.capture.emit import returned_reward_span
 from agentlightning.capture.identity import parent_ids
 from agentlightning.child_environment import USUAL, child_environment
 from agentlightning.decorator.agents import LitAgent, Result
-from agentlightning.decorator.errors import AgentError
+from agentlightning.decorator.reward_function import AgentError
 from agentlightning.plugins.manager import load
 from agentlightning.redaction import without_values
-from agentlightning.runner.event_loops.threads import in_thread
+from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
+from agentlightning.train.config import RunConfig
 from agentlightning.train.configured import import_target
-from agentlightning.train.description.run_config import RunConfig
 from agentlightning.types import LLM, Resource, Rollout, Span, UsageError
 from agentlightning.types.base import ConfigError
 from agl_programs.attempts import REWARD_FILE, size_hint

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentlightning.capture.counts import COUNTS
-from agentlightning.runner.processes.process_tree import kill_group
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.runner.process_tree import kill_group
 from agl_programs.process import terminate
 
 CLOSE_SECONDS = 1.0

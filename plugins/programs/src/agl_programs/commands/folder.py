@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentlightning.capture.counts import COUNTS
+from agentlightning.capture.delivery import COUNTS
 from agentlightning.types import UsageError
 
 _LOG = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ import aiohttp
 from aiohttp import web
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.sdk.call import SDKCall, operation_of, with_identity
-from agentlightning.gateway.admission.identity import header_tags
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.capture.sdk_call import SDKCall, operation_of, with_identity
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.identity import header_tags
 from agentlightning.semconv import HEADER_AGENT, HEADER_TAGS, HEADER_TRACE
 from agentlightning.types import merge_tags
 from agentlightning.webserver import app_runner, listen

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hmac
 
 from agentlightning.capture.context import AttemptContext
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import deliver
+from agentlightning.capture.delivery import COUNTS, deliver
 from agentlightning.keys import Claims
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused

@@ -18,12 +18,10 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from agentlightning.capture.call_hooks import CallHooks, hooked
+from agentlightning.capture.call_hooks import ENTRY_WRAPPERS, CallHooks, hooked, undecorated
 from agentlightning.capture.context import ATTEMPT, AttemptContext, attempt_context
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import end_attempt
-from agentlightning.capture.entries import ENTRY_WRAPPERS, undecorated
-from agentlightning.capture.spans.convert import describe_error, jsonable
+from agentlightning.capture.delivery import COUNTS, end_attempt
+from agentlightning.capture.records import describe_error, jsonable
 from agentlightning.types.arrays import unwrap_scalar
 from agl_programs.inside.exporter import SpanExporter
 from agl_programs.inside.import_hook import warn

@@ -15,8 +15,7 @@ from collections import Counter, deque
 
 import msgspec
 
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.fork import after_fork_in_child
+from agentlightning.capture.delivery import COUNTS, after_fork_in_child
 from agentlightning.types import Span
 from agl_programs.inside import messages, otlp
 from agl_programs.inside.connection import Connection, Headers

@@ -16,10 +16,8 @@ from functools import partial
 
 from agentlightning import capture
 from agentlightning.capture.context import current_attempt, set_process_attempt
-from agentlightning.capture.counts import COUNTS
-from agentlightning.capture.delivery import give_up_calls
-from agentlightning.capture.fork import after_fork_in_child
-from agentlightning.capture.spans.processors import unfinished_spans
+from agentlightning.capture.delivery import COUNTS, after_fork_in_child, give_up_calls
+from agentlightning.capture.processor import unfinished_spans
 from agentlightning.plugins.manager import load
 from agentlightning.specs import AdapterSpec
 from agl_programs.inside.exporter import SpanExporter

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentlightning import semconv
-from agentlightning.capture.sdk.call import RETRIES
+from agentlightning.capture.sdk_call import RETRIES
 from agl_testing import ScriptedModelServer
 from agl_testing.contract.features import STREAM, feature
 from agl_testing.contract.hooks import AdapterHooks, add

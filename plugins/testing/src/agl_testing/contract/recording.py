@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.sdk.call import LOGPROB_COUNT
+from agentlightning.capture.sdk_call import LOGPROB_COUNT
 from agentlightning.types import Span
 from agentlightning.types.arrays import unpack_float32
 from agentlightning.types.tokens import TokenIds, tokens_digest

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import emit_reward
-from agentlightning.capture.emit.rewards import find_final_reward
+from agentlightning.capture.emit import emit_reward, find_final_reward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.types.tokens import TokenIds
 from agl_testing import ScriptedModelServer

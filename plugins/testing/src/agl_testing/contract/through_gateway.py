@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentlightning.capture import end_attempt
-from agentlightning.credit.eligibility.verdicts import Verdict, verdicts
+from agentlightning.credit.verdicts import Verdict, verdicts
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore

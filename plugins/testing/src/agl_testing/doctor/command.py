@@ -11,7 +11,7 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from agentlightning.cli.config_options import Sets, last_line, read
+from agentlightning.cli.options import Sets, last_line, read
 from agentlightning.terminal import Console, TextTable
 from agentlightning.train.configured import configure
 from agl_testing.doctor import Check, ConfiguredRun, ProbeSize, Report, examine

@@ -15,10 +15,10 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.rollouts.batching import task_batches
-from agentlightning.cli.terminal.formatting import format_seconds, plural
 from agentlightning.gateway import AttemptInfo
+from agentlightning.terminal import format_seconds, plural
+from agentlightning.train.config import from_fields
 from agentlightning.train.configured import ConfiguredRun
-from agentlightning.train.description.fields import from_fields
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
 from agl_testing.doctor.findings import Findings
@@ -40,7 +40,7 @@ class RolloutsTimedOut(UsageError):
 def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
     """Return a copy of the trainer that writes only to ``scratch`` and has no trackers."""
     probe = copy.copy(trainer)
-    probe._keeps_artifacts = False
+    probe._has_services = False
     probe.config = from_fields(
         {
             "output": scratch,
@@ -59,7 +59,11 @@ def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
 def probe_tasks(configured: ConfiguredRun, k: int) -> list[Any]:
     """Return the first ``k`` tasks in training order; held-out tasks if there are none to train on."""
     tasks = configured.train or configured.val
-    return next(task_batches(tasks, min(k, len(tasks)), configured.trainer.seed)) if tasks else []
+    return (
+        next(task_batches(tasks, min(k, len(tasks)), configured.trainer.config.training.seed))
+        if tasks
+        else []
+    )
 
 
 async def run_rollouts(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from agentlightning import semconv
-from agentlightning.capture.spans.operation import NAME
+from agentlightning.capture.emit import NAME
 from agentlightning.types import Span
 
 T = TypeVar("T")

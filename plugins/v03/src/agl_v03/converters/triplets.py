@@ -14,10 +14,10 @@ from enum import StrEnum
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.rewards import find_reward_spans, get_reward_value
+from agentlightning.capture.emit import find_reward_spans, get_reward_value
 from agentlightning.store import codec
 from agentlightning.types import Span, Tags, Triplet, UsageError
-from agentlightning.types.rewards import by_precedence
+from agentlightning.types.record import by_precedence
 from agl_v03.converters.base import (
     CALL_ID,
     Ancestry,

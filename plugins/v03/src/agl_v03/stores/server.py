@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.plugins.stores import open_store
-from agentlightning.store.http.server import ServedStore, start
 from agentlightning.types import UsageError
+from agl_cluster.store.server import ServedStore, start
 from agl_v03.stores.v03_store import V03Store, plain_store
 
 

@@ -25,6 +25,7 @@ from agentlightning.types import (
     Span,
     Worker,
 )
+from agl_audit.store.statistics import statistics
 from agl_v03.stores.page import Page, page_of
 
 Order = Literal["asc", "desc"]
@@ -384,7 +385,7 @@ class V03Store:
 
     async def statistics(self) -> dict[str, Any]:
         """Return totals by v0.3's names, beside the store's own."""
-        found = await self.store.statistics()
+        found = await statistics(self.store)
         rollouts = [one async for one in _all(self.store.query_rollouts)]
         return {
             **found,

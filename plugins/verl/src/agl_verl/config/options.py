@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Recipe, UsageError
-from agentlightning.types.near import nearest
+from agentlightning.types.base import nearest
 from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.lora import lines as lora_lines
 from agl_verl.config.modes import ROLLOUT

@@ -22,8 +22,8 @@ from plugins.audit.history.importing.written import (
 from typer.testing import CliRunner
 
 from agentlightning.cli import app
-from agentlightning.credit.eligibility.verdicts import verdicts
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.verdicts import verdicts
 from agentlightning.plugins.manager import load
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Record

@@ -11,7 +11,7 @@ from agl_testing.doctor.checks.private_fields import check_private_fields
 from agl_testing.doctor.report import Notes
 
 from agentlightning.train.configured import configure
-from agentlightning.train.description.run_file import load_config
+from agentlightning.train.run_file import load_config
 from agentlightning.types import PromptTemplate
 
 TASKS = [{"question": f"what is {n}?", "answer": f"it is {n}", "query": f"q{n}"} for n in range(5)]

@@ -55,9 +55,9 @@ async def _chats(
     best: int | None,
     agent: str | None,
 ) -> dict[str, Any]:
-    from agentlightning.runs.run import open_run
     from agentlightning.store.pages import pages, record_pages
     from agl_audit.history.chats import chats_of, chosen
+    from agl_audit.run import open_run
 
     left_out: Counter[str] = Counter()
     async with open_run(what, store, run=run) as opened:

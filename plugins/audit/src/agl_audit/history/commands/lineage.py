@@ -40,9 +40,9 @@ def register(app: typer.Typer) -> None:
 
 
 async def _lineage(what: str, prompt: str | None, run: str | None, store: str | None) -> dict[str, Any]:
-    from agentlightning.runs.run import open_run
     from agl_audit.history.lineage.prompts import lineage_of_prompt
     from agl_audit.history.lineage.runs import lineage_of_run
+    from agl_audit.run import open_run
 
     if prompt is None:
         return (await lineage_of_run(what, store, run)).shown()

@@ -56,9 +56,9 @@ def register(app: typer.Typer) -> None:
 async def _rescore(
     what: str, store: str | None, run: str | None, function: tuple[str, Any, str | None], given: Any
 ) -> dict[str, Any]:
-    from agentlightning.runs.run import open_run
     from agl_audit.history.rescoring.function import RescoreFunction
     from agl_audit.history.rescoring.rescore import rescore as score
+    from agl_audit.run import open_run
 
     made = RescoreFunction(*function)
     async with open_run(what, store, run=run, read_only=bool(given["dry_run"])) as opened:

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.capture.emit.emitters import reward_attributes
-from agentlightning.capture.emit.validation import LARGEST_INT, validated
-from agentlightning.capture.spans.convert import utf8_text
+from agentlightning.capture.emit import reward_attributes
+from agentlightning.capture.records import LARGEST_INT, utf8_text, validated
 from agentlightning.store import codec
 from agentlightning.store.base import NotFound, Store
 from agentlightning.store.bounds import check_fields
@@ -32,7 +31,7 @@ from agentlightning.types import (
     UsageError,
     new_id,
 )
-from agentlightning.types.rewards import PRIMARY
+from agentlightning.types.record import PRIMARY
 from agl_audit.history.importing.trace import ImportedCall, ImportedTrace
 
 POLICY = "imported"

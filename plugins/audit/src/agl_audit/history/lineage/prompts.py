@@ -9,7 +9,7 @@ import msgspec
 
 from agentlightning.store.base import NotFound, Store
 from agentlightning.types import Resources
-from agentlightning.types.resources import JsonResource
+from agentlightning.types.work import JsonResource
 
 
 async def lineage_of_prompt(store: Store, resources_id: str) -> dict[str, Any]:

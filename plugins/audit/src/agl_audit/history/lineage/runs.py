@@ -14,10 +14,10 @@ import msgspec
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.runs.locations import NoSuchRun
 from agentlightning.runs.provenance import origin_of
-from agentlightning.runs.run import OpenRun, open_run
 from agentlightning.store.base import StoreError
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import UsageError
+from agl_audit.run import OpenRun, open_run
 
 DEEPEST = 32
 """Ancestors of a run that are followed, at most."""

@@ -11,14 +11,12 @@ import traceback
 from typing import Any, Literal
 
 from agentlightning._version import __version__
-from agentlightning.decorator.errors import AgentError, BadReward, RewardFailed
-from agentlightning.decorator.reward_function import RewardFunction
-from agentlightning.runs.code_version import git_state, source_digest
-from agentlightning.runs.reward_versions import ORIGINAL
-from agentlightning.runs.run import installed
+from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
+from agentlightning.runs.provenance import git_state, installed, source_digest
 from agentlightning.train.configured import import_target
-from agentlightning.types import Record, Rescored, Reward, RewardVersion, UsageError
+from agentlightning.types import Record, Reward, UsageError
 from agl_audit.history.rescoring.trace import RolloutTrace, TracedCall
+from agl_audit.store.reward_versions import ORIGINAL, Rescored, RewardVersion
 
 Per = Literal["rollout", "call"]
 NAMES: dict[Per, tuple[str, ...]] = {

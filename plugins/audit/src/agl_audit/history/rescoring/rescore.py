@@ -20,14 +20,22 @@ from typing import Any
 import msgspec
 
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.reward_versions import failed_by_reward, with_rewards
-from agentlightning.runs.run import OpenRun
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
-from agentlightning.types import Record, Rescored, RewardVersion, RolloutStatus
+from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.failure import FailureTable, failure_kind_of_end
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.trace import RolloutTrace, make_trace
+from agl_audit.run import OpenRun
+from agl_audit.store.reward_versions import (
+    Rescored,
+    RewardVersion,
+    add_rescored,
+    add_reward_version,
+    failed_by_reward,
+    rescored,
+    with_rewards,
+)
 
 SHOWN_ERRORS = 3
 
@@ -105,7 +113,7 @@ async def rescore(
     """
     version = function.version(run.run_id, name)
     if not dry_run:
-        version = await run.store.add_reward_version(version)
+        version = await add_reward_version(run.store, version)
     found = Rescoring(version, run.failure_table)
     ids = [
         one.rollout_id async for page in pages(run.store.query_rollouts, run_id=run.run_id) for one in page
@@ -128,7 +136,7 @@ async def _score_page(
     concurrency: int,
 ) -> None:
     name = found.version.name
-    done = {one.rollout_id for one in await store.rescored(page, name) if one.error is None}
+    done = {one.rollout_id for one in await rescored(store, page, name) if one.error is None}
     found.already += len(done)
     records = []
     for record in await store.records([one for one in page if one not in done]):
@@ -144,7 +152,7 @@ async def _score_page(
 
     entries = await asyncio.gather(*map(score, records))
     for record, entry in zip(records, entries, strict=True):
-        if dry_run or await store.add_rescored([entry]):
+        if dry_run or await add_rescored(store, [entry]):
             found.add(record, entry)
         else:
             found.already += 1

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentlightning import semconv
-from agentlightning.credit.eligibility.trainable import NOT_LIVE, call_order, superseded_calls
+from agentlightning.credit.eligibility import NOT_LIVE, superseded_calls
+from agentlightning.credit.groups import call_order
 from agentlightning.types import Call, Record, Reward, Span
 
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}

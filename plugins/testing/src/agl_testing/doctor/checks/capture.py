@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from agentlightning.algorithms.evaluation.evaluate import failure_reasons
-from agentlightning.cli.terminal.formatting import format_counts, plural
-from agentlightning.credit.eligibility.verdicts import (
+from agentlightning.credit.rewards import resolve
+from agentlightning.credit.rollout_reward import rollout_reward
+from agentlightning.credit.verdicts import (
     engine_refusal,
     refusal_of,
     refused,
     unrecorded,
     verdicts,
 )
-from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.credit.scoring.rewards import resolve
+from agentlightning.terminal import format_counts, plural
 from agentlightning.train.policies import Policies
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
@@ -57,7 +57,7 @@ async def check_capture(findings: Findings) -> Check:
     findings.usage.append(measure("first rollouts"))
     served = configured.trainer.served if configured.trainer.served.named else None
     unrouted = findings.require_context().gateway.metrics.unrouted
-    return judge_capture(findings.probe, configured.trainer.select, served, unrouted)
+    return judge_capture(findings.probe, configured.trainer.config.agent.select, served, unrouted)
 
 
 def judge_capture(

@@ -16,10 +16,10 @@ from agentlightning.algorithms.recipe_checks import (
     check_supported_fields,
 )
 from agentlightning.algorithms.rollouts.batching import check_tasks, repetition_warning, task_id
-from agentlightning.cli.terminal.formatting import format_bytes, plural
 from agentlightning.plugins.manager import pick
+from agentlightning.terminal import format_bytes, plural
 from agentlightning.train.configured import ConfiguredRun
-from agentlightning.train.services.serving import driver_spec
+from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 from agl_testing.doctor.checks.environment import nearest_existing
 from agl_testing.doctor.checks.private_fields import check_private_fields
@@ -43,10 +43,9 @@ async def check_configuration(findings: Findings) -> Check:
     notes = Notes()
     _recipe(configured)
     _policy(notes, configured)
-    data = datasets(notes, configured.train, configured.val, configured.trainer.steps)
-    if configured.trainer.steps and (
-        often := repetition_warning(configured.train, configured.trainer.batch_size)
-    ):
+    training = configured.trainer.config.training
+    data = datasets(notes, configured.train, configured.val, training.steps)
+    if training.steps and (often := repetition_warning(configured.train, training.batch_size)):
         notes.warn(often, "Give more tasks, or a smaller batch_size.")
     check_private_fields(notes, configured)
     for place in _places(configured):
@@ -56,8 +55,7 @@ async def check_configuration(findings: Findings) -> Check:
     recipe = configured.trainer.recipe
     title = (
         f"{plural(len(configured.train), 'task')} to train on, {len(configured.val)} held out; "
-        f"{recipe.name}, "
-        f"{configured.trainer.steps} steps of {configured.trainer.batch_size} × {recipe.group_size} rollouts"
+        f"{recipe.name}, {training.steps} steps of {training.batch_size} × {recipe.group_size} rollouts"
     )
     return notes.check("configuration", title, **data)
 
@@ -65,17 +63,19 @@ async def check_configuration(findings: Findings) -> Check:
 def _recipe(configured: ConfiguredRun) -> None:
     """Raise the UsageError or ValueError that training would raise at its first step."""
     trainer, plugins = configured.trainer, configured.trainer.plugins
-    spec = pick(plugins.drivers, "driver", trainer.driver)
-    check_supported_fields(trainer.recipe, trainer.driver, spec.supported_fields, spec.unsupported_fields)
-    check_ends_early(trainer.config.training, trainer.driver, spec.ends_early)
+    spec = pick(plugins.drivers, "driver", trainer.config.backend.driver)
+    check_supported_fields(
+        trainer.recipe, trainer.config.backend.driver, spec.supported_fields, spec.unsupported_fields
+    )
+    check_ends_early(trainer.config.training, trainer.config.backend.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, plugins)
     if spec.environment_info is not None:
-        spec.environment_info(trainer.options)
+        spec.environment_info(trainer.config.backend.options)
 
 
 def _policy(notes: Notes, configured: ConfiguredRun) -> None:
     served = configured.trainer.served
-    driver_spec(configured.trainer.plugins, configured.trainer.driver, served)
+    driver_spec(configured.trainer.plugins, configured.trainer.config.backend.driver, served)
     if not served.trained:
         notes.fail("no policy is named", "Set backend.policy to a model folder in Hugging Face layout.")
     for name, given in {**served.trained, **served.frozen}.items():
@@ -156,7 +156,7 @@ def _content(task: Any) -> str:
 
 def _places(configured: ConfiguredRun) -> list[Path]:
     """Return the folders that the run will write to."""
-    store = configured.trainer.store
+    store = configured.trainer.config.store
     places = [Path(configured.trainer.config.output)]
     if isinstance(store, str | Path) and "://" not in str(store) and str(store) != ":memory:":
         places.append(Path(store).expanduser())

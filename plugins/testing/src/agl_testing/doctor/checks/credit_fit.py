@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentlightning.algorithms.evaluation.evaluate import unread_rewards
-from agentlightning.cli.terminal.formatting import percent, plural
-from agentlightning.credit.advantage.groups import TURN
-from agentlightning.credit.advantage.spread import nearly_equal
+from agentlightning.credit.groups import TURN, nearly_equal
+from agentlightning.terminal import percent, plural
 from agentlightning.types import Batch, Recipe, Record
 from agl_testing.doctor.report import Notes
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from agentlightning.cli.terminal.formatting import format_seconds
 from agentlightning.store.sqlite.store import SQLiteStore
+from agentlightning.terminal import format_seconds
 from agl_testing.doctor.checks.store import copy_as_if_killed
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.memory import measure
@@ -65,7 +65,7 @@ async def check_engine(findings: Findings) -> Check:
     rate = (tokens - 1) / (total - first) if tokens > 1 and total > first else None
     speed = f", {rate:.0f} tokens/s for one caller" if rate else ""
     title = (
-        f"{configured.trainer.driver} serves version {context.driver.version} after "
+        f"{configured.trainer.config.backend.driver} serves version {context.driver.version} after "
         f"{format_seconds(findings.start_seconds)}; first token in {1000 * first:.0f} ms{speed}"
     )
     return notes.check("engine", title, start_seconds=findings.start_seconds, first_token=first, rate=rate)

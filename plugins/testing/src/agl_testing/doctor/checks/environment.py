@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from agentlightning.cli.terminal.formatting import format_bytes, plural
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import install_line
+from agentlightning.terminal import format_bytes, plural
 from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import loopback
 from agl_testing.doctor.findings import Findings

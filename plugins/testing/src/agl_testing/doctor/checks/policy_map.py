@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.cli.terminal.formatting import format_counts, plural
+from agentlightning.terminal import format_counts, plural
 from agentlightning.train.policies import CATCH_ALL, Policies
 from agentlightning.types import Record
 from agentlightning.types.select import caller_name, policy_for

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentlightning.cli.terminal.formatting import format_counts, plural
-from agentlightning.credit.merging.forest import build_forest
+from agentlightning.credit.forest import build_forest
+from agentlightning.terminal import format_counts, plural
 from agentlightning.types import Call
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.probe import ProbeAttempt, open_probe_attempt
@@ -28,7 +28,7 @@ ADVICE = {
     "longer max_len.",
     "temperature": "Calls of one conversation have different temperatures: use one.",
 }
-"""Merge failure (see :mod:`agentlightning.credit.merging.merge_failures`) → advice."""
+"""Merge failure (see :mod:`agentlightning.credit.merge_failures`) → advice."""
 TOOL = {
     "type": "function",
     "function": {

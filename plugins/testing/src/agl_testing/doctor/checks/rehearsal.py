@@ -29,6 +29,7 @@ async def check_forecast(findings: Findings) -> Check:
         await context.guard(context.driver.run(job))
         findings.usage.append(measure("updates"))
     spent, seconds = findings.spent, job.seconds if job.reports else {}
+    options = trainer.config.backend.options
     seen = ProbeMeasurements(
         rollouts=spent.rollouts,
         seconds=spent.seconds,
@@ -42,13 +43,13 @@ async def check_forecast(findings: Findings) -> Check:
         workload(findings),
         seen,
         policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
-        checkpoints=int(trainer.options.get("keep_checkpoints", trainer.options.get("keep", 2)))
-        if trainer.options.get("save_every")
+        checkpoints=int(options.get("keep_checkpoints", options.get("keep", 2)))
+        if options.get("save_every")
         else 0,
     )
     check = judge_forecast(
         forecast,
-        steps=trainer.steps,
+        steps=trainer.config.training.steps,
         usage=findings.usage,
         free_disk=shutil.disk_usage(nearest_existing(Path(trainer.config.output).absolute())).free,
         free_memory=available_memory(),
@@ -62,16 +63,17 @@ def workload(findings: Findings) -> Workload:
     """Return the rollouts of the configured run."""
     configured = findings.require_configured()
     trainer, held_out = configured.trainer, len(configured.val)
+    training, environment = trainer.config.training, trainer.config.environment
     return Workload(
-        steps=trainer.steps,
-        rollouts=trainer.batch_size * trainer.recipe.group_size,
+        steps=training.steps,
+        rollouts=training.batch_size * trainer.recipe.group_size,
         held_out=held_out,
-        in_sets=sum(map(len, read_sets(trainer.sets, trainer.plugins).values())),
-        evaluate_every=trainer.evaluate_every,
-        evaluate_sampled=trainer.evaluate_sampled,
-        scripted=len(trainer.headroom) * min(trainer.headroom_tasks, held_out),
-        async_steps=trainer.async_steps,
-        dynamic_sampling=trainer.dynamic_sampling,
+        in_sets=sum(map(len, read_sets(trainer.config.evaluation.sets, trainer.plugins).values())),
+        evaluate_every=training.evaluate_every,
+        evaluate_sampled=training.evaluate_sampled,
+        scripted=len(environment.headroom) * min(environment.headroom_tasks, held_out),
+        async_steps=training.async_steps,
+        dynamic_sampling=training.dynamic_sampling,
     )
 
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentlightning.algorithms.evaluation.evaluate import failure_reasons
-from agentlightning.cli.terminal.formatting import format_counts, format_number, percent, plural
-from agentlightning.credit.advantage.spread import mean as average
 from agentlightning.credit.assign import assign
-from agentlightning.credit.eligibility.failure import failure_of
-from agentlightning.credit.rollout_reward import rollout_reward
+from agentlightning.credit.groups import mean as average
+from agentlightning.credit.rollout_reward import failure_of, rollout_reward
+from agentlightning.store.base import Store
+from agentlightning.store.sql.store import SQLStore
+from agentlightning.terminal import format_counts, format_number, percent, plural
 from agentlightning.types import Batch, Recipe, Record
 from agentlightning.types.failure import DEFAULT_FAILURE_TABLE, FailureTable
 from agl_testing.doctor import group_size
@@ -41,15 +42,21 @@ class RewardJudgement(NamedTuple):
     suggestion: Suggestion | None
 
 
+async def _stored_bytes(store: Store) -> int:
+    """Return the size of the probe's own store."""
+    assert isinstance(store, SQLStore)
+    return await store.writer.read(store.db.size_bytes)
+
+
 async def check_reward(findings: Findings) -> Check:
     """Run k tasks × n samples as training would, assign credit, and judge the spread of rewards."""
     configured, context = findings.require_configured(), findings.require_context()
     tasks, samples = probe_tasks(configured, findings.size.tasks), findings.samples
-    before = (await context.store.statistics())["bytes"]
+    before = await _stored_bytes(context.store)
     began = time.perf_counter()
     findings.records = await run_rollouts(findings, tasks, samples, name="reward")
     seconds = time.perf_counter() - began
-    grown = (await context.store.statistics())["bytes"] - before
+    grown = await _stored_bytes(context.store) - before
     n = len(findings.records)
     findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
     findings.usage.append(measure("reward probe"))
@@ -57,7 +64,9 @@ async def check_reward(findings: Findings) -> Check:
     if "oracle" in context.headroom:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
-    judged = judge_reward(findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.failure)
+    judged = judge_reward(
+        findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.config.training.failure
+    )
     if judged.suggestion is not None:
         findings.suggested_group_size = judged.suggestion.size
     return judged.check
@@ -72,7 +81,7 @@ def credit(findings: Findings) -> Batch:
         version=context.versions,
         rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
-        failure=configured.trainer.failure,
+        failure=configured.trainer.config.training.failure,
     )
 
 

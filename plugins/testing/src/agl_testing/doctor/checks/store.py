@@ -31,8 +31,12 @@ async def check_store(findings: Findings) -> Check:
     """
     trainer = findings.require_configured().trainer
     notes = Notes()
-    if isinstance(trainer.store, str) and "://" in trainer.store and not trainer.store.startswith("sqlite:"):
-        await _remote(notes, trainer.store, findings)
+    if (
+        isinstance(trainer.config.store, str)
+        and "://" in trainer.config.store
+        and not trainer.config.store.startswith("sqlite:")
+    ):
+        await _remote(notes, trainer.config.store, findings)
     where = nearest_existing(Path(trainer.config.output).absolute())
     with tempfile.TemporaryDirectory(prefix=".agl-doctor-", dir=where, ignore_cleanup_errors=True) as folder:
         survived, seconds = await measure_commits(Path(folder))
@@ -55,7 +59,7 @@ async def _remote(notes: Notes, url: str, findings: Findings) -> None:
     began = time.perf_counter()
     try:
         async with asyncio.timeout(ANSWER):
-            await store.statistics()
+            await store.counts()
     except TimeoutError:
         raise StoreError(
             f"no store answers at {redacted(url)} within {ANSWER:g} s; start one with `agl store`"

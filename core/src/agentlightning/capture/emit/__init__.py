@@ -1,1 +1,0 @@
-"""Record rewards, messages, objects, exceptions and operations of agents, and validate these records."""

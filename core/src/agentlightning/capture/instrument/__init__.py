@@ -1,1 +1,0 @@
-"""Switch capture on and off in a process, and undo every change."""

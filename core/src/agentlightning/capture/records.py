@@ -1,0 +1,451 @@
+"""What agents hand over, made storable and checked: emitted, returned, and exported records.
+
+:func:`convert` makes OpenTelemetry's finished spans ours: hex ids, seconds, and attributes that survive JSON
+(:func:`jsonable`). No attribute is left out: a value without a JSON form becomes text and is counted; a value
+that is too large or endless is cut, marked and counted.
+
+:func:`validated` and :func:`admit` check records. Emitters, the runner (for every span of an attempt) and the
+store (for OTLP) call them. Readers of a validated span may rely on the type and range of its attributes.
+Invariant: an invalid record is kept as a span named ``agentlightning.bad_record`` with the reason, or refused
+with the reason; it is counted, and the records beside it are not lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import numbers
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from agentlightning import semconv
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.delivery import COUNTS
+from agentlightning.keys import PREFIX
+from agentlightning.log_limit import limited
+from agentlightning.types import Span
+from agentlightning.types.arrays import unwrap_scalar
+from agentlightning.types.record import REWARD_FORMATS
+
+_SECRET = frozenset({"api_key", "authorization", "Authorization"})
+_ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")
+_STATUS: dict[StatusCode, Any] = {StatusCode.UNSET: "unset", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
+
+
+LONGEST_TEXT = 16 << 20
+"""Characters of one text. A longer text is cut, marked and counted."""
+MOST_VALUES = 200_000
+"""Values of one conversion, nested ones included. A mark replaces the rest, which is counted."""
+DEEPEST = 64
+"""Levels of nesting. A mark replaces a deeper value, which is counted."""
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with tuples as lists, keys as text, and values without a JSON form as text (counted).
+
+    Subclasses of text and numbers (enums, numpy's float64) become plain ones, scalars of array libraries the
+    number they hold. Secrets are masked: an ``api_key`` field, and an attempt's key anywhere in a text.
+
+    It ends and never raises, whatever objects agents hand over: marks in the text replace cycles, endless
+    nesting, endless sequences and values whose methods raise.
+    """
+    return _Conversion().convert(value, 0)
+
+
+def utf8_text(value: str) -> str:
+    """Return ``value`` as text that has a UTF-8 form: half characters (lone surrogates) become ``?``."""
+    plain = str.__str__(value)
+    return plain if plain.isascii() else plain.encode("utf-8", "replace").decode()
+
+
+def error_text(error: BaseException, longest: int = 2000) -> str:
+    """Return an error's message as text that can be stored. The ``__str__`` of an agent's error may raise."""
+    try:
+        message = str(error)[:longest].strip()
+    except Exception as another:
+        message = f"its message cannot be read ({type(another).__name__})"
+    return utf8_text(message) or "no message"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and message as text that can be stored."""
+    return f"{type(error).__name__}: {error_text(error)}"[:2000]
+
+
+class _Conversion:
+    """Converts a bounded number of values."""
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+        self._above: set[int] = set()
+        """Ids of the containers around the current value."""
+
+    def convert(self, value: Any, depth: int) -> Any:
+        """Return the JSON form of one value."""
+        self._left -= 1
+        try:
+            return self._value(value, depth)
+        except Exception as error:
+            return _placeholder(f"a {type(value).__name__} that raises {type(error).__name__}")
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, int):
+            return int.__int__(value)
+        if isinstance(value, float):
+            return float.__float__(value) if math.isfinite(value) else _as_text(value)
+        if self._left < 0:
+            return _placeholder("too many values")
+        if id(value) in self._above:
+            return _placeholder("a cycle")
+        if depth >= DEEPEST:
+            return _placeholder("nested too deeply")
+        self._above.add(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return self._mapping(value, depth + 1)
+            if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+                return self._sequence(value, depth + 1)
+            if (number := unwrap_scalar(value)) is not value:
+                return self.convert(number, depth + 1)
+            if callable(dump := getattr(value, "model_dump", None)):
+                return self.convert(dump(), depth + 1)
+            return _as_text(value)
+        finally:
+            self._above.discard(id(value))
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            if self._left <= 0:
+                found["…"] = _placeholder("too many values")
+                break
+            name = _text(key if isinstance(key, str) else str(key))
+            found[name] = "***" if name in _SECRET and inner else self.convert(inner, depth)
+        return found
+
+    def _sequence(self, value: Sequence[Any], depth: int) -> list[Any]:
+        found: list[Any] = []
+        for inner in value:
+            if self._left <= 0:
+                found.append(_placeholder("too many values"))
+                break
+            found.append(self.convert(inner, depth))
+        return found
+
+
+def _text(value: str) -> str:
+    plain = str.__str__(value)
+    if len(plain) > LONGEST_TEXT:
+        COUNTS.add("convert-cut")
+        plain = f"{plain[:LONGEST_TEXT]}… (cut: {len(plain)} characters)"
+    return _ATTEMPT_KEY.sub("agl-***", plain)
+
+
+def _as_text(value: Any) -> str:
+    COUNTS.add("convert-stringified")
+    return _text(str(value))
+
+
+def _placeholder(why: str) -> str:
+    """Return the mark that replaces a value."""
+    COUNTS.add("convert-cut")
+    return f"({why})"
+
+
+def convert(span: ReadableSpan, context: AttemptContext) -> Span:
+    """Convert a finished OpenTelemetry span to a span of ``context``'s attempt."""
+    own = span.context
+
+    def attributes(part: Any) -> dict[str, Any]:
+        found: dict[str, Any] = jsonable(dict(part.attributes or {}))
+        return found
+
+    return Span(
+        rollout_id=context.rollout_id,
+        attempt_id=context.attempt_id,
+        name=span.name,
+        trace_id=f"{own.trace_id:032x}" if own else "",
+        span_id=f"{own.span_id:016x}" if own else "",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent else None,
+        kind=span.kind.name.lower(),
+        status=_STATUS[span.status.status_code],
+        status_message=span.status.description,
+        attributes=attributes(span),
+        events=[
+            {"name": event.name, "time": event.timestamp / 1e9, "attributes": attributes(event)}
+            for event in span.events
+        ],
+        links=[
+            {
+                "trace_id": f"{link.context.trace_id:032x}",
+                "span_id": f"{link.context.span_id:016x}",
+                "attributes": attributes(link),
+            }
+            for link in span.links
+        ],
+        resource=attributes(span.resource),
+        start_time=(span.start_time or 0) / 1e9,
+        end_time=(span.end_time or 0) / 1e9,
+    )
+
+
+log = limited(__name__)
+
+LARGEST_REWARD: Final = 2.0**53
+"""Beyond it a double cannot represent every integer, and squares of gradients leave float32."""
+LARGEST_INT: Final = 2**31 - 1
+LONGEST_NAME: Final = 1_000
+"""Characters of a span's or a reward's name, of an id, of a tag's value."""
+_STATUSES: Final = ("unset", "ok", "error")
+Kind = Literal["bad-record", "bad-reward", "no-reward"]
+
+
+class BadRecord(ValueError):
+    """An agent's value is no valid record. ``kind``: the row of the failure table."""
+
+    def __init__(self, message: str, kind: Kind = "bad-record") -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+
+    @property
+    def reason(self) -> str:
+        """The failure reason of the attempt: kind, then message."""
+        return f"{self.kind}: {self}"
+
+
+REALS = (numbers.Real, Decimal)
+"""Types of rewards: int, float, ``Fraction``, ``Decimal``, and numpy's scalars."""
+
+
+def is_instance(value: Any, *kinds: type) -> bool:
+    """Call ``isinstance`` on the type alone: the ``__class__`` of an agent's object may raise."""
+    return issubclass(type(value), kinds)
+
+
+def short_repr(value: Any) -> str:
+    """Return a short ``repr`` for a message. The ``__repr__`` of an agent's object may raise."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+    return utf8_text(text if len(text) <= 80 else f"{text[:77]}…")
+
+
+def reward_number(value: Any, where: str) -> float:
+    """Return ``value`` as a reward: a finite float, from numpy's and torch's scalars too. Raise
+    :class:`BadRecord` with the reason if it is none.
+    """
+    try:
+        if not is_instance(value, *REALS):
+            value = unwrap_scalar(value, one_element=True)
+        found = float(value) if is_instance(value, *REALS) else math.nan
+    except Exception as error:
+        what = f"{where} of type {type(value).__name__} is no number: {error_text(error, 500)}"
+        raise BadRecord(what, "bad-reward") from None
+    if not math.isfinite(found):
+        of = "" if is_instance(value, float) else f" but a {type(value).__name__}"
+        raise BadRecord(
+            f"{where} is {short_repr(value)}, not a finite number{of}: give a float, int or bool, or "
+            "nothing if there is no reward (missing is not zero)",
+            "bad-reward",
+        )
+    if abs(found) > LARGEST_REWARD:
+        raise BadRecord(
+            f"{where} is {found:g}: a reward lies between -2**53 and 2**53, so that sums and gradients of it "
+            "stay finite; scale it down",
+            "bad-reward",
+        )
+    return found
+
+
+def checked_text(value: Any, where: str) -> str:
+    """Return ``value`` if it is a ``str`` of 1 to :data:`LONGEST_NAME` characters with a UTF-8 form; else
+    raise :class:`BadRecord`."""
+    if not is_instance(value, str):
+        raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
+    if not 0 < len(value) <= LONGEST_NAME:
+        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {LONGEST_NAME}")
+    if utf8_text(value) != value:
+        raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
+    return str.__str__(value)
+
+
+def checked_mapping(given: Any, where: str) -> dict[str, Any]:
+    """Return ``given``, a mapping with ``str`` keys, as a dict; ``None`` as an empty one."""
+    if given is None:
+        return {}
+    if not is_instance(given, Mapping):
+        raise BadRecord(f"{where} is a {type(given).__name__}, not a mapping from names to values")
+    found = dict(given)
+    if odd := [name for name in found if not is_instance(name, str)]:
+        raise BadRecord(f"{where}: the name {short_repr(odd[0])} is no text")
+    return found
+
+
+def validated(span: Span) -> Span:
+    """Return ``span``, with a reward of another format translated to ours. Raise :class:`BadRecord` if it is
+    invalid. A reward of Agent Lightning 0.x that nobody translates is counted."""
+    if is_instance(span.attributes, dict):
+        for translate in REWARD_FORMATS:
+            span = translate(span)
+        if not REWARD_FORMATS and any(map(_is_reward_of_0x, span.attributes.items())):
+            COUNTS.add("reward-of-0.x")
+            log.warning(
+                "a span (%s) holds a reward in a format of Agent Lightning 0.x or AgentOps, which counts for "
+                "nothing here: install agl-v03, which reads it",
+                short_repr(span.name),
+            )
+    check_span(span)
+    return span
+
+
+def _is_reward_of_0x(attribute: tuple[Any, Any]) -> bool:
+    name, value = attribute
+    if not is_instance(name, str):
+        return False
+    named = name.startswith("agentlightning.reward.") and name.endswith(".value")
+    output = name in ("agentops.task.output", "agentops.entity.output") and is_instance(value, str)
+    return named or (output and '"type": "reward"' in value)
+
+
+def check_span(span: Span) -> None:
+    """Raise :class:`BadRecord` for an invalid span; the message names the field."""
+    checked_text(span.name, "the span's name")
+    for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
+        value = getattr(span, name)
+        if value not in ("", None) or (value is None and name != "parent_id"):
+            checked_text(value, f"the span's {name}")
+    for name in ("start_time", "end_time"):
+        value = getattr(span, name)
+        if not _is_time(value):
+            raise BadRecord(f"the span's {name} is {short_repr(value)}, not seconds since 1970")
+    if span.status not in _STATUSES or not is_instance(span.kind, str):
+        raise BadRecord(
+            f"the span's status is {short_repr(span.status)} and its kind {short_repr(span.kind)}"
+        )
+    if not (span.status_message is None or is_instance(span.status_message, str)):
+        raise BadRecord(f"the span's status_message is {short_repr(span.status_message)}, not a text")
+    for name, kind in (("attributes", dict), ("resource", dict), ("events", list), ("links", list)):
+        if not is_instance(getattr(span, name), kind):
+            found = type(getattr(span, name)).__name__
+            raise BadRecord(f"the span's {name} is a {found}, not a {kind.__name__}")
+    _check_attributes(span)
+
+
+def _is_time(value: Any) -> bool:
+    """Return whether ``value`` is a number of seconds since 1970, at most some three thousand years."""
+    return type(value) in (int, float) and 0 <= value <= 1e11
+
+
+def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
+    """Return ``span`` if it is valid; else count and log it, and return the span to keep in its place."""
+    try:
+        if not is_instance(span, Span):
+            raise BadRecord(f"a {type(span).__name__} was handed over as a span")
+        if (span.rollout_id, span.attempt_id) != (rollout_id, attempt_id):
+            raise BadRecord(f"the span belongs to attempt {short_repr(span.attempt_id)}, not to {attempt_id}")
+        return validated(span)
+    except BadRecord as bad:
+        return quarantine(span, bad, rollout_id, attempt_id)
+
+
+def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> Span:
+    """Count and log an invalid record, and return a span with the reason to keep in its place."""
+    COUNTS.add("bad-record")
+    name, given, times = None, None, (0.0, 0.0)
+    if is_instance(span, Span):
+        name, given, times = span.name, span.attributes, (span.start_time, span.end_time)
+    log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, short_repr(name), bad)
+    start, end = (time if _is_time(time) else 0.0 for time in times)
+    return Span(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        name=semconv.BAD_RECORD_SPAN,
+        status="error",
+        status_message=utf8_text(str(bad)),
+        attributes={
+            semconv.BAD_RECORD_REASON: utf8_text(str(bad)),
+            semconv.BAD_RECORD_NAME: short_repr(name),
+            semconv.BAD_RECORD_GIVEN: short_repr(jsonable(given)),
+        },
+        start_time=start,
+        end_time=end,
+    )
+
+
+# --------------------------------------------------------------------------------------------- attributes
+def _check_attributes(span: Span) -> None:
+    for name, value in span.attributes.items():
+        if not is_instance(name, str):
+            raise BadRecord(f"an attribute's name is {short_repr(name)}, not a text")
+        if (check := _CHECKS.get(name)) is not None:
+            check(value, f"attribute {name}")
+        elif name.startswith(semconv.TAG_PREFIX):
+            _text_or_number(value, f"attribute {name}")
+    if span.name == semconv.REWARD_SPAN:
+        a = span.attributes
+        value = reward_number(a.get(semconv.REWARD_VALUE), f"attribute {semconv.REWARD_VALUE}")
+        a[semconv.REWARD_VALUE] = value
+
+
+def _text_or_number(value: Any, where: str) -> None:
+    if is_instance(value, str):
+        if value:
+            checked_text(value, where)
+    elif not is_instance(value, int, float, bool):
+        raise BadRecord(f"{where} is {short_repr(value)}, not a text or a number")
+
+
+def _optional_text(value: Any, where: str) -> None:
+    if value is not None:
+        checked_text(value, where)
+
+
+def _index(value: Any, where: str) -> None:
+    if type(value) is not int or not 0 <= value <= LARGEST_INT:
+        raise BadRecord(f"{where} is {short_repr(value)}, not an integer from 0 to {LARGEST_INT}")
+
+
+def _boolean(value: Any, where: str) -> None:
+    if not is_instance(value, bool):
+        raise BadRecord(f"{where} is {short_repr(value)}, not true or false")
+
+
+def _packed_values(value: Any, where: str) -> None:
+    """Check base64 of numbers of four bytes each."""
+    if not is_instance(value, str) or len(value) > LONGEST_TEXT:
+        raise BadRecord(f"{where} is {short_repr(value)}, not base64 text")
+    try:
+        size = len(base64.b64decode(value, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise BadRecord(f"{where} is no base64: {error}") from None
+    if size % 4:
+        raise BadRecord(f"{where} holds {size} bytes, which is no whole number of 32-bit values")
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
+    semconv.CHOICE: _index,
+    semconv.PROMPT_IDS: _packed_values,
+    semconv.RESPONSE_IDS: _packed_values,
+    semconv.LOGPROBS: _packed_values,
+    semconv.TOKENS_DIGEST: checked_text,
+    semconv.RESPONSE_ID: _optional_text,
+    semconv.AGENT_NAME: _text_or_number,
+    semconv.REWARD_NAME: checked_text,
+    semconv.REWARD_CALL: _optional_text,
+    semconv.REWARD_SPAN_ID: _optional_text,
+    semconv.REWARD_AGENT: _optional_text,
+    semconv.REWARD_FINAL: _boolean,
+    semconv.SELECTED: _boolean,
+}
+"""The checks of attributes that readers rely on."""

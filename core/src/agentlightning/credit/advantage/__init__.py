@@ -1,1 +1,0 @@
-"""Baselines: credit to advantages, within the groups that are compared."""

@@ -1,1 +1,0 @@
-"""Which recorded calls may be trained, and the reason where one may not."""

@@ -1,1 +1,0 @@
-"""Calls that continue each other become one training row."""

@@ -1,1 +1,0 @@
-"""Rewards to one number per call."""

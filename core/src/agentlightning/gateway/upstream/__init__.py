@@ -1,1 +1,0 @@
-"""The engines behind the policies: routes, endpoints, the client, and their answers."""

@@ -1,1 +1,0 @@
-"""How attempts end: what agents return and raise, and how that is recorded."""

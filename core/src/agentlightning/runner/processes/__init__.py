@@ -1,1 +1,0 @@
-"""Worker processes of a runner: started, watched and ended."""

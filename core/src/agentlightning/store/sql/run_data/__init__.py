@@ -1,1 +1,0 @@
-"""Runs with their steps, counts and statistics, and the deletion of runs."""

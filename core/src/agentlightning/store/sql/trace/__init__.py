@@ -1,1 +1,0 @@
-"""Spans and model calls of attempts: writing, numbering, reading."""

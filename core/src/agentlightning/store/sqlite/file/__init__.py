@@ -1,1 +1,0 @@
-"""The SQLite file: its lock, schema, statements, and its one connection."""

@@ -1,1 +1,0 @@
-"""What a run opens beside its loop: gateways, engines, and a port for metrics."""

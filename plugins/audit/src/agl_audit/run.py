@@ -1,0 +1,165 @@
+"""One run, opened for reading: its record, its store, and the crediting of its steps.
+
+Invariant: :meth:`OpenRun.credit` makes rows as the run did: with the same recipe, failure table, rules and
+baselines, by the installed code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentlightning.algorithms.evaluation.evaluate import Counting
+from agentlightning.algorithms.multi_policy import policy_home
+from agentlightning.credit.assign import assign
+from agentlightning.credit.baselines import Advantage
+from agentlightning.credit.checks import check_recipe
+from agentlightning.credit.eligibility import Versions
+from agentlightning.plugins.manager import Plugins, load
+from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
+from agentlightning.runs.provenance import installed
+from agentlightning.specs import Inspector
+from agentlightning.store import Store
+from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
+from agentlightning.types.failure import FailureTable, read_failure_table
+
+
+class CannotRecompute(UsageError):
+    """The run's record lacks information that is needed to recompute its rows."""
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run in an open store."""
+
+    run_id: str
+    info: dict[str, Any]
+    """The record that the trainer wrote at the start, with ``create_time`` and ``update_time``."""
+    store: Store
+    plugins: Plugins
+    folder: Path | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that the run was trained with. Raises :class:`CannotRecompute`."""
+        given = self.info.get("recipe")
+        if not isinstance(given, dict):
+            raise CannotRecompute(
+                f"run {self.run_id}: its record holds no recipe, so its rows cannot be made again "
+                "(its algorithm has none)"
+            )
+        try:
+            recipe = msgspec.convert(given, Recipe)
+            check_recipe(recipe, **self.plugins.credit_functions)
+        except ValueError as error:
+            raise CannotRecompute(
+                f"run {self.run_id}: {error}; if a plugin registered it, install that plugin"
+            ) from None
+        return recipe
+
+    def credit(
+        self,
+        records: Sequence[Record],
+        version: Versions,
+        out: dict[str, str] | None = None,
+        explained: dict[str, Advantage] | None = None,
+    ) -> Batch:
+        """Recompute the batch of one step. ``out`` and ``explained``: filled as by
+        :func:`agentlightning.credit.assign.assign`.
+        """
+        return assign(
+            records,
+            self.recipe,
+            version=version,
+            failure=self.failure_table,
+            out=out,
+            explained=explained,
+            **self.plugins.credit_functions,
+        )
+
+    @property
+    def failure_table(self) -> FailureTable:
+        """The failure table that the run was trained with."""
+        return read_failure_table(self.info.get("failure"))
+
+    @property
+    def counting(self) -> Counting:
+        """How the run's evaluations count failures and clusters."""
+        return Counting(self.failure_table, self.info.get("cluster"))
+
+    async def fingerprints(
+        self, step: int | None = None, rollout_id: str | None = None
+    ) -> list[RolloutFingerprint]:
+        """Return the fingerprints that were logged at training time."""
+        return await self.store.query_fingerprints(self.run_id, step, rollout_id)
+
+    async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        """Return rollout id → rollout, for the rollouts that are in the store."""
+        found = await self.store.query_rollouts(rollout_ids=list(rollout_ids), limit=max(1, len(rollout_ids)))
+        return {rollout.rollout_id: rollout for rollout in found}
+
+    def inspector(self, policy: Path) -> Inspector:
+        """Return the driver's inspector of a policy folder. Raise :class:`CannotRecompute` if the driver has
+        none."""
+        name = str(self.info.get("driver", ""))
+        spec = self.plugins.drivers.get(name)
+        if spec is None:
+            raise CannotRecompute(f"the driver {name!r} is not installed")
+        if spec.inspect is None:
+            raise CannotRecompute(f"the driver {name!r} cannot open a policy at rest")
+        return spec.inspect(policy)
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the policies that the run trained, if they had names."""
+        return list(self.info.get("trained") or ())
+
+    def policies(self, name: str | None = None) -> list[tuple[Path, int | None]]:
+        """Return the policy folders of the run, newest first, with the number of finished steps (``None``:
+        all). ``name``: the policy, if the run trained several.
+        """
+        if self.folder is None:
+            return []
+        named = name if name in self.trained else None
+        exported = self.folder / "policy" / (named or "")
+        found: list[tuple[Path, int | None]] = [(exported, None)] if exported.is_dir() else []
+        kept = policy_home(self.folder, named) if named else self.folder
+        for path in sorted(kept.glob("checkpoints/step-*/policy"), reverse=True):
+            if (done := path.parent.name.removeprefix("step-")).isdigit():
+                found.append((path, int(done)))
+        return found
+
+    def versions(self) -> list[tuple[str, str, str]]:
+        """Return the packages whose version has changed: (name, then, now)."""
+        then: dict[str, str] = self.info.get("versions") or {}
+        return [
+            (name, was, now)
+            for name, was in then.items()
+            if (now := installed(name) or "not installed") != was
+        ]
+
+
+@asynccontextmanager
+async def open_run(
+    what: str,
+    store: str | None = None,
+    plugins: Plugins | None = None,
+    run: str | None = None,
+    *,
+    read_only: bool = True,
+) -> AsyncIterator[OpenRun]:
+    """Open the run that ``what`` names (:func:`.locations.find_run`). ``run``: its id, if that is a store."""
+    place = find_run(what, store)
+    async with opened(place.store, plugins, read_only=read_only) as one:
+        yield await run_in(one, place._replace(run=run) if run else place, plugins)
+
+
+async def run_in(store: Store, place: RunLocation, plugins: Plugins | None = None) -> OpenRun:
+    """Return the run at ``place``, in its open store."""
+    found = await run_at(store, place)
+    return OpenRun(found.run_id, found.info, store, plugins or load(), found.folder)

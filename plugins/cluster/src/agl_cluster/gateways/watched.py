@@ -1,0 +1,113 @@
+"""A gateway with a page for Prometheus and an access log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from agentlightning.gateway import Gateway
+from agl_cluster.access_log import log_requests
+from agl_cluster.prometheus import Exposed, exposition, families
+
+LABELLED: Final = {
+    "calls": ("status", "Records stored."),
+    "masked": ("reason", "Records stored that must not be trained."),
+    "refused": ("reason", "Requests refused."),
+    "streams": ("served", "Streamed answers, passed through or replayed."),
+    "over_length": ("action", "Prompts that were too long; messages cut."),
+    "failovers": ("policy", "Requests sent again to another endpoint."),
+    "aborted": ("what", "Calls and streams given up during a hold; tokens lost."),
+    "translated": ("api", "Records of calls by a translated API."),
+    "unrouted": ("caller", "Requests of callers that have no policy."),
+}
+"""Counters with a label: name in :class:`Metrics` and in JSON → label and help for Prometheus."""
+PLAIN: Final = {
+    "split": "Records whose reasoning was split off.",
+    "unnamed": "Records of calls without agent, role and node.",
+    "lost_records": "Records that the store did not take; their answers were withheld.",
+    "hook_errors": "Failures of the on_call hook.",
+    "uncounted": "Refusals that the store did not count.",
+}
+"""Counters without a label: name → help."""
+GATE: Final = {
+    "attempts": (GaugeMetricFamily, "Attempts that may call."),
+    "paused": (GaugeMetricFamily, "1 while all calls wait."),
+    "in_flight": (GaugeMetricFamily, "Calls at an engine."),
+    "waiting": (GaugeMetricFamily, "Calls that wait at the pause gate."),
+    "waited": (CounterMetricFamily, "Calls that had to wait at the pause gate."),
+}
+"""The state around the counters: name in JSON → kind and help."""
+ENGINE: Final = {
+    "up": (GaugeMetricFamily, "1 unless the endpoint is ejected."),
+    "in_flight": (GaugeMetricFamily, "Requests at the endpoint."),
+    "answered": (CounterMetricFamily, "Requests that the endpoint answered."),
+    "lost": (CounterMetricFamily, "Requests that got no answer."),
+    "failovers": (CounterMetricFamily, "Lost requests that were sent again to another endpoint."),
+}
+"""Name in an endpoint's state → kind and help."""
+PREFIX: Final = "agl_gateway_"
+
+
+def _exposed() -> Iterable[Exposed]:
+    for name, (label, text) in LABELLED.items():
+        yield Exposed(PREFIX + name, "counter", text, (label,))
+    for name, text in PLAIN.items():
+        yield Exposed(PREFIX + name, "counter", text)
+    for name, (kind, text) in GATE.items():
+        yield Exposed(PREFIX + name, "gauge" if kind is GaugeMetricFamily else "counter", text)
+    yield Exposed(f"{PREFIX}policy_held", "gauge", "1 while the policy's calls wait.", ("policy",))
+    for name, (kind, text) in ENGINE.items():
+        labels = ("policy", "endpoint")
+        yield Exposed(
+            f"{PREFIX}engine_{name}", "gauge" if kind is GaugeMetricFamily else "counter", text, labels
+        )
+
+
+EXPOSED: Final = tuple(_exposed())
+"""All of the page."""
+
+
+class WatchedGateway(Gateway):
+    """Its ``GET /metrics`` has two forms: Prometheus' text, and with ``Accept: application/json`` that of the
+    gateway alone.
+    """
+
+    def app(self, *, local: bool = True) -> web.Application:
+        """The gateway's application with both."""
+        app = super().app(local=local)
+        app.middlewares.append(self._page)
+        log_requests(app, "gateway")
+        return app
+
+    @property
+    def _page(self) -> Any:
+        @web.middleware
+        async def page(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            accept = request.headers.get("Accept", "")
+            if request.method != "GET" or request.path != "/metrics" or "application/json" in accept:
+                return await handler(request)
+            body, kind = exposition(state_families(self.state()), accept)
+            return web.Response(body=body, headers={"Content-Type": kind})
+
+        return page
+
+
+def state_families(state: Mapping[str, Any]) -> Iterable[Metric]:
+    """Return one metric for each entry of the gateway's state (its JSON)."""
+    engines = {(policy, str(i)): e for policy, of in state["engines"].items() for i, e in enumerate(of)}
+    held = state["policies_held"]
+    values: dict[str, float | dict[tuple[str, ...], float]] = {
+        **{PREFIX + name: {(value,): n for value, n in state[name].items()} for name in LABELLED},
+        **{PREFIX + name: float(state[name]) for name in (*PLAIN, *GATE)},
+        f"{PREFIX}policy_held": {(policy,): float(policy in held) for policy in state["engines"]},
+        **{
+            f"{PREFIX}engine_{name}": {where: float(one[name]) for where, one in engines.items()}
+            for name in ENGINE
+        },
+    }
+    return families(EXPOSED, values)

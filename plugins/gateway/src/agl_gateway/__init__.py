@@ -1,0 +1,1 @@
+"""More of the gateway: the APIs Responses, Conversations and Messages, and budgets."""

@@ -1,0 +1,1 @@
+"""OpenAI's Responses and Conversations, and Anthropic's Messages, translated to chat completions."""

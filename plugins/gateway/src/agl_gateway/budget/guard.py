@@ -1,0 +1,30 @@
+"""The budget of a run, from its description (hook ``agl_call_guards``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.types import LLM
+from agentlightning.types.base import ConfigError
+from agl_gateway.budget.prices import Pricing
+from agl_gateway.budget.spending import Spending
+
+
+def budget_of(config: Any) -> Spending | None:
+    """Return the accounts of a new run; ``None`` for one without a budget. With a limit of money, every
+    endpoint's model needs a price.
+    """
+    section, policies = config.budget, config.served
+    if section is None or not section.given:
+        return None
+    endpoints = {name: given.model for name, given in policies.frozen.items() if isinstance(given, LLM)}
+    served = {policies.model_name, *config.environment.headroom, *policies.names} - {*endpoints}
+    prices = section.table(config._folder)
+    if section.limits.money is not None or section.per_rollout.limits.money is not None:
+        for name, model in endpoints.items():
+            if name not in prices and model not in prices:
+                raise ConfigError(
+                    f"budget.money: the model {model!r} of policy {name!r} has no price; give one: "
+                    f"budget.prices: {{{model}: {{prompt: …, completion: …}}}} (0 if it costs nothing)"
+                )
+    return Spending(section.limits, section.per_rollout.limits, Pricing(prices, endpoints, served))

@@ -1,0 +1,29 @@
+"""Registers the APIs Responses and Messages, and the budget of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentlightning.hookspecs import hookimpl
+from agentlightning.specs import ApiFormatSpec, CallGuard, SectionSpec, lazily, lazy_type
+
+
+@hookimpl
+def agl_api_formats() -> list[ApiFormatSpec]:
+    responses = lazy_type("agl_gateway.apis.responses:RESPONSES")
+    messages = lazy_type("agl_gateway.apis.messages:MESSAGES")
+    return [
+        ApiFormatSpec("/v1/responses", responses, "OpenAI's Responses and Conversations"),
+        ApiFormatSpec("/v1/messages", messages, "Anthropic's Messages"),
+    ]
+
+
+@hookimpl
+def agl_call_guards(config: Any) -> CallGuard | None:
+    found: CallGuard | None = lazily("agl_gateway.budget.guard:budget_of")(config)
+    return found
+
+
+@hookimpl
+def agl_sections() -> list[SectionSpec]:
+    return [SectionSpec("budget", "", lazy_type("agl_gateway.budget.section:BudgetField"))]

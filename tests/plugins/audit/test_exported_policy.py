@@ -1,0 +1,135 @@
+"""The policy of a run: found by run, checkpoint and name; exported with a card that names its origin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentlightning.runs.locations import NoSuchRun
+from agentlightning.runs.policies import NoPolicy, find_policy
+from agentlightning.types import UsageError
+from agl_audit.exported_policy import export
+
+
+def model(folder: Path, weights: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text(weights)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of one policy with two checkpoints."""
+    folder = tmp_path / "runs" / "mine"
+    model(folder / "policy", "end")
+    for step in (10, 20):
+        model(folder / "checkpoints" / f"step-{step:06d}" / "policy", f"step {step}")
+    (folder / "store.sqlite").touch()
+    record = {
+        "about": {"agent": "calc · solve | x", "tasks": "12 to train on"},
+        "recipe": {"name": "grpo"},
+        "seed": 3,
+        "policy": "/home/someone/models/start",
+        "data": {"train": "abc", "val": None},
+        "note": "A note.",
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    rewards = {"reward_before": 0.25, "ci_before": [0.2, 0.3], "reward_after": 0.75, "ci_after": [0.7, 0.8]}
+    summary = {"steps": 20, "eval_tasks": 64, "chain": {"head": "f00d"}, **rewards}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_a_finished_run_gives_its_export(run: Path) -> None:
+    found = find_policy(str(run))
+    assert (found.folder, found.run, found.step) == (run / "policy", run, None)
+
+
+def test_a_checkpoint_by_its_step(run: Path) -> None:
+    assert (find_policy(str(run), step=10).folder / "model.safetensors").read_text() == "step 10"
+    with pytest.raises(NoPolicy, match=r"no checkpoint of step 11; it has \[10, 20\]"):
+        find_policy(str(run), step=11)
+
+
+def test_an_interrupted_run_gives_its_newest_checkpoint(run: Path) -> None:
+    for file in (run / "policy").iterdir():
+        file.unlink()
+    (run / "policy").rmdir()
+    (run / "summary.json").unlink()
+    found = find_policy(str(run))
+    assert found.step == 20
+    card = (export(found, run.parent / "out") / "README.md").read_text()
+    assert "| steps | 20 |" in card and "interval" not in card
+
+
+def test_several_policies_are_chosen_by_name(run: Path) -> None:
+    for file in (run / "policy").iterdir():
+        file.unlink()
+    for name in ("writer", "critic"):
+        model(run / "policy" / name, name)
+    model(run / "policies" / "writer" / "checkpoints" / "step-000005" / "policy", "writer 5")
+    with pytest.raises(NoPolicy, match="trained critic, writer: choose one with --policy"):
+        find_policy(str(run))
+    assert (find_policy(str(run), name="writer").folder / "model.safetensors").read_text() == "writer"
+    early = find_policy(str(run), name="writer", step=5)
+    assert (early.folder / "model.safetensors").read_text() == "writer 5"
+    with pytest.raises(NoPolicy, match="has no policy 'x'; it has critic, writer"):
+        find_policy(str(run), name="x")
+
+
+def test_a_model_folder_is_its_own_policy(run: Path) -> None:
+    assert find_policy(str(run / "policy")).run is None
+    with pytest.raises(NoPolicy, match="is a model folder, not a run"):
+        find_policy(str(run / "policy"), step=3)
+
+
+def test_a_run_without_a_policy_and_no_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "store.sqlite").touch()
+    with pytest.raises(NoPolicy, match="run empty has written no policy yet"):
+        find_policy(str(tmp_path / "empty"))
+    with pytest.raises(NoSuchRun):
+        find_policy("no-such-run")
+
+
+def test_an_export_is_a_copy_with_a_card(run: Path) -> None:
+    target = export(find_policy(str(run)), run.parent / "calc")
+    assert sorted(path.name for path in target.iterdir()) == [
+        "README.md",
+        "agl_origin.json",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert (target / "model.safetensors").read_text() == "end"
+    card = (target / "README.md").read_text()
+    for expected in (
+        "# calc",
+        "| run | mine |",
+        "| agent | calc · solve \\| x |",
+        "| started from | models/start |",
+        "| head of the run's hash chain | f00d |",
+        "| after | 0.750 | 0.700 to 0.800 |",
+        "64 held-out tasks",
+        "A note.",
+    ):
+        assert expected in card
+    assert "someone" not in card  # a card is published: it names no folders of this machine
+    assert not [path for path in run.parent.iterdir() if path.name.startswith(".unfinished")]
+
+
+def test_an_export_replaces_nothing(run: Path) -> None:
+    there = run.parent / "there"
+    there.mkdir()
+    export(find_policy(str(run)), there)
+    with pytest.raises(UsageError, match="exists and is not an empty folder"):
+        export(find_policy(str(run)), there)
+
+
+def test_an_unreadable_record_is_named(run: Path) -> None:
+    (run / "run.json").write_text("{")
+    with pytest.raises(UsageError, match=r"run\.json cannot be read"):
+        export(find_policy(str(run)), run.parent / "out")
+    assert not (run.parent / "out").exists()
