@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("core", "plugins", "adapters", "umbrella", "examples", "bench", "scripts")
+ROOMS = ("core", "plugins", "adapters", "examples", "bench", "scripts")
 PROCESSES = ("run", "Popen", "check_output")
 
 
