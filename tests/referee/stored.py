@@ -154,8 +154,7 @@ def read_run(folder: Path) -> Run:
         steps = db.execute("SELECT step, policy, report FROM steps")
         reports = {(step, policy): blob(report) for step, policy, report in steps}
         rescored: dict[str, dict[str, float]] = defaultdict(dict)
-        notes = "SELECT name, kind, data FROM notes WHERE kind LIKE 'rescored %'"
-        for rollout, kind, data in db.execute(notes):
+        for rollout, kind, data in db.execute("SELECT name, kind, data FROM notes WHERE kind GLOB 'res*'"):
             for reward in blob(data)["rewards"]:
                 rescored[kind.removeprefix("rescored ")][rollout] = reward["value"]
     evaluations = {batch: entry["evaluation"] for batch, entry in info.get("evaluations", {}).items()}
