@@ -89,6 +89,9 @@ fix: .venv/lint ## what ruff can mend by itself
 size: .venv/lint ## lines and files of core, and what a training imports of it; the last line is JSON
 	@$(PY) scripts/size.py
 
+coverage: .venv/demo .venv/lint ## the share of core's function bodies that a small run executes; the last line is JSON
+	@$(PY) scripts/demo_coverage.py
+
 core-alone: .venv/test ## core trains and its tests pass without a plugin, each plugin's with itself (some: PARTS="demo core audit"); the last line is JSON
 	@$(PY) scripts/core_alone.py $(PARTS)
 
