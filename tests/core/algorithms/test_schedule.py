@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_testing import ScriptedModelServer
+from contract.model_server import ModelServer
 from e2e.playing import TASKS, Play, equal, line, plan
 
 import agl_schedules.plugin
@@ -72,7 +72,7 @@ class Stranger:
 
 async def test_a_plugin_chooses_the_groups_of_a_run_and_ends_it(tmp_path: Path) -> None:
     stranger = Stranger()
-    async with ScriptedModelServer() as server:
+    async with ModelServer() as server:
         given: dict[str, Any] = {"steps": 4, "evaluate_every": 1, "sets": {"hard": [1]}}
         made = line(server, tmp_path, 1, stranger, **given)
         summary = await made.fit(Play(made), TASKS, TASKS[:1])

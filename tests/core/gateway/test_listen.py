@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from agl_testing import ScriptedModelServer
+from contract.model_server import ModelServer
 
 import agentlightning as agl
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
@@ -96,7 +96,7 @@ async def test_a_run_on_every_interface_tells_the_advertised_address(
         async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json=body) as answer:
             return float(answer.status == 200)
 
-    with ScriptedModelServer() as server:
+    with ModelServer() as server:
         trainer = agl.Trainer(
             policy={"other": agl.LLM(endpoint=server.url, model=server.model)},
             policies={"re:.*": "other"},

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from agl_testing import ScriptedModelServer
+from contract.model_server import ModelServer
 from core.runner import agents_for_workers as agents
 from core.runner.test_runner import FakeGateway, finish, reason, serving
 from marks import sampled
@@ -148,7 +148,7 @@ async def test_a_storm_of_forks_is_killed_to_the_last(store: Store) -> None:
 
 async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
     gateway = Gateway(store, Keys())
-    async with ScriptedModelServer() as engine:
+    async with ModelServer() as engine:
         gateway.add_route(Upstream(policy="policy", url=engine.url, model=engine.model))
         await gateway.start()
         resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})

@@ -12,7 +12,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from agl_testing import ScriptedModelServer
+from contract.model_server import ModelServer
 from core.runner.test_runner import finish, reason, serving
 
 from agentlightning import emit_reward, semconv
@@ -52,7 +52,7 @@ async def store() -> AsyncIterator[Store]:
 @pytest.fixture
 async def gateway(store: Store) -> AsyncIterator[Gateway]:
     opened = Gateway(store, Keys())
-    async with ScriptedModelServer(lambda body: body["messages"][-1]["content"][::-1]) as engine:
+    async with ModelServer(lambda body: body["messages"][-1]["content"][::-1]) as engine:
         opened.add_route(Upstream(policy="policy", url=engine.url, model=engine.model, version=lambda: 4))
         await opened.start()
         yield opened
