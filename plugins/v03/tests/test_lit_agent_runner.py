@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from core.runner.test_rewards import ran
 
 import agentlightning as agl
+from agentlightning.decorator.agents import LitAgent
+from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import PromptTemplate, RolloutStatus, UsageError
+from agentlightning.types import PromptTemplate, RolloutStatus, Span, UsageError
 
 
 @pytest.fixture
@@ -70,3 +74,17 @@ async def test_step(store: Store, given: dict[str, str] | None) -> None:
 async def test_outside_its_context_it_has_no_agent() -> None:
     with pytest.raises(UsageError, match="there is no agent yet"):
         await agl.LitAgentRunner[str]().iter()
+
+
+async def test_hooks_hear_of_the_returned_reward(store: Store) -> None:
+    heard: list[float] = []
+
+    class Agent(LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+        def on_trace_end(self, task: Any, rollout: Any, spans: list[Span]) -> None:
+            heard.extend(s.attributes[REWARD_VALUE] for s in spans if s.name == REWARD_SPAN)
+
+    record = await ran(store, Agent())  # type: ignore[arg-type]
+    assert heard == [1.0] and [r.value for r in record.rewards] == [1.0]
