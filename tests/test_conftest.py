@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from marks import BATTERIES
+from marks import BATTERIES, CORE, loaded_plugins
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
@@ -39,7 +39,16 @@ async def test_asyncio_is_guarded_too() -> None:
 
 def test_the_shells_settings_are_gone() -> None:
     assert [n for n in os.environ if n.startswith(("AGL_", "OPENAI_", "OTEL_"))] == ["AGL_PLUGINS"]
-    assert os.environ["AGL_PLUGINS"] == BATTERIES
+    assert os.environ["AGL_PLUGINS"] == loaded_plugins(Path(__file__))
+
+
+def test_core_is_tested_without_plugins_and_the_rest_with_those_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert loaded_plugins(CORE / "store" / "test_x.py") == ""
+    assert set(loaded_plugins(CORE.parent / "e2e" / "test_x.py").split(",")) <= set(BATTERIES)
+    monkeypatch.setattr("marks.find_spec", lambda name: name == "agl_audit")
+    assert loaded_plugins(CORE.parents[1] / "plugins" / "audit" / "tests" / "test_x.py") == "audit"
 
 
 @pytest.mark.plugins

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.runner.agents_for_workers import Configured
 from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
@@ -89,3 +90,10 @@ class InWorker(LitAgent[str]):
         ask(llm, llm.endpoint, task)
         found = TripletExporter().export(self.tracer.get_last_trace())
         return float(len(found) + bool(found[0].response["token_ids"]))
+
+
+class CannotCleanUp(Configured):
+    """Fails when its rollout has ended."""
+
+    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None:
+        raise ValueError("cannot clean up")

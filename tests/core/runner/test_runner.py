@@ -16,7 +16,6 @@ from core.runner.across import Event
 
 from agentlightning import emit_annotation, emit_reward
 from agentlightning.capture.context import current_attempt
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import AttemptInfo
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
@@ -336,22 +335,6 @@ async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:
     async with serving(agent, store):
         [rollout] = await finish(store, [1])
     assert rollout.status == RolloutStatus.SUCCEEDED
-
-
-async def test_an_error_at_the_end_takes_no_reward_away(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Agent(LitAgent[int]):
-        async def rollout_async(self, task: int, resources: Any, rollout: Rollout) -> float:
-            return 1.0
-
-        def on_rollout_end(self, task: int, rollout: Rollout, result: Any, error: Any) -> None:
-            raise ValueError("cannot clean up")
-
-    async with serving(Agent(), store):
-        [rollout] = await finish(store, [1])
-    [record] = await store.records([rollout.rollout_id])
-    assert [r.value for r in record.rewards] == [1.0] and "on_rollout_end" in caplog.text
 
 
 async def leases_left(store: Store, runs_at: Store, how: str) -> set[RolloutStatus]:

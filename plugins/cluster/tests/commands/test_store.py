@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from typer.testing import CliRunner
+
+from agentlightning import cli
+
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 
 
@@ -36,3 +40,7 @@ async def test_store_serves_until_sigterm(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_help_lists_the_command() -> None:
+    assert " store " in CliRunner().invoke(cli.app(), ["--help"]).output

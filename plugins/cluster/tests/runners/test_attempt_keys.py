@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from core.gateway.conftest import engine as engine
 from core.runner.test_leases import Book
 
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
