@@ -6,7 +6,12 @@ from collections import Counter
 import openai
 import pytest
 from aiohttp import web
-from core.gateway import test_closed_policies as closed, test_faults as faults, test_secrets as secrets
+from core.gateway import (
+    test_closed_policies as closed,
+    test_faults as faults,
+    test_gateway as routes,
+    test_secrets as secrets,
+)
 from core.gateway.test_call import refuses_no_tokens
 from core.gateway.test_closed_policies import judged as judged
 from core.gateway.test_endpoints import PROMPT, fleet as fleet, moves_on
@@ -19,6 +24,23 @@ ASKED = {
     "/responses": {"input": "hi"},
     "/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
 }
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/responses/resp_1"),
+        ("PUT", "/conversations/conv_1/items"),
+        ("GET", "/v1/messages"),
+    ],
+)
+async def test_other_methods_say_which_exist(world, method, path):
+    await routes.test_other_routes_say_which_exist(world, method, path, 405, "method-not-allowed")
+
+
+async def test_what_is_not_served_says_what_to_do(world):
+    what = "send the turns that you keep"
+    await routes.test_what_is_not_served_says_what_to_do(world, "/v1/responses/compact", what)
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -15,8 +15,6 @@ import agentlightning as agl
 import agl_v03.plugin
 from agentlightning.plugins.manager import build
 from agentlightning.specs import RunnerSpec
-from agentlightning.train.run_file import load_config
-from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import Section
 
 TASKS = ["a", "b"]
@@ -257,9 +255,3 @@ def test_what_is_no_tracer_is_refused(tracer: Any, tmp_path: Path) -> None:
 def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
     made = agl.Trainer(**{name: 3})
     assert made.config.agent.concurrency == getattr(made, name) == 3
-
-
-def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("agent: {target: a, type: x, adapters: [y]}\nbackend: {policy: p}")
-    with pytest.raises(ConfigError, match=r"agent\.type and agent\.adapters: give one of the two"):
-        load_config(tmp_path / "run.yaml")
