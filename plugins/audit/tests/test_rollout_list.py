@@ -103,4 +103,4 @@ async def test_spans_of_the_wrong_shape_end_no_list(tmp_path: Path) -> None:
     rollout_id = await with_spoiled_spans(tmp_path / "store.sqlite")
     async with open_run("r", str(tmp_path / "store.sqlite")) as run:
         (line,) = (await list_rollouts(run)).lines
-    assert (line.rollout_id, line.reward) == (rollout_id, 0.25)
+    assert (line.rollout, line.reward) == (rollout_id, 0.25)
