@@ -93,7 +93,7 @@ def headline(*names: str) -> dict[str, list[dict[str, Any]]]:
 
 
 HEADLINES = {
-    "router": ("router_half_0",),
+    "router": ("router_half_0", "router_half_1"),
     "router, 13 databases": ("router_names",),
     "calc_x": ("calc_x",),
     "spider": ("spider",),

@@ -238,7 +238,7 @@ def _environment(version: str) -> Path:
     if done.exists() and done.read_text(encoding="utf-8") == wanted:
         return inside
     subprocess.run([_interpreter(version), "-m", "venv", "--clear", made], check=True, stdout=sys.stderr)
-    line = [inside, "-m", "pip", "install", "-q", "-c", "constraints.txt", *parts, "openai"]
+    line = [str(inside), "-m", "pip", "install", "-q", "-c", "constraints.txt", *parts, "openai"]
     if subprocess.run(line, cwd=ROOT, stdout=sys.stderr).returncode:
         raise NotHere(f"pip cannot install the suite for Python {version}")
     done.write_text(wanted, encoding="utf-8")

@@ -44,28 +44,37 @@ def run(tests: list[str], environment: str) -> dict[str, Counter[str]]:
         )
         python = made.stdout.split()[-1]
     pytest = [python, "-m", "pytest", "-q", "-m", ""]
-    files = sorted({test.partition("::")[0] for test in tests if (ROOT / test.partition("::")[0]).is_file()})
-    # A name that is not there would keep all others from being run.
-    listed = subprocess.run(
-        [*pytest, "--collect-only", *files],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    known = [line for line in listed.stdout.splitlines() if "::" in line]
-    there = [
-        test
-        for test in tests
-        if any(line == test or line.startswith((f"{test}[", f"{test}::")) for line in known)
-    ]
+    cases = run_cases(pytest, tests)
+    if not cases:  # a name that is not there keeps all others from being run
+        files = sorted(
+            {test.partition("::")[0] for test in tests if (ROOT / test.partition("::")[0]).is_file()}
+        )
+        listed = subprocess.run(
+            [*pytest, "--collect-only", *files],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        known = [line for line in listed.stdout.splitlines() if "::" in line]
+        there = [
+            test
+            for test in tests
+            if any(line == test or line.startswith((f"{test}[", f"{test}::")) for line in known)
+        ]
+        cases = run_cases(pytest, there) if there else []
+    return collect(tests, cases)
+
+
+def run_cases(pytest: list[str], tests: list[str]) -> list[ElementTree.Element]:
+    """Run tests; return the cases of pytest's report. Workers are worth their start where there are many."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [*pytest, "-n", "2", f"--junit-xml={report}", "-o", "junit_family=xunit1"]
-        subprocess.run([*command, *there], cwd=ROOT, stdout=sys.stderr, check=False)
-        cases = ElementTree.parse(report).iter("testcase") if report.is_file() else iter(())
-        return collect(tests, cases)
+        workers = ["-n", "2"] if len(tests) > 8 else []
+        command = [*pytest, *workers, f"--junit-xml={report}", "-o", "junit_family=xunit1"]
+        subprocess.run([*command, *tests], cwd=ROOT, stdout=sys.stderr, check=False)
+        return [*ElementTree.parse(report).iter("testcase")] if report.is_file() else []
 
 
 def collect(tests: list[str], cases: Any) -> dict[str, Counter[str]]:

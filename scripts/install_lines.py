@@ -126,7 +126,7 @@ def lines(root: Path = ROOT) -> list[Line]:
     suite = _suite(root)
     found += [
         Line(f"the message for a missing {kind}", suite.install_line(kind, name))
-        for kind, names in suite.CHECKOUT.items()
+        for kind, names in suite.checkout().items()
         for name in names
     ]
     unique: dict[tuple[Any, ...], Line] = {}
@@ -285,7 +285,7 @@ def _tried(line: Line, place: Path, environment: Path, report: Path) -> str | No
 
 def _with_framework(text: str) -> list[str]:
     """Names of the adapters that a command brings with their frameworks."""
-    return [name for name in _suite(ROOT).CHECKOUT["adapter"] if f"./adapters/{name}[" in text]
+    return [name for name in _suite(ROOT).checkout()["adapter"] if f"./adapters/{name}[" in text]
 
 
 def _python(line: Line, place: Path, environment: Path) -> Path:

@@ -51,7 +51,8 @@ DEEP_WEREWOLF = (
 )
 PORT, RETRIEVER_PORT = 9999, 8099
 """The ports that the programs name."""
-SECONDS = float(os.environ.get("AGL_PROGRAM_SECONDS", "240"))
+SECONDS = float(os.environ.get("AGL_PROGRAM_SECONDS", "900"))
+"""After which a program is taken to hang. DeepWerewolf waits half a second before it rewards each call."""
 
 
 @dataclass

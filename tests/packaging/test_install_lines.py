@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from agentlightning.plugins.suite import CHECKOUT, install_line
+from agentlightning.plugins.suite import checkout, install_line
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "install_lines.py"
+ADAPTERS = {name for name, folders in checkout()["adapter"].items() if f"/{name}[" in folders[-1]}
+"""Adapters by the names of their folders; some come with another one."""
 
 
 def script() -> ModuleType:
@@ -38,7 +40,7 @@ LINES = READER.lines()
 def test_the_commands_of_the_pages_and_the_messages_are_found() -> None:
     places = {line.where for line in LINES}
     assert {"README.md", "core/README.md", "plugins/local/README.md", "docs/write-an-adapter.md"} <= places
-    assert {f"adapters/{name}/README.md" for name in CHECKOUT["adapter"]} <= places
+    assert {f"adapters/{name}/README.md" for name in ADAPTERS} <= places
     assert len([line for line in LINES if not READER.left_out(line)]) >= 12
 
 
@@ -51,20 +53,20 @@ def test_nothing_is_left_out_that_is_not_there() -> None:
     assert {line.where for line in LINES if READER.left_out(line)} == set(READER.LEFT_OUT)
 
 
-@pytest.mark.parametrize("name", sorted(CHECKOUT["adapter"]))
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
 def test_an_adapters_page_says_what_a_message_would(name: str) -> None:
     assert f"`{install_line('adapter', name)}`" in (ROOT / "adapters" / name / "README.md").read_text()
 
 
 def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
-    assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(CHECKOUT["adapter"])
-    folders = {folder for names in CHECKOUT.values() for folders in names.values() for folder in folders}
+    assert {path.parent.name for path in ROOT.glob("adapters/*/pyproject.toml")} == set(ADAPTERS)
+    folders = {folder for names in checkout().values() for folders in names.values() for folder in folders}
     places = (folder.partition("[")[0] for folder in folders)
     named = {place.removeprefix("./plugins/") for place in places if place.startswith("./plugins/")}
     assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == named
     extras = tomllib.loads((ROOT / "plugins" / "trackers" / "pyproject.toml").read_text())["project"]
-    assert {*extras["optional-dependencies"]} == {*CHECKOUT["tracker"], "all"} - {"console"}
-    for names in CHECKOUT.values():
+    assert {*extras["optional-dependencies"]} == {*checkout()["tracker"], "all"} - {"console"}
+    for names in checkout().values():
         for folders in names.values():
             assert all((ROOT / folder.partition("[")[0] / "pyproject.toml").is_file() for folder in folders)
 
@@ -119,7 +121,7 @@ def test_commands_are_read_from_blocks_and_from_text() -> None:
         ('pip install ./core "./plugins/verl[cpu]"', ["agl-local"]),
         ('pip install "agl-core[testing]"', ["agl-core"]),
         ('pip install -e ./core -e "./adapters/autogen[instruments,mcp]"', []),
-        ("pip install ./core ./plugins/{local,testing}", ["agl-programs"]),
+        ("pip install ./core ./plugins/{local,testing}", ["agl-cluster", "agl-gateway", "agl-programs"]),
         ("pip install openai", []),
     ],
 )
@@ -130,7 +132,7 @@ def test_what_a_command_lacks_is_named(text: str, lacks: list[str]) -> None:
 def test_every_folder_and_every_extra_that_a_command_names_is_there() -> None:
     found = {line.text: READER.absent(line.text) for line in READER.lines() if not READER.left_out(line)}
     assert len(found) > 30 and {text: wrong for text, wrong in found.items() if wrong} == {}
-    text = 'pip install "./core[no-such]" ./plugins/{local,no-such} "./core[s3]"'
+    text = 'pip install "./core[no-such]" ./plugins/{local,no-such} "./plugins/cluster[s3]"'
     assert READER.absent(text) == ["./core[no-such]", "./plugins/no-such"]
 
 

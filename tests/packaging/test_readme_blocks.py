@@ -46,7 +46,7 @@ def test_every_block_of_the_readme_is_of_a_known_kind() -> None:
 
 def test_the_first_block_is_the_main_job_and_the_tests_which_ci_runs_too() -> None:
     first = readme.blocks((ROOT / "README.md").read_text())[0]
-    assert first.commands == ["make demo", "make test"]
+    assert {"make demo", "make test"} <= {*first.commands}
     assert "\nmake test ||" in (ROOT / ".ci" / "run").read_text()
 
 

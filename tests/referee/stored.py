@@ -154,9 +154,9 @@ def read_run(folder: Path) -> Run:
         steps = db.execute("SELECT step, policy, report FROM steps")
         reports = {(step, policy): blob(report) for step, policy, report in steps}
         rescored: dict[str, dict[str, float]] = defaultdict(dict)
-        for rollout, version, data in db.execute("SELECT rollout_id, version, data FROM rescored"):
+        for rollout, kind, data in db.execute("SELECT name, kind, data FROM notes WHERE kind GLOB 'res*'"):
             for reward in blob(data)["rewards"]:
-                rescored[version][rollout] = reward["value"]
+                rescored[kind.removeprefix("rescored ")][rollout] = reward["value"]
     evaluations = {batch: entry["evaluation"] for batch, entry in info.get("evaluations", {}).items()}
     return Run(folder, run_id, info, [*rollouts.values()], reports, evaluations, rescored)
 

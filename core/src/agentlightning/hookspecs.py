@@ -151,7 +151,7 @@ def agl_trainer_arguments(given: dict[str, Any]) -> specs.TrainerPart | None:
 
 @hookspec
 def agl_agents(agent: Any, trainer: Any) -> Any:
-    """Asked once for each agent that a runner gets: a ``runner.agent.hosted.HostedAgent``, which calls it in
+    """Asked once for each agent that a runner gets: a ``runner.agent.HostedAgent``, which calls it in
     a way of its own. ``trainer``: whose run it is; ``None`` for a runner alone. The first answer counts. An
     error is raised.
     """

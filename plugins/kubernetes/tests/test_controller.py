@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from agentlightning.plugins.manager import build
-from agentlightning.plugins.runners import open_runner
+from agentlightning.plugins.options import open_runner
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.train.config import from_fields

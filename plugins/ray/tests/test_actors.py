@@ -18,7 +18,7 @@ from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.plugins.manager import build
-from agentlightning.plugins.runners import open_runner
+from agentlightning.plugins.options import open_runner
 from agentlightning.specs import RunnerJob
 from agentlightning.store import SQLiteStore
 from agentlightning.train.config import from_fields

@@ -12,7 +12,7 @@ import pytest
 
 import agentlightning as agl
 import agl_v03.plugin
-from agentlightning.plugins.suite import CHECKOUT
+from agentlightning.plugins.suite import checkout
 from agl_v03.former_names import RefusedName, former_name, table
 from agl_v03.hooks import POSITIONAL
 
@@ -115,7 +115,9 @@ def test_nothing_of_v03_is_imported_before_it_is_used() -> None:
 
 def test_core_knows_which_names_and_modules_come_with_the_plugin() -> None:
     """Without it an import is refused with the line that installs it."""
-    known = {kind: {n for n, f in CHECKOUT[kind].items() if f[-1] == "./plugins/v03"} for kind in CHECKOUT}
+    known = {
+        kind: {n for n, f in checkout()[kind].items() if f[-1] == "./plugins/v03"} for kind in checkout()
+    }
     assert known["name"] == set(agl_v03.plugin.agl_names())
     core = Path(agl.__file__).parent
     modules = {name.partition(".")[0] for name in table()["modules"]}

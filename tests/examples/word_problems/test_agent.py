@@ -81,7 +81,8 @@ def test_the_table_and_the_last_line() -> None:
     demo = runpy.run_path(str(EXAMPLE / "demo.py"))
     found = demo["baselines"](4)
     for stage in demo["STAGES"]:
-        found[stage] = {name: demo["scored"]([1.0, 0.0, 0.0, 1.0]) for name in demo["SETS"]}
+        four = demo["scored"]([1.0, 0.0, 0.0, 1.0], load("test", limit=4))
+        found[stage] = dict.fromkeys(demo["SETS"], four)
     line = demo["figures"](found, "svamp")
     assert (line["base"], line["sft"], line["sft_rl"], line["n"]) == (0.5, 0.5, 0.5, 4)
     assert line["baselines"]["oracle"]["reward"] == 1.0 and set(line["ci"]) == {"base", "sft", "sft_rl"}

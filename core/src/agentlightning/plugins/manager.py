@@ -26,7 +26,7 @@ import pluggy
 
 from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
-from agentlightning.plugins.suite import CHECKOUT, install_line, not_installed
+from agentlightning.plugins.suite import checkout, install_line, not_installed
 from agentlightning.types import UsageError
 from agentlightning.types.base import nearest
 from agentlightning.types.record import REWARD_FORMATS
@@ -195,7 +195,7 @@ def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
             f"the {kind} {name!r} is not installed, or AGL_PLUGINS leaves it out (`agl plugins` lists what "
             f"there is; known: {known}); in a checkout of Agent Lightning: {line}"
         )
-    near = nearest(name, sorted({*table, *CHECKOUT.get(kind, ())}))
+    near = nearest(name, sorted({*table, *checkout().get(kind, ())}))
     hint = f" Did you mean {near!r}?" if near else ""
     raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}")
 

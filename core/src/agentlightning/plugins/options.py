@@ -1,13 +1,22 @@
-"""Options of a part that a description names: checked by the part's own model, with the key in each error."""
+"""Opening what a run's description names by its kind: with options that its own model checks.
+
+An error about an option says its key.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agentlightning.plugins.manager import Plugins, pick
+from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from agentlightning.specs import RemoteRunner, RunnerJob
+
 
 Options = TypeVar("Options", bound=BaseModel)
 
@@ -33,3 +42,15 @@ def _line(place: str, model: type[BaseModel], error: Mapping[str, object]) -> st
     near = nearest(keys[-1], model.model_fields)
     hint = f"Did you mean {near!r}?" if near else f"Known here: {', '.join(model.model_fields)}"
     return f"{where}: it has no such option. {hint}"
+
+
+def open_runner(plugins: Plugins, job: RunnerJob) -> RemoteRunner:
+    """Return the runner that ``job.config.runner`` names. UsageError for an unknown kind, a wrong option,
+    and whatever the kind itself refuses.
+    """
+    if job.config.runner is None:
+        raise UsageError("runner: give {kind: …}, the name of a runner (`agl plugins` lists them)")
+    options = dict(job.config.runner)
+    kind = options.pop("kind")
+    spec = pick(plugins.runners, "runner", kind)
+    return spec.factory(job, checked_options(spec.options(), options, "runner"))

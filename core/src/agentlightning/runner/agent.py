@@ -20,7 +20,7 @@ from agentlightning.capture.emit import returned_reward_span
 from agentlightning.capture.installation import capturing, installed
 from agentlightning.decorator.agents import LitAgent, as_agent
 from agentlightning.plugins.manager import Plugins, load, pick
-from agentlightning.plugins.suite import CHECKOUT, not_installed
+from agentlightning.plugins.suite import checkout, not_installed
 from agentlightning.runner.outcome import Outcome, outcome_of_error, read_return
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
@@ -86,7 +86,9 @@ def hosted(agent: Any, plugins: Plugins | None = None, trainer: Any = None) -> H
     made: HostedAgent | None = (plugins or load()).first("agl_agents", agent=agent, trainer=trainer)
     if made is not None:
         return made
-    unread = [name for name in CHECKOUT["agent"] if getattr(type(agent), name) is not getattr(LitAgent, name)]
+    unread = [
+        name for name in checkout()["agent"] if getattr(type(agent), name) is not getattr(LitAgent, name)
+    ]
     if agent.trained_agents is not None:
         unread.append("trained_agents")
     if unread:

@@ -72,7 +72,7 @@ class Heartbeat:
             self._ended = self._runner.create_future()
             self._loop = asyncio.new_event_loop()  # calls are queued until the thread runs it
             self._wake = asyncio.Event()
-            self._beating = self._loop.create_task(self._beat())
+            self._beating = self._loop.create_task(self._beat(self._wake))
             name, given = f"heartbeat-{self.worker_id}", (self._loop, self._beating, self._ended)
             self._thread = threading.Thread(target=self._work, args=given, name=name, daemon=True)
             self._thread.start()
@@ -114,13 +114,13 @@ class Heartbeat:
         finally:
             self._tell(_resolve, ended)
 
-    async def _beat(self) -> None:
+    async def _beat(self, wake: asyncio.Event) -> None:
         store = self.store.for_other_loop()
         try:
             while True:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self.interval)
-                self._wake.clear()
+                    await asyncio.wait_for(wake.wait(), self.interval)
+                wake.clear()
                 await self._send(store)
         finally:
             if store is not self.store:

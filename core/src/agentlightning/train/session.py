@@ -27,7 +27,7 @@ from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load as load_plugins
-from agentlightning.plugins.runners import open_runner
+from agentlightning.plugins.options import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted

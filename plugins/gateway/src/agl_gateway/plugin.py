@@ -10,7 +10,7 @@ from agentlightning.specs import ApiFormatSpec, CallGuard, SectionSpec, lazily, 
 
 @hookimpl
 def agl_api_formats() -> list[ApiFormatSpec]:
-    responses = lazy_type("agl_gateway.apis.responses:RESPONSES")
+    responses = lazy_type("agl_gateway.apis.stored:STORED_RESPONSES")
     messages = lazy_type("agl_gateway.apis.messages:MESSAGES")
     return [
         ApiFormatSpec("/v1/responses", responses, "OpenAI's Responses and Conversations"),

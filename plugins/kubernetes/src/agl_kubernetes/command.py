@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentlightning.plugins.manager import load
-from agentlightning.plugins.options import checked_options
-from agentlightning.plugins.runners import open_runner
+from agentlightning.plugins.options import checked_options, open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import say
 from agentlightning.specs import RunnerJob

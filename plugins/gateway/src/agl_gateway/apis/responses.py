@@ -17,7 +17,7 @@ import msgspec
 
 import agl_gateway.apis.checks as checks
 from agentlightning.gateway.answer import DECODE_ERRORS, parse_error
-from agentlightning.gateway.apis import Handler, Route, check_limits, pieces
+from agentlightning.gateway.apis import check_limits, pieces
 from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.errors import RequestRefused, error_body
 from agentlightning.types import Call
@@ -87,12 +87,6 @@ class Responses(TranslatedApi):
             "you keep, or set over_length: truncate on the policy's route"
         }
     )
-
-    def routes(self) -> Mapping[Route, Handler]:
-        """Stored answers and conversations."""
-        from agl_gateway.apis.stored import HANDLERS
-
-        return HANDLERS
 
     @asynccontextmanager
     async def chat(self, body: dict[str, Any], attempt: OpenAttempt) -> AsyncIterator[dict[str, Any]]:

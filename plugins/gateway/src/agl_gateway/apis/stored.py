@@ -25,6 +25,7 @@ from agl_gateway.apis.objects import (
     page,
     recorded_answer,
 )
+from agl_gateway.apis.responses import Responses
 
 Answer = dict[str, Any]
 Find = Callable[[History, web.Request, Admitted], Awaitable[Answer]]
@@ -135,5 +136,14 @@ _FOUND: dict[Route, Find] = {
     ("GET", _ITEM): _get_item,
     ("DELETE", _ITEM): _delete_item,
 }
-HANDLERS: Final[Mapping[Route, Handler]] = {route: _handled(find) for route, find in _FOUND.items()}
-"""Method and path → handler."""
+_HANDLERS: Final[Mapping[Route, Handler]] = {route: _handled(find) for route, find in _FOUND.items()}
+
+
+class StoredResponses(Responses):
+    """The Responses API with its further routes: stored answers and conversations."""
+
+    def routes(self) -> Mapping[Route, Handler]:
+        return _HANDLERS
+
+
+STORED_RESPONSES: Final = StoredResponses()

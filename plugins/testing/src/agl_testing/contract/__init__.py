@@ -3,8 +3,8 @@
 To test an adapter, inherit :class:`AdapterContract` in a test module and implement the hooks of
 :class:`AdapterHooks`, which build the framework's agents. The tests run these agents against the scripted
 model server and through a gateway, and compare every call with the server's log. They need
-``pip install ./core ./plugins/programs "./plugins/testing[contract]"`` in a checkout and pytest's setting
-``asyncio_mode = "auto"``. No other subpackage imports pytest.
+``pip install ./core ./plugins/{cluster,gateway,programs} "./plugins/testing[contract]"`` in a checkout and
+pytest's setting ``asyncio_mode = "auto"``. No other subpackage imports pytest.
 """
 
 from __future__ import annotations
