@@ -20,6 +20,7 @@ from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
+from agentlightning.train.config import from_fields
 from agentlightning.types import Batch, Progress, StepReport
 from agentlightning.types.base import ConfigError
 from calc_x.agent import solve
@@ -191,7 +192,7 @@ async def test_every_moment_is_heard(tmp_path: Path) -> None:
         "evaluation after": 2,
         "evaluation after-sampled": 2,
     }
-    one.resume = True
+    one.config = from_fields({"resume": True}, one.config)
     await one.afit(solve, *data)
     assert json.loads(file.read_text().splitlines()[len(events)])["event"] == "run_resumed"
     assert kinds[0] == "run_started" and kinds[-1] == "run_finished"
