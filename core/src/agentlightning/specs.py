@@ -504,8 +504,9 @@ class Tracker(Protocol):
 
     One that implements the hooks of notifications may leave any of these out. A tracker may have more:
     ``resumed(run, reports, evaluations)`` gets the reports and evaluations up to the checkpoint of a run that
-    resumes (others get ``start`` again); ``failed(error)`` learns that the run ended with an error; ``close()`` is called last, however the run ended. ``report_to(failed)`` is called first:
-    ``failed(error, calls)`` may be told from any thread of calls that fail later.
+    resumes (others get ``start`` again); ``failed(error)`` learns that the run ended with an error;
+    ``close()`` is called last, however the run ended. ``report_to(failed)`` is called first: ``failed(error,
+    calls)`` may be told from any thread of calls that fail later.
     """
 
     def start(self, run: Mapping[str, Any]) -> None: ...
