@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo import core_algos
 
-OUT = Path(__file__).resolve().parent.parent / "tests" / "plugins" / "verl" / "verl_core_algos.json"
+OUT = Path(__file__).resolve().parents[1] / "plugins" / "verl" / "tests" / "verl_core_algos.json"
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 SCALE = 7
 """``loss_scale_factor`` of the mode ``seq-mean-token-sum-norm``."""
