@@ -255,6 +255,8 @@ def variables() -> set[str]:
     found: set[str] = set()
     for place in ("core/src", "plugins", "adapters"):
         for file in (ROOT / place).rglob("*.py"):
+            if "tests" in file.parts[len(ROOT.parts) :]:
+                continue
             found |= set(re.findall(r"""["'](AGL_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
     return found
 

@@ -60,7 +60,6 @@ def small_run(folder: Path, **changes: Any) -> Path:
     ("setting", "message"),
     [
         ("backend.driver=abacus", "no driver is called 'abacus'; known: local"),
-        ("backend.options.lr=1e-4x", "options of the local driver: Expected `float`, got `str` - at `$.lr`"),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(agl: Command, setting: str, message: str) -> None:
@@ -74,6 +73,10 @@ def test_what_a_person_can_mend_is_said_without_a_traceback(agl: Command, settin
     ("changes", "message"),
     [
         ({"options": {"thread": 1}}, "the local driver has no option 'thread'. Did you mean 'threads'?"),
+        (
+            {"options": {"lr": "1e-4x"}},
+            "options of the local driver: Expected `float`, got `str` - at `$.lr`",
+        ),
         ({"policy": "nowhere"}, "nowhere: there is no such folder"),
         ({"policy": "."}, "config.json: a model folder needs this file"),
     ],
