@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
 from agentlightning import cli, semconv
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, Span
-from plugins.audit.tests.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
 Agl = Callable[..., tuple[int, str, str]]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from contract.runs import RAISED, RUN, make_run, plugins
 from core.store.sqlite.test_rows_of_others import with_spoiled_spans
 
 from agentlightning.store import SQLiteStore
 from agl_audit.rollout_list import BadFilter, RolloutPage, list_rollouts, reward_filter
 from agl_audit.run import open_run
 from agl_audit.targets import find_target
-from plugins.audit.tests.runs import RAISED, RUN, make_run, plugins
 
 
 async def listed(folder: Path, **asked: object) -> RolloutPage:
