@@ -133,7 +133,7 @@ def demo() -> float:
         # The bounds of the demo are policies that agl-testing serves.
         options = ["--set", "environment.headroom={}", "--set", f"output={folder / 'runs'}"]
         command = [python, "-c", TRAIN, *options]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["reward_after"])
 
 

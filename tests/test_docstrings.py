@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("core", "plugins", "adapters", "umbrella", "examples", "bench", "scripts")
+ROOMS = ("core", "plugins", "adapters", "examples", "bench", "scripts")
 DESCRIBED = re.compile(r"(?:\A|[.;] )``([a-z_]\w*)``: ")
 SUBJECT = re.compile(r"(?:\A|[.;] )``([a-z_]\w*)``[: ]")
 """In a class that is made from arguments, what begins a sentence is described too."""

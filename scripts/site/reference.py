@@ -253,10 +253,8 @@ def undocumented() -> list[str]:
 def variables() -> set[str]:
     """Return the names of the environment variables that our code reads."""
     found: set[str] = set()
-    for place in ("core/src", "plugins", "adapters"):
-        for file in (ROOT / place).rglob("*.py"):
-            if "tests" in file.parts[len(ROOT.parts) :]:
-                continue
+    for place in ("core", "plugins", "adapters"):
+        for file in (ROOT / place).rglob("src/**/*.py"):
             found |= set(re.findall(r"""["'](AGL_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
     return found
 

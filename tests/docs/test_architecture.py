@@ -1,4 +1,4 @@
-"""Files and names that the page on the architecture points to are there."""
+"""Files and names that the pages on the code point to are there; the page on the architecture is short."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGES = ("architecture", "deploy", "guarantees", "how-it-works", "limits", "resume")
+TEXT = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in PAGES)
 SOURCES = [
     *(ROOT / "core" / "src").rglob("*.py"),
     *(ROOT / "plugins").glob("*/src/**/*.py"),
 ]
-POINTERS = sorted(set(re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", PAGE)))
+POINTERS = sorted(set(re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", TEXT)))
 
 
 def found(path: str) -> list[Path]:
@@ -21,7 +23,7 @@ def found(path: str) -> list[Path]:
 @pytest.mark.parametrize(("path", "name"), POINTERS)
 def test_a_pointer_leads_somewhere(path: str, name: str) -> None:
     files = found(path)
-    assert files, f"docs/architecture.md names {path}, and there is no such file"
+    assert files, f"a page names {path}, and there is no such file"
     if name:
         last = name.split(".")[-1]
         pattern = re.compile(rf"^\s*(?:async )?(?:def|class) {last}\b|^{last}\b", re.MULTILINE)
@@ -30,3 +32,9 @@ def test_a_pointer_leads_somewhere(path: str, name: str) -> None:
 
 def test_the_page_has_pointers() -> None:
     assert len(POINTERS) > 40
+
+
+def test_an_afternoon_is_enough_for_the_page_and_its_files() -> None:
+    assert len(PAGE.split()) <= 800
+    spine = re.search(r"## Reading order\n(.*?)\n## ", PAGE, re.DOTALL)
+    assert spine and 20 <= len(re.findall(r"`[\w/]+\.py`", spine[1])) <= 28

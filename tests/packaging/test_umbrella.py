@@ -1,4 +1,4 @@
-"""The umbrella's extras: one for each distribution, the same under both of its names."""
+"""The umbrella: a name that the index has free, an extra for each distribution."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = sorted(
     path.parent for room in ("adapters", "plugins") for path in ROOT.glob(f"{room}/*/pyproject.toml")
 )
-OURS_ONLY = {"test", "lint"}
-"""Extras for work on the repository."""
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -41,9 +39,6 @@ def test_each_tracker_has_an_extra() -> None:
     assert all(EXTRAS[name] == [f"agl-trackers[{name}]==0.1.0"] for name in names)
 
 
-def test_the_two_names_have_the_same_extras_and_bring_the_same_import() -> None:
-    first, second = project(ROOT), project(ROOT / "umbrella")
-    assert (first["name"], second["name"]) == ("agentlightning", "agl-suite")
-    assert second["optional-dependencies"] == {k: v for k, v in EXTRAS.items() if k not in OURS_ONLY}
-    for key in ("dependencies", "version", "requires-python", "license"):
-        assert first[key] == second[key]
+def test_it_has_a_name_of_its_own_and_brings_core() -> None:
+    umbrella = project(ROOT)
+    assert (umbrella["name"], umbrella["dependencies"]) == ("agl-suite", ["agl-core==0.1.0"])

@@ -18,7 +18,6 @@ ENVIRONMENT = dict(os.environ)
 """The shell's, taken before the fixtures hide it: pip may need its index and proxy settings."""
 PLACES = (
     ROOT,
-    ROOT / "umbrella",
     ROOT / "core",
     *sorted(ROOT.glob("adapters/*/")),
     *sorted(ROOT.glob("plugins/*/")),
@@ -63,7 +62,7 @@ def metadata(wheel: Path) -> Message:
 @pytest.mark.slow
 def test_every_distribution_has_a_wheel(wheels: dict[str, Path]) -> None:
     assert set(wheels) == {str(project(manifest)["name"]) for manifest in MANIFESTS}
-    assert set(wheels) >= {"agentlightning", "agl-core", "agl-local", "agl-autogen"}
+    assert set(wheels) >= {"agl-suite", "agl-core", "agl-local", "agl-autogen"}
 
 
 @pytest.mark.slow
@@ -92,12 +91,12 @@ def test_typed_packages_say_so_and_the_umbrella_has_no_modules(wheels: dict[str,
     assert {"agentlightning/py.typed", "agentlightning/__init__.py", "_agl_main.py"} <= core
     assert "agl_local/py.typed" in files(wheels["agl-local"])
     assert "agl_autogen/py.typed" in files(wheels["agl-autogen"])
-    assert all(".dist-info/" in f for f in files(wheels["agentlightning"]))
+    assert all(".dist-info/" in f for f in files(wheels["agl-suite"]))
 
 
 @pytest.mark.slow
 def test_the_umbrellas_extras_pull_the_suite(wheels: dict[str, Path]) -> None:
-    described = metadata(wheels["agentlightning"])
+    described = metadata(wheels["agl-suite"])
     assert set(described.get_all("Provides-Extra")) >= {"local", "autogen", "plot", "all", "demo"}
     needs = described.get_all("Requires-Dist")
     assert "agl-core==0.1.0" in needs

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.runner.agents_for_workers import Configured
 from openai import AsyncOpenAI, OpenAI
 
 import agentlightning as agl
 from agentlightning import LitAgent
 from agentlightning.tracer.triplet import TripletExporter
+from plugins.cluster.tests.runners.agents_for_workers import Configured
 
 
 def ask(llm: agl.LLM, base_url: str, text: str) -> str:

@@ -15,14 +15,11 @@ from agentlightning.plugins import package_conflict
 SOURCE = Path(_agl_main.__file__).parent
 
 
-def distribution(
-    folder: Path, name: str, version: str, *, files: tuple[str, ...] = (), requires: str = ""
-) -> Path:
+def distribution(folder: Path, name: str, version: str, *, files: tuple[str, ...] = ()) -> Path:
     """Write an installed distribution's metadata, and its ``files``, into ``folder``."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
-    needs = f"Requires-Dist: {requires}\n" if requires else ""
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in (*files, f"{info.name}/METADATA")))
     for file in files:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -35,15 +32,8 @@ def test_nothing_foreign(tmp_path: Path) -> None:
     assert package_conflict.find_conflict([str(SOURCE)]) is None
 
 
-def test_the_umbrella_is_ours(tmp_path: Path) -> None:
-    distribution(tmp_path, "agentlightning", "0.1.0", requires="agl-core==0.1.0")
-    assert package_conflict.find_conflict([str(tmp_path), str(SOURCE)]) is None
-
-
 def test_a_foreign_distribution_is_named(tmp_path: Path) -> None:
-    distribution(
-        tmp_path, "agentlightning", "0.3.0", files=("agentlightning/__init__.py",), requires="litellm"
-    )
+    distribution(tmp_path, "agentlightning", "0.3.0", files=("agentlightning/__init__.py",))
     found = package_conflict.find_conflict([str(SOURCE), str(tmp_path)])
     assert found == package_conflict.PackageConflict("0.3.0", tmp_path / "agentlightning", installed=True)
     message = found.message()

@@ -62,9 +62,9 @@ def find_conflict(path: list[str] | None = None, ours: Path = PACKAGE_FOLDER) ->
     spec = PathFinder.find_spec(PACKAGE, folders)
     origin = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
     shadow = origin if origin is not None and origin.resolve() != ours else None
-    for found in distributions(name=PACKAGE, path=folders):
-        if not _is_umbrella(found):
-            return PackageConflict(found.version, _modules(found) or shadow or ours, installed=True)
+    found = next(iter(distributions(name=PACKAGE, path=folders)), None)
+    if found is not None:
+        return PackageConflict(found.version, _modules(found) or shadow or ours, installed=True)
     return PackageConflict("unknown", shadow, installed=False) if shadow is not None else None
 
 
@@ -73,11 +73,6 @@ def refuse_conflict() -> None:
     found = find_conflict()
     if found is not None:
         raise PackageConflictError(found.message())
-
-
-def _is_umbrella(distribution: Distribution) -> bool:
-    """Return whether it is our umbrella, which requires the core; no other package does."""
-    return any(need.startswith(CORE) for need in distribution.requires or ())
 
 
 def _modules(distribution: Distribution) -> Path | None:

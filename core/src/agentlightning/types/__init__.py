@@ -1,7 +1,7 @@
 """Records that store, gateway, runner, credit and driver exchange.
 
 Every type is a :class:`msgspec.Struct`: cheap to make, cheap to send as JSON or MessagePack, and checked when
-it is decoded. One word stands for one idea (see ``docs/architecture.md``). No record knows the store.
+it is decoded. One word stands for one idea (see ``CONTRIBUTING.md``). No record knows the store.
 
 Invariant: *missing is not zero*. A reward that was never emitted is ``None`` everywhere; a rollout that
 failed has no reward at all.
