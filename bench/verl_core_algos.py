@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo import core_algos
 
-OUT = Path(__file__).resolve().parent.parent / "tests" / "plugins" / "verl" / "verl_core_algos.json"
+OUT = Path(__file__).resolve().parents[1] / "plugins" / "verl" / "tests" / "verl_core_algos.json"
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 SCALE = 7
 """``loss_scale_factor`` of the mode ``seq-mean-token-sum-norm``."""
@@ -54,7 +54,7 @@ def padded(rows: list[list[float]], width: int) -> torch.Tensor:
     return torch.tensor([row + [0.0] * (width - len(row)) for row in rows], dtype=torch.float64)
 
 
-def estimate(case: dict[str, Any]) -> dict[str, list[float]]:
+def estimate(case: dict[str, Any]) -> dict[str, list[float | None]]:
     """verl's advantage of each sequence, by estimator."""
     width = max(case["lengths"])
     mask = padded([[1.0] * n for n in case["lengths"]], width)
@@ -68,10 +68,30 @@ def estimate(case: dict[str, Any]) -> dict[str, list[float]]:
         "grpo_no_std": grpo(rewards.clone(), mask, index, norm_adv_by_std_in_grpo=False)[0],
         "rloo": core_algos.compute_rloo_outcome_advantage(rewards.clone(), mask, index)[0],
     }
-    return {name: advantages[:, 0].tolist() for name, advantages in found.items()}
+    out: dict[str, list[float | None]] = {
+        name: advantages[:, 0].tolist() for name, advantages in found.items()
+    }
+    for by_std in (True, False):
+        out["passk_std" if by_std else "passk_no_std"] = pass_at_k(case, rewards, mask, by_std)
+    return out
 
 
-def losses(case: dict[str, Any], advantages: list[float]) -> dict[str, dict[str, Any]]:
+def pass_at_k(
+    case: dict[str, Any], rewards: torch.Tensor, mask: torch.Tensor, by_std: bool
+) -> list[float | None]:
+    """verl's ``grpo_passk``, which refuses a group of one: ``None`` there."""
+    kept = [place for place, group in enumerate(case["index"]) if case["index"].count(group) > 1]
+    index = np.array([case["index"][place] for place in kept], dtype=object)
+    config = Config(norm_adv_by_std_in_grpo=by_std)
+    estimator = core_algos.compute_grpo_passk_outcome_advantage
+    advantages = estimator(rewards[kept].clone(), mask[kept], index, config=config)[0]
+    out: list[float | None] = [None] * len(case["index"])
+    for place, row in zip(kept, advantages, strict=True):
+        out[place] = row[0].item()
+    return out
+
+
+def losses(case: dict[str, Any], advantages: list[float | None]) -> dict[str, dict[str, Any]]:
     """verl's clipped loss in each aggregation mode, and its gradient by the new log-probabilities."""
     width = max(case["lengths"])
     mask = padded([[1.0] * n for n in case["lengths"]], width)

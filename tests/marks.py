@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+CORE = Path(__file__).parent / "core"
 THOROUGH = 100
 """Examples of a property test under the profile ``thorough``; see ``tests/conftest.py``."""
 
@@ -27,5 +30,14 @@ def examples(thorough: int) -> int:
     return thorough if settings().max_examples >= THOROUGH else max(3, thorough // 10)
 
 
-BATTERIES = "audit,cluster,examples,gateway,programs,schedules,testing,trackers,v03"
+BATTERIES = ("audit", "cluster", "examples", "gateway", "programs", "schedules", "testing", "trackers", "v03")
 """The plugins that hold commands, faces and trackers of every installation of the suite."""
+
+
+def loaded_plugins(test: Path) -> str:
+    """The value of ``AGL_PLUGINS`` for a test in the file ``test``: none for core's own; for others, those of
+    :data:`BATTERIES` that are installed.
+    """
+    if CORE in test.parents:
+        return ""
+    return ",".join(name for name in BATTERIES if find_spec(f"agl_{name}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from marks import BATTERIES
+from marks import BATTERIES, CORE, loaded_plugins
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
@@ -39,7 +40,32 @@ async def test_asyncio_is_guarded_too() -> None:
 
 def test_the_shells_settings_are_gone() -> None:
     assert [n for n in os.environ if n.startswith(("AGL_", "OPENAI_", "OTEL_"))] == ["AGL_PLUGINS"]
-    assert os.environ["AGL_PLUGINS"] == BATTERIES
+    assert os.environ["AGL_PLUGINS"] == loaded_plugins(Path(__file__))
+
+
+def test_cores_tests_import_no_plugin() -> None:
+    """With the modules of ``contract`` that they use, and those that these use."""
+    found: set[Path] = set()
+    ahead = [*CORE.rglob("*.py")]
+    while ahead:
+        found.add(path := ahead.pop())
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        names += [one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+        others = [name for name in names if name.startswith(("agl_", "e2e", "plugins"))]
+        assert not others, f"{path.relative_to(CORE)} imports {', '.join(others)}"
+        shared = {CORE.parent / f"{name.replace('.', '/')}.py" for name in names}
+        ahead += [one for one in shared - found if one.exists()]
+    assert CORE.parent / "contract" / "model_server.py" in found
+
+
+def test_core_is_tested_without_plugins_and_the_rest_with_those_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert loaded_plugins(CORE / "store" / "test_x.py") == ""
+    assert set(loaded_plugins(CORE.parent / "e2e" / "test_x.py").split(",")) <= set(BATTERIES)
+    monkeypatch.setattr("marks.find_spec", lambda name: name == "agl_audit")
+    assert loaded_plugins(CORE.parents[1] / "plugins" / "audit" / "tests" / "test_x.py") == "audit"
 
 
 @pytest.mark.plugins

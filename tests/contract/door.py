@@ -13,7 +13,6 @@ from agentlightning.credit import assign, resolve
 from agentlightning.recipes import GRPO
 from agentlightning.store.base import Store, StoreError
 from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, RolloutConfig, Span
-from agl_audit.explanation.explain import rewards
 
 Bad = Callable[[AttemptedRollout], Span]
 BAD: dict[str, Bad] = {
@@ -65,7 +64,7 @@ class DoorContract:
         if not writer.startswith("the"):
             await _end(store, lease)
         (record,) = await store.records([lease.rollout.rollout_id])
-        assert resolve(record).final == 0.5 and len(rewards(record)) == 1
+        assert resolve(record).final == 0.5 and len(record.rewards) == 1
         assert assign([record], GRPO(credit="per_agent")).metrics["reward_mean"] == 0.5
 
     @pytest.mark.parametrize(

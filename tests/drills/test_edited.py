@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from contract.runs import make_run, plugins
 from drills.edited import attempt, newest
 from drills.edits import EDITS, Expected, says
 from marks import sampled
@@ -16,7 +17,6 @@ from agentlightning.types import Evaluation
 from agl_audit.run import open_run
 from agl_audit.verification.differences import make_difference
 from agl_audit.verification.verify import verify
-from plugins.audit.tests.runs import make_run, plugins
 
 
 def test_the_newest_finished_run_is_taken(tmp_path: Path):

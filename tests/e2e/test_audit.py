@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import edit_reward
 from e2e.test_line import THREAD, Watch, trainer
 
 from agentlightning.plugins.stores import open_store
@@ -18,7 +19,6 @@ from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from calc_x.agent import solve
 from calc_x.datasets import load
-from plugins.audit.tests.runs import edit_reward
 
 
 async def test_looking_back_at_a_run(tmp_path: Path) -> None:

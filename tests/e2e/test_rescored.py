@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 from agl_testing import ScriptedModelServer
+from contract.runs import calls_of
 from e2e.bad import Line
 
 import agentlightning as agl
@@ -18,7 +19,6 @@ from agentlightning.store import SQLiteStore
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import read_trace, rescore
 from agl_audit.run import run_in
-from plugins.audit.tests.runs import calls_of
 
 CALCULATE = {"id": "t", "type": "function", "function": {"name": "calculate", "arguments": '{"e": "2+3"}'}}
 TASKS = ["chat", "stream", "completions", "responses", "tool"]

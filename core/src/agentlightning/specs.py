@@ -502,10 +502,11 @@ class SectionSpec:
 class Tracker(Protocol):
     """Receives the reports of a run. Errors are counted, never fatal.
 
-    A tracker may have more: ``resumed(run, reports, evaluations)`` gets the reports and evaluations up to the
-    checkpoint of a run that resumes (others get ``start`` again); ``failed(error)`` learns that the run ended
-    with an error; ``close()`` is called last, however the run ended. ``report_to(failed)`` is called first:
-    ``failed(error, calls)`` may be told from any thread of calls that fail later.
+    One that implements the hooks of notifications may leave any of these out. A tracker may have more:
+    ``resumed(run, reports, evaluations)`` gets the reports and evaluations up to the checkpoint of a run that
+    resumes (others get ``start`` again); ``failed(error)`` learns that the run ended with an error;
+    ``close()`` is called last, however the run ended. ``report_to(failed)`` is called first: ``failed(error,
+    calls)`` may be told from any thread of calls that fail later.
     """
 
     def start(self, run: Mapping[str, Any]) -> None: ...

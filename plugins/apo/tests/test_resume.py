@@ -17,13 +17,15 @@ from .conftest import World
 from .test_beam import SMALL
 
 SCRIPT = Path(__file__).parent / "searching.py"
+ROOT = Path(__file__).parents[3]
+MODULES = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
 async def run(world: World, *more: str, kill_after: int | None = None) -> dict | None:
     """Run the search in a process; kill it with SIGKILL once so many requests have reached the servers."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), str(world.folder), world.model.url, world.served.url, *more,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "AGL_PLUGINS": ""},
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "AGL_PLUGINS": "", **MODULES},
     )  # fmt: skip
     reading = asyncio.ensure_future(process.communicate())
     while not reading.done():

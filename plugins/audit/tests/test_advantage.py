@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from core.credit.builders import PATIENT, make_call, make_record, one_call, worlds
+from core.credit.test_ledger import recipes, tables, worlds as eventful_worlds
+from core.credit.test_rows import RECIPES
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
@@ -16,7 +18,7 @@ from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.forest import build_forest
 from agentlightning.credit.merge_failures import MERGE_FAILURES
 from agentlightning.credit.verdicts import REFUSED
-from agentlightning.recipes import GRPO
+from agentlightning.recipes import GRPO, get
 from agentlightning.types import Record
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, trace_token, weight_share
 
@@ -139,3 +141,38 @@ def test_every_reason_of_the_guide_has_a_sentence():
     found = set(re.findall(r"`([a-z-]+)`", paragraph)) - {"select"}
     reasons = {reason for reason in found if not reason.startswith(REFUSED)}
     assert len(reasons) > 15 and reasons <= REASONS.keys()
+
+
+def walk(name: str, states: list[str], reward: float | None, group: str = "g", **more: object) -> Record:
+    """A rollout that passes through states, one call in each; its prompts hold its whole history."""
+    calls = [
+        make_call(f"{name}-c{i}", [1, *range(50, 50 + i), ord(state[0])], [2, 3], i, rollout_id=name,
+                  tags={"state": state})
+        for i, state in enumerate(states)
+    ]  # fmt: skip
+    return make_record(name, calls, reward, group=group, **more)
+
+
+def test_a_token_explains_both_levels():
+    batch = assign([walk("a", ["s"], 1.0), walk("b", ["s"], 0.0)], get("gigpo", scale="none"))
+    token = trace_token(batch, "a-c0", 0)
+    assert (token["credit"] - token["baseline"]) / token["scale"] + token["step"] == token["advantage"] == 1.0
+
+
+@PATIENT
+@given(worlds(), RECIPES)
+def test_a_token_has_the_advantage_of_its_account(records, recipe):
+    batch = assign(records, recipe, version=2)
+    for row in batch.rows:
+        for segment in row.segments:
+            if segment.trained:
+                seen = trace_token(batch, segment.call_id, 0)
+                expected = 0.0 if seen["zero_reason"] else (seen["credit"] - seen["baseline"]) / seen["scale"]
+                assert seen["advantage"] == expected == segment.advantage
+
+
+@PATIENT
+@given(eventful_worlds, recipes, tables)
+def test_every_reason_of_a_ledger_has_a_sentence(records, recipe, table):
+    batch = assign(records, recipe, version=1, failure=table)
+    assert {reason for ledger in batch.ledgers for reason in ledger.left_out} <= REASONS.keys()

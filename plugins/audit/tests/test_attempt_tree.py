@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from contract.runs import RUN, add_rollout, make_run, plugins
 from hypothesis import given, strategies as st
 from rich.console import Console
 
@@ -15,7 +16,6 @@ from agentlightning.types import AttemptStatus, RolloutConfig, Span
 from agl_audit.attempt_tree import SpanNode, attempt_trees, build_tree
 from agl_audit.commands.trace import tree
 from agl_audit.targets import open_target
-from plugins.audit.tests.runs import RUN, add_rollout, make_run, plugins
 
 
 def span(span_id: str, parent: str | None = None, start: float = 0.0, **fields: Any) -> Span:

@@ -6,16 +6,18 @@ import asyncio
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
 from agentlightning import cli, semconv
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, Span
-from plugins.audit.tests.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
 Agl = Callable[..., tuple[int, str, str]]
 
@@ -313,3 +315,9 @@ def test_compare(agl: Agl, folder: Path, tmp_path: Path) -> None:
     assert (found["first"], found["settings"]) == (RUN, {"seed": [1, 7]})
     assert "no setting differs" in agl("compare", RUN, RUN)[1]
     assert agl("compare", RUN, "nothing")[0] == 2
+
+
+def test_only_the_named_command_is_imported() -> None:
+    code = "import sys; from agentlightning.cli import app; app(['runs']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "agl_audit.commands.runs" in loaded and "agentlightning.cli.train" not in loaded

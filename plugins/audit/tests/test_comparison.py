@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from contract.runs import add_evaluation, add_rollout, make_run, plugins
 
 from agentlightning.store import SQLiteStore
 from agl_audit.comparison import compare, differences
 from agl_audit.run import open_run
-from plugins.audit.tests.runs import add_evaluation, add_rollout, make_run, plugins
 
 
 def test_settings_differ_by_their_dotted_keys() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from contract.runs import edit_reward, make_run
 
 from agentlightning import cli
 from agentlightning.store.sql import leases
-from plugins.audit.tests.runs import edit_reward, make_run
 
 GUIDE = Path(__file__).parents[3] / "docs" / "audit.md"
 EXAMPLES = re.findall(r"```console\n\$ agl (.*?)\n(.*?)```", GUIDE.read_text(), re.DOTALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from contract.runs import RUN, make_run, plugins
 
 from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, match_name, stores
 from agentlightning.store import SQLiteStore
@@ -12,7 +13,6 @@ from agentlightning.types import UsageError
 from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
-from plugins.audit.tests.runs import RUN, make_run, plugins
 
 OTHER = "20260103-000000-other-s2"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+from agentlightning.train.run_log import run_log
 from agl_audit.log_tail import LogLine, follow, last_entries, parse
 
 
@@ -59,3 +61,18 @@ def test_following_begins_at_the_end(tmp_path: Path) -> None:
 
     with closing(follow(path, sleep=write)) as lines:
         assert next(lines) == "new"
+
+
+def test_the_log_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder, every = tmp_path / "first", tmp_path / "logs" / "training.log"
+    with run_log(folder, every) as run:
+        run.start({"run_id": "first", "about": {"agent": "clerk"}})
+        logging.getLogger("agentlightning.x").warning("look\nout")
+    for path in (folder / "training.log", every):
+        lines = [parse(line) for line in path.read_text().splitlines()]
+        assert [(line.level, line.text) for line in lines] == [
+            ("INFO", "started: agent clerk"),
+            ("WARNING", "agentlightning.x: look"),
+            ("", "    out"),
+        ]
+    assert {parse(line).run for line in every.read_text().splitlines()} == {"first", ""}

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.rich import KINDS, RECIPE, RUN, make_rich, report
+from contract.runs import calls_of, plugins, spans_of
 
 from agentlightning.algorithms.journal import Journal
 from agentlightning.store import SQLiteStore
@@ -19,8 +21,6 @@ from agl_audit.explanation.explain import explain
 from agl_audit.run import open_run
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import Verification, verify
-from plugins.audit.tests.rich import KINDS, RECIPE, RUN, make_rich, report
-from plugins.audit.tests.runs import calls_of, plugins, spans_of
 
 
 @pytest.fixture(scope="module")

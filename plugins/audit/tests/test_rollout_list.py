@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from contract.runs import RAISED, RUN, make_run, plugins
+from core.store.sqlite.test_rows_of_others import with_spoiled_spans
 
 from agentlightning.store import SQLiteStore
 from agl_audit.rollout_list import BadFilter, RolloutPage, list_rollouts, reward_filter
 from agl_audit.run import open_run
 from agl_audit.targets import find_target
-from plugins.audit.tests.runs import RAISED, RUN, make_run, plugins
 
 
 async def listed(folder: Path, **asked: object) -> RolloutPage:
@@ -96,3 +97,10 @@ def test_rewards_are_compared(text: str | None, passes: list[float | None]) -> N
 def test_what_is_no_filter_is_refused(text: str) -> None:
     with pytest.raises(BadFilter, match=r"write e\.g\. 1, '<0\.5'"):
         reward_filter(text)
+
+
+async def test_spans_of_the_wrong_shape_end_no_list(tmp_path: Path) -> None:
+    rollout_id = await with_spoiled_spans(tmp_path / "store.sqlite")
+    async with open_run("r", str(tmp_path / "store.sqlite")) as run:
+        (line,) = (await list_rollouts(run)).lines
+    assert (line.rollout, line.reward) == (rollout_id, 0.25)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import make_run, plugins
 
 from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agl_audit.run_list import list_runs
-from plugins.audit.tests.runs import make_run, plugins
 
 
 @pytest.mark.parametrize(

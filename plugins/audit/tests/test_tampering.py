@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from contract.rich import RUN, make_rich
+from contract.runs import plugins
 from drills.edits import store, stored_whole
 from marks import sampled
 
@@ -19,8 +21,6 @@ from agentlightning.store.codec import pack, pack_span, unpack, unpack_span
 from agentlightning.types import Call, Grammar, RolloutFingerprint, Span
 from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
-from plugins.audit.tests.rich import RUN, make_rich
-from plugins.audit.tests.runs import plugins
 
 Named = tuple[str | None, set[str]]
 """The rollout that must be named (``None``: none in particular), and the kinds that say it rightly."""

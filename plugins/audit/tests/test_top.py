@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import RUN, make_run
 from rich.console import Console
 
 import agentlightning as agl
@@ -18,7 +19,6 @@ from agentlightning import cli
 from agl_audit.commands import top
 from agl_audit.run_list import RunSummary
 from agl_audit.watching import Look, Watcher
-from plugins.audit.tests.runs import RUN, make_run
 
 ROOT = Path(__file__).resolve().parents[3]
 

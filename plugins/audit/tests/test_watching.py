@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from contract.runs import RUN, make_run, plugins
 
 from agentlightning.runs.locations import NoSuchRun
 from agentlightning.store import SQLiteStore
@@ -12,7 +13,6 @@ from agentlightning.types import AttemptStatus, Call, StepReport
 from agl_audit import watching
 from agl_audit.run_list import RunSummary, list_runs
 from agl_audit.watching import Watcher
-from plugins.audit.tests.runs import RUN, make_run, plugins
 
 
 class Ticks:

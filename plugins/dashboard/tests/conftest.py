@@ -7,13 +7,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from contract.rich import make_rich
+from contract.runs import make_run, plugins
 
 import agl_cluster.plugin
 from agl_dashboard.data.places import Places
 from agl_dashboard.server.access import Access
 from agl_dashboard.server.app import Dashboard, start
-from plugins.audit.tests.rich import make_rich
-from plugins.audit.tests.runs import make_run, plugins
 from plugins.dashboard.tests.browsing import TOKEN, Browser
 
 Serve = Callable[[Path | str], Awaitable[Browser]]

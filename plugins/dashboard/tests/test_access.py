@@ -6,12 +6,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from contract.runs import plugins
 
 from agentlightning.webserver.loopback import ExposedServer
 from agl_dashboard.data.places import Places
 from agl_dashboard.server.access import Access
 from agl_dashboard.server.app import start
-from plugins.audit.tests.runs import plugins
 from plugins.dashboard.tests.conftest import Serve
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from contract.runs import RUN, add_rollout, make_run
 
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutStatus
@@ -13,7 +14,6 @@ from agl_cluster.store.client import StoreClient
 from agl_dashboard.data.index import RolloutIndex
 from agl_dashboard.data.lines import FileLines, Line, StoreLines, line_source, words_of
 from agl_dashboard.data.query import BadQuery, RolloutQuery
-from plugins.audit.tests.runs import RUN, add_rollout, make_run
 
 
 async def lines_of(index: RolloutIndex, **asked: str) -> list[Line]:

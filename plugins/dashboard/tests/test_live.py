@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from contract.runs import RUN, make_run
 
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
@@ -15,7 +16,6 @@ from agentlightning.store import SQLiteStore
 from agentlightning.types import StepReport
 from agl_dashboard.data import gateways
 from agl_dashboard.pages.budget import budget_of
-from plugins.audit.tests.runs import RUN, make_run
 from plugins.dashboard.tests.conftest import Serve
 
 BUDGET = {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from contract.rich import RUN as RICH
+from contract.runs import RUN, make_run, plugins
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.store import SQLiteStore
@@ -23,8 +25,6 @@ from agl_dashboard.pages.resources import changes, texts, tree
 from agl_dashboard.server.access import Access
 from agl_dashboard.server.app import start
 from agl_dashboard.server.live import changes as store_changes
-from plugins.audit.tests.rich import RUN as RICH
-from plugins.audit.tests.runs import RUN, make_run, plugins
 from plugins.dashboard.tests.browsing import TOKEN, Browser
 from plugins.dashboard.tests.conftest import Serve
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from contract.rich import RUN as RICH
+from contract.runs import RAISED, RUN
 from marks import sampled
 
 from agentlightning.store import SQLiteStore
-from plugins.audit.tests.rich import RUN as RICH
-from plugins.audit.tests.runs import RAISED, RUN
 from plugins.dashboard.tests.conftest import Serve
 
 

@@ -148,3 +148,9 @@ def test_backend_by_name_and_device(tmp_path: Path) -> None:
 def test_what_an_early_key_cannot_mean(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(write(tmp_path, EARLY.replace(*change)))
+
+
+def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("agent: {target: a, type: x, adapters: [y]}\nbackend: {policy: p}")
+    with pytest.raises(ConfigError, match=r"agent\.type and agent\.adapters: give one of the two"):
+        load_config(tmp_path / "run.yaml")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from contract.postgres_server import PASSWORD, PostgresServer
 
-import agentlightning as agl
 from agentlightning import child_environment
 from agentlightning.plugins.manager import load
 from agentlightning.plugins.stores import open_store
@@ -25,7 +24,7 @@ from agl_postgres.store import PostgresStore
 async def test_agl_storage_names_a_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGL_STORAGE", url)
     load.cache_clear()
-    store = agl.LightningStore()
+    store = open_store()
     assert isinstance(store, PostgresStore)
     made = await store.enqueue_rollout(input=1)
     await store.close()

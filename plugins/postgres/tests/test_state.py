@@ -16,6 +16,7 @@ from hypothesis import settings
 from marks import examples
 
 from agentlightning.store.sql.store import SQLStore
+from plugins.cluster.tests.store.test_state import SideOverHttp
 from plugins.postgres.tests.conftest import NEVER
 
 pytest.importorskip("agl_postgres.store")
@@ -46,11 +47,15 @@ class PostgresSide(Side):
         await self.open()
 
 
+class PostgresOverHttp(SideOverHttp, PostgresSide):
+    """The same, asked through its server."""
+
+
 class PostgresMachine(StoreMachine):
     """All rules, on PostgreSQL."""
 
     def make_sides(self) -> list[Side]:
-        return [PostgresSide(Path(), self.clock, over_http=n == 1) for n in range(2)]
+        return [PostgresSide(Path(), self.clock), PostgresOverHttp(Path(), self.clock)]
 
 
 PostgresMachine.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)

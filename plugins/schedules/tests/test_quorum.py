@@ -12,6 +12,7 @@ import pytest
 from core.runner.across import Event
 
 import agl_schedules.plugin
+from agentlightning import Trainer
 from agentlightning.algorithms.schedule import schedule_of
 from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.credit.assign import assign
@@ -284,3 +285,13 @@ def test_reading() -> None:
     assert from_fields({"quorum": {"hedge": 2}}).training.quorum == Quorum(hedge=2)
     assert "straggler" in FAILURE_KINDS
     assert {*METRICS} == {f"quorum/{n}" for n in ("stragglers", "hedged", "cancelled", "short_groups")}
+
+
+def test_its_field_comes_back_as_it_was_given_and_bad_values_name_it() -> None:
+    config = from_fields({"quorum": {"k": 2}, "steps": 3})
+    assert Trainer.from_config(config).config is config and from_fields({}, config) == config
+    assert config.training.quorum.k == 2
+    with pytest.raises(ConfigError, match=r"Trainer: quorum\.k: .*greater than or equal to 1"):
+        Trainer(quorum={"k": 0})
+    with pytest.raises(ConfigError, match="Trainer: quorum: "):
+        Trainer(quorum=3)

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 import agentlightning as agl
 from agentlightning import LitAgent
 from agentlightning.tracer.triplet import TripletExporter
+from plugins.cluster.tests.runners.agents_for_workers import Configured
 
 
 def ask(llm: agl.LLM, base_url: str, text: str) -> str:
@@ -89,3 +90,10 @@ class InWorker(LitAgent[str]):
         ask(llm, llm.endpoint, task)
         found = TripletExporter().export(self.tracer.get_last_trace())
         return float(len(found) + bool(found[0].response["token_ids"]))
+
+
+class CannotCleanUp(Configured):
+    """Fails when its rollout has ended."""
+
+    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None:
+        raise ValueError("cannot clean up")

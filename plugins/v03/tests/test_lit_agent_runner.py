@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from core.runner.test_rewards import ran
+from core.runner.test_runner import finish, serving
 
 import agentlightning as agl
+from agentlightning.decorator.agents import LitAgent
+from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import PromptTemplate, RolloutStatus, UsageError
+from agentlightning.types import PromptTemplate, Rollout, RolloutStatus, Span, UsageError
+from plugins.v03.tests.agents_of_then import CannotCleanUp
 
 
 @pytest.fixture
@@ -70,3 +76,41 @@ async def test_step(store: Store, given: dict[str, str] | None) -> None:
 async def test_outside_its_context_it_has_no_agent() -> None:
     with pytest.raises(UsageError, match="there is no agent yet"):
         await agl.LitAgentRunner[str]().iter()
+
+
+async def test_hooks_hear_of_the_returned_reward(store: Store) -> None:
+    heard: list[float] = []
+
+    class Agent(LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+        def on_trace_end(self, task: Any, rollout: Any, spans: list[Span]) -> None:
+            heard.extend(s.attributes[REWARD_VALUE] for s in spans if s.name == REWARD_SPAN)
+
+    record = await ran(store, Agent())  # type: ignore[arg-type]
+    assert heard == [1.0] and [r.value for r in record.rewards] == [1.0]
+
+
+async def test_an_error_at_the_end_takes_no_reward_away(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Agent(LitAgent[int]):
+        async def rollout_async(self, task: int, resources: Any, rollout: Rollout) -> float:
+            return 1.0
+
+        def on_rollout_end(self, task: int, rollout: Rollout, result: Any, error: Any) -> None:
+            raise ValueError("cannot clean up")
+
+    async with serving(Agent(), store):
+        [rollout] = await finish(store, [1])
+    [record] = await store.records([rollout.rollout_id])
+    assert [r.value for r in record.rewards] == [1.0] and "on_rollout_end" in caplog.text
+
+
+async def test_an_error_at_the_end_is_counted_where_the_agent_has_a_process_of_its_own(store: Store) -> None:
+    agent = CannotCleanUp(3.0)
+    async with serving(agent, store, concurrency=1, isolation="process") as runner:
+        [rollout] = await finish(store, [2.0])
+    [record] = await store.records([rollout.rollout_id])
+    assert [r.value for r in record.rewards] == [6.0] and runner.counts["end-hook-failed"] == 1

@@ -249,3 +249,9 @@ async def test_a_hooked_agent_is_judged_as_its_own(judged: bool) -> None:
 def test_what_is_no_tracer_is_refused(tracer: Any, tmp_path: Path) -> None:
     with pytest.raises(agl.UsageError, match=r"tracer=.* is no tracer: give an object"):
         trainer(tmp_path, tracer=tracer)
+
+
+@pytest.mark.parametrize("name", ["n_runners", "n_workers"])
+def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
+    made = agl.Trainer(**{name: 3})
+    assert made.config.agent.concurrency == getattr(made, name) == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from contract.rich import RECIPE, RUN, TABLE, make_rich
 
 from agentlightning.algorithms import crediting
 from agentlightning.algorithms.crediting import StepCrediting, group_pages
@@ -19,7 +20,6 @@ from agentlightning.credit.fingerprint import add_rows
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Recipe, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table
-from plugins.audit.tests.rich import RECIPE, RUN, TABLE, make_rich
 
 FAILURE = read_failure_table(TABLE)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from agl_testing import ScriptedModelServer
-from contract.recording import Recording
+from contract.capturing import Recording
+from contract.model_server import ModelServer
 
 from agentlightning import capture
 
@@ -20,11 +20,11 @@ def capturing() -> Iterator[None]:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(ids="always") as server:
+async def server() -> AsyncIterator[ModelServer]:
+    async with ModelServer(ids="always") as server:
         yield server
 
 
 @pytest.fixture
-def recording(server: ScriptedModelServer) -> Recording:
+def recording(server: ModelServer) -> Recording:
     return Recording("wire", server.url)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from opentelemetry import trace
 
 from agentlightning import semconv

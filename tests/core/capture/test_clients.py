@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
-from agl_testing import ScriptedModelServer
-from contract.recording import Recording, assert_exact
+from contract.capturing import Recording, assert_exact
+from contract.model_server import ModelServer
 
 from agentlightning.capture import COUNTS, sdk
 
@@ -20,9 +20,9 @@ ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content
 
 
 @pytest.fixture
-def threaded() -> Iterator[ScriptedModelServer]:
+def threaded() -> Iterator[ModelServer]:
     """A server on a loop of its own, so that tests can run loops after one another."""
-    with ScriptedModelServer(lambda body: "a b c", ids="always") as server:
+    with ModelServer(lambda body: "a b c", ids="always") as server:
         yield server
 
 
@@ -34,7 +34,7 @@ async def ask(client: Any, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_async_client_serves_one_loop_after_another(threaded: ScriptedModelServer, stream: bool) -> None:
+def test_an_async_client_serves_one_loop_after_another(threaded: ModelServer, stream: bool) -> None:
     client = openai.AsyncOpenAI(base_url=threaded.url, api_key="own", max_retries=0)
     recording = Recording("loops", threaded.url)
 
@@ -57,7 +57,7 @@ def test_an_async_client_serves_one_loop_after_another(threaded: ScriptedModelSe
 
 
 def test_a_client_that_cannot_be_copied_says_what_to_do(
-    threaded: ScriptedModelServer, caplog: pytest.LogCaptureFixture
+    threaded: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = openai.AsyncOpenAI(
         base_url=threaded.url, api_key="own", max_retries=0, http_client=openai.DefaultAsyncHttpxClient()

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags

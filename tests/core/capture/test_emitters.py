@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from hypothesis import given, strategies as st
 from opentelemetry import trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import get_current_span
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
-from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.recording import Recording, assert_exact, assert_same_tokens
+from contract.capturing import Recording, assert_exact, assert_same_tokens
+from contract.model_server import ModelServer, Reply, tool_call
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
@@ -31,7 +31,7 @@ class Number(BaseModel):
     n: int
 
 
-def client(server: ScriptedModelServer, key: str = "agl-context", **options: Any) -> openai.AsyncOpenAI:
+def client(server: ModelServer, key: str = "agl-context", **options: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=server.url, api_key=key, **options)
 
 
@@ -127,7 +127,7 @@ def script(body: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("far", [False, True], ids=["gateway", "elsewhere"])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
 async def test_every_path_is_exact(
-    server: ScriptedModelServer, path: Callable[[Any], Awaitable[Any]], far: bool
+    server: ModelServer, path: Callable[[Any], Awaitable[Any]], far: bool
 ) -> None:
     server.reply = script
     recording = Recording("path", None if far else server.url)
@@ -147,7 +147,7 @@ async def test_every_path_is_exact(
 async def test_the_user_sees_the_same(path: Callable[[Any], Awaitable[Any]]) -> None:
     seen = []
     for record in (False, True):
-        async with ScriptedModelServer(script, ids="always") as server, client(server) as c:
+        async with ModelServer(script, ids="always") as server, client(server) as c:
             recording = Recording("same", server.url)
             if record:
                 with recording.active():
@@ -167,7 +167,7 @@ async def test_the_user_sees_the_same(path: Callable[[Any], Awaitable[Any]]) -> 
 
 
 def test_the_sync_client_is_exact() -> None:
-    with ScriptedModelServer(script, ids="always") as server:
+    with ModelServer(script, ids="always") as server:
         recording = Recording("sync", server.url)
         with openai.OpenAI(base_url=server.url, api_key="agl-context") as c, recording.active():
             c.chat.completions.create(**ASK)
@@ -181,7 +181,7 @@ def test_the_sync_client_is_exact() -> None:
 
 
 async def test_a_body_that_the_user_reads_himself_is_counted(
-    server: ScriptedModelServer, recording: Recording
+    server: ModelServer, recording: Recording
 ) -> None:
     async with client(server) as c:
         with recording.active():
@@ -192,16 +192,14 @@ async def test_a_body_that_the_user_reads_himself_is_counted(
     assert COUNTS.snapshot() == {"wire-not-read": 1}
 
 
-async def test_other_endpoints_of_the_api_are_left_alone(
-    server: ScriptedModelServer, recording: Recording
-) -> None:
+async def test_other_endpoints_of_the_api_are_left_alone(server: ModelServer, recording: Recording) -> None:
     async with client(server) as c:
         with recording.active():
             assert [model.id async for model in c.models.list()] == ["scripted"]
     assert recording.spans == []
 
 
-async def test_outside_an_attempt_nothing_happens(server: ScriptedModelServer) -> None:
+async def test_outside_an_attempt_nothing_happens(server: ModelServer) -> None:
     async with client(server, key="user-key") as c:
         await c.chat.completions.create(**ASK)
     assert server.log[0].headers["authorization"] == "Bearer user-key"
@@ -209,7 +207,7 @@ async def test_outside_an_attempt_nothing_happens(server: ScriptedModelServer) -
 
 
 # --------------------------------------------------------------------------------------------- what it says
-async def test_attributes_of_a_call(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_attributes_of_a_call(server: ModelServer, recording: Recording) -> None:
     async with client(server) as c:
         with recording.active():
             answer = await c.chat.completions.create(**ASK, temperature=0.5, seed=7)
@@ -231,7 +229,7 @@ async def test_attributes_of_a_call(server: ScriptedModelServer, recording: Reco
     assert semconv.INPUT_MESSAGES not in span.attributes  # the gateway has them
 
 
-async def test_messages_travel_where_no_gateway_records_them(server: ScriptedModelServer) -> None:
+async def test_messages_travel_where_no_gateway_records_them(server: ModelServer) -> None:
     server.reply = script
     recording = Recording("far", None)
     async with client(server) as c:
@@ -247,7 +245,7 @@ async def test_messages_travel_where_no_gateway_records_them(server: ScriptedMod
 
 
 # ------------------------------------------------------------------------------------------------ failures
-async def test_an_error_is_a_span_with_its_retries(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_an_error_is_a_span_with_its_retries(server: ModelServer, recording: Recording) -> None:
     server.reply = lambda body: Reply(status=429, message="slow down", headers={"retry-after-ms": "1"})
     async with client(server, max_retries=2) as c:
         with recording.active(), pytest.raises(openai.RateLimitError):
@@ -258,7 +256,7 @@ async def test_an_error_is_a_span_with_its_retries(server: ScriptedModelServer, 
     assert call.attributes[RETRIES] == 2 and len(server.log) == 3
 
 
-async def test_a_cancelled_call_is_a_span(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_a_cancelled_call_is_a_span(server: ModelServer, recording: Recording) -> None:
     arrived = asyncio.Event()
 
     async def never(body: dict[str, Any]) -> str:
@@ -279,9 +277,7 @@ async def test_a_cancelled_call_is_a_span(server: ScriptedModelServer, recording
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_half_an_answer_is_an_error(
-    server: ScriptedModelServer, recording: Recording, streamed: bool
-) -> None:
+async def test_half_an_answer_is_an_error(server: ModelServer, recording: Recording, streamed: bool) -> None:
     server.reply = lambda body: Reply(message="word " * 20, fault="half-json")
     async with client(server, max_retries=0) as c:
         with recording.active(), pytest.raises(ValueError):
@@ -291,7 +287,7 @@ async def test_half_an_answer_is_an_error(
     assert [span.status for span in recording.calls] == ["error"]
 
 
-async def test_a_stream_given_up_is_partial(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_a_stream_given_up_is_partial(server: ModelServer, recording: Recording) -> None:
     server.reply = lambda body: "word " * 20
     async with client(server) as c:
         with recording.active():
@@ -307,7 +303,7 @@ async def test_a_stream_given_up_is_partial(server: ScriptedModelServer, recordi
 
 
 async def test_a_structured_answer_that_does_not_parse_is_still_recorded(
-    server: ScriptedModelServer, recording: Recording
+    server: ModelServer, recording: Recording
 ) -> None:
     server.reply = lambda body: "no json at all"
     async with client(server) as c:
@@ -318,7 +314,7 @@ async def test_a_structured_answer_that_does_not_parse_is_still_recorded(
     assert_same_tokens(span, server.log[0])
 
 
-async def test_wrong_lengths_show_in_the_counts(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_wrong_lengths_show_in_the_counts(server: ModelServer, recording: Recording) -> None:
     server.reply = lambda body: Reply(message="three", fault="wrong-lengths")
     async with client(server) as c:
         with recording.active():
@@ -328,7 +324,7 @@ async def test_wrong_lengths_show_in_the_counts(server: ScriptedModelServer, rec
         assert span.attributes[LOGPROB_COUNT] == span.attributes[semconv.RESPONSE_COUNT] - 1
 
 
-async def test_missing_ids_are_missing(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_missing_ids_are_missing(server: ModelServer, recording: Recording) -> None:
     server.reply = lambda body: Reply(message="x", fault="no-ids")
     async with client(server) as c:
         with recording.active():
@@ -340,7 +336,7 @@ async def test_missing_ids_are_missing(server: ScriptedModelServer, recording: R
 
 @pytest.mark.parametrize("ids", [[2**40], ["a"], [1.5]])
 async def test_ids_that_are_no_ids_are_counted(
-    server: ScriptedModelServer, recording: Recording, monkeypatch: pytest.MonkeyPatch, ids: list[Any]
+    server: ModelServer, recording: Recording, monkeypatch: pytest.MonkeyPatch, ids: list[Any]
 ) -> None:
     async with client(server) as c:
         original = ChatCompletion.construct
@@ -356,7 +352,7 @@ async def test_ids_that_are_no_ids_are_counted(
     assert semconv.TOKENS_DIGEST not in recording.calls[0].attributes
 
 
-async def test_equal_response_ids_stay_two_calls(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_equal_response_ids_stay_two_calls(server: ModelServer, recording: Recording) -> None:
     replies = iter(["first", Reply(message="second", fault="duplicate-id")])
     server.reply = lambda body: next(replies)
     async with client(server) as c:
@@ -369,7 +365,7 @@ async def test_equal_response_ids_stay_two_calls(server: ScriptedModelServer, re
     assert_exact(recording, server.log)
 
 
-async def test_a_broken_sink_breaks_no_call(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_a_broken_sink_breaks_no_call(server: ModelServer, recording: Recording) -> None:
     def sink(span: Any) -> None:
         raise OSError("disk full")
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import openai
 import pytest
-from agl_testing import Exchange, Reply, ScriptedModelServer
-from agl_testing.scripted import ReplyBody
 from aiohttp import web
-from contract.through_gateway import leased_attempt
+from contract.capturing import leased_attempt
+from contract.model_server import Exchange, ModelServer, Reply
 
 from agentlightning import semconv
 from agentlightning.capture.emit import emit_reward
@@ -27,20 +26,20 @@ pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
 
-class Stuck(ScriptedModelServer):
+class Stuck(ModelServer):
     """Sends the first words of each answer, and then nothing."""
 
     async def _send(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for part in ReplyBody(self, exchange).parts()[:4]:
+        for part in self.parts(exchange)[:4]:
             await response.write(f"data: {json.dumps(part)}\n\n".encode())
         await asyncio.Event().wait()
         return response
 
 
 async def test_every_path_is_exact(tmp_path: Path) -> None:
-    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
+    async with ModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
         gateway = leased.context.gateway
         async with openai.AsyncOpenAI(base_url=gateway, api_key=CONTEXT_KEY) as client:
             with leased.active():
@@ -57,7 +56,7 @@ async def test_every_path_is_exact(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_each_of_several_choices_meets_its_own_record(tmp_path: Path, stream: bool) -> None:
     said = ["one", "two two", "three three three"]
-    async with ScriptedModelServer(lambda body: said) as engine, leased_attempt(engine, tmp_path) as leased:
+    async with ModelServer(lambda body: said) as engine, leased_attempt(engine, tmp_path) as leased:
         async with openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=CONTEXT_KEY) as client:
             with leased.active():
                 answer: Any = await client.chat.completions.create(**ASK, n=3, stream=stream)
@@ -80,7 +79,7 @@ async def test_a_stream_that_its_agent_breaks_off_is_cancelled_whoever_is_first(
     tmp_path: Path, way: str, left: str
 ) -> None:
     """The agent reads one piece. Whether the gateway had all of the answer by then decides nothing."""
-    kind = Stuck if way == "the engine goes on" else ScriptedModelServer
+    kind = Stuck if way == "the engine goes on" else ModelServer
     async with (
         kind(lambda body: "word " * 20) as engine,
         leased_attempt(engine, tmp_path, stream_ids=way != "replayed") as leased,
@@ -119,7 +118,7 @@ async def test_a_stream_that_its_agent_breaks_off_is_cancelled_whoever_is_first(
 async def test_a_retried_call_keeps_its_reward_and_its_traceparent(tmp_path: Path) -> None:
     replies = iter([Reply(status=500, headers={"retry-after-ms": "1"}), "fine"])
     async with (
-        ScriptedModelServer(lambda body: next(replies)) as engine,
+        ModelServer(lambda body: next(replies)) as engine,
         leased_attempt(engine, tmp_path) as leased,
     ):
         gateway = leased.context.gateway
@@ -137,7 +136,7 @@ async def test_a_retried_call_keeps_its_reward_and_its_traceparent(tmp_path: Pat
 
 
 async def test_another_attempts_key_is_refused(tmp_path: Path) -> None:
-    async with ScriptedModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
+    async with ModelServer() as engine, leased_attempt(engine, tmp_path) as leased:
         other = leased.context.key or ""
         leased.context.attempt_id, leased.context.key = "at-somebody-else", "agl-own"
         client = openai.AsyncOpenAI(base_url=leased.context.gateway, api_key=other, max_retries=0)

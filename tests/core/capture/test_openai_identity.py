@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import openai
 import pytest
-from agl_testing import ScriptedModelServer
-from contract.recording import Recording
+from contract.capturing import Recording
+from contract.model_server import ModelServer
 
 from agentlightning import semconv
 from agentlightning.capture.context import tagged
@@ -28,7 +28,7 @@ def client(url: str, key: Any = "agl-context", **options: Any) -> openai.AsyncOp
 
 @pytest.mark.parametrize("key", ["agl-context", "sk-of-the-user", "agl-key-wire"])
 async def test_the_attempts_key_goes_to_the_gateway(
-    server: ScriptedModelServer, recording: Recording, key: str
+    server: ModelServer, recording: Recording, key: str
 ) -> None:
     async with client(server.url, key) as c:
         with recording.active():
@@ -40,9 +40,7 @@ async def test_the_attempts_key_goes_to_the_gateway(
     assert exchange.headers["traceparent"] == f"00-{call.trace_id}-{call.span_id}-01"
 
 
-async def test_a_key_that_is_fetched_is_replaced_too(
-    server: ScriptedModelServer, recording: Recording
-) -> None:
+async def test_a_key_that_is_fetched_is_replaced_too(server: ModelServer, recording: Recording) -> None:
     async def fetch() -> str:
         return "sk-fetched"
 
@@ -53,7 +51,7 @@ async def test_a_key_that_is_fetched_is_replaced_too(
 
 
 async def test_another_attempts_key_is_left_for_the_gateway_to_refuse(
-    server: ScriptedModelServer, recording: Recording
+    server: ModelServer, recording: Recording
 ) -> None:
     async with client(server.url, "agl-of-another") as c:
         with recording.active():
@@ -65,7 +63,7 @@ async def test_another_attempts_key_is_left_for_the_gateway_to_refuse(
     assert first.headers[semconv.HEADER_ATTEMPT] == "at-wire"
 
 
-async def test_without_a_key_the_users_stays(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_without_a_key_the_users_stays(server: ModelServer, recording: Recording) -> None:
     recording.context.key = None
     async with client(server.url, "sk-user") as c:
         with recording.active():
@@ -73,8 +71,8 @@ async def test_without_a_key_the_users_stays(server: ScriptedModelServer, record
     assert server.log[0].headers["authorization"] == "Bearer sk-user"
 
 
-async def test_nothing_of_ours_goes_elsewhere(server: ScriptedModelServer) -> None:
-    async with ScriptedModelServer() as vendor:
+async def test_nothing_of_ours_goes_elsewhere(server: ModelServer) -> None:
+    async with ModelServer() as vendor:
         recording = Recording("split", server.url)
         async with client(vendor.url, "sk-user") as c, client(server.url) as g:
             with recording.active(), tagged(agent="spy"):
@@ -105,7 +103,7 @@ def test_what_is_the_gateway(endpoint: str, gateway: str | None, same: bool) -> 
     assert is_gateway(endpoint, gateway) is same
 
 
-async def test_tags_in_order_of_strength(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_tags_in_order_of_strength(server: ModelServer, recording: Recording) -> None:
     recording.context.tags = {"side": "day", "agent": "weakest", "node": "n"}
     recording.context.policies = {"Zoë": "wolves"}
     async with client(server.url) as c:
@@ -127,7 +125,7 @@ async def test_tags_in_order_of_strength(server: ScriptedModelServer, recording:
 
 
 async def test_ids_are_asked_for_where_the_context_says_so() -> None:
-    async with ScriptedModelServer(ids="asked") as server, client(server.url, "sk-user") as c:
+    async with ModelServer(ids="asked") as server, client(server.url, "sk-user") as c:
         recording = Recording("asking", None)
         with recording.active():
             await c.chat.completions.create(**ASK)
@@ -141,7 +139,7 @@ async def test_ids_are_asked_for_where_the_context_says_so() -> None:
     assert {semconv.PROMPT_IDS, semconv.LOGPROBS} <= text.attributes.keys()
 
 
-async def test_the_callers_options_are_not_changed(server: ScriptedModelServer, recording: Recording) -> None:
+async def test_the_callers_options_are_not_changed(server: ModelServer, recording: Recording) -> None:
     headers, body = {"x-mine": "1"}, {"top_k": 5}
     async with client(server.url) as c:
         with recording.active():
@@ -150,7 +148,7 @@ async def test_the_callers_options_are_not_changed(server: ScriptedModelServer, 
     assert server.log[0].headers["x-mine"] == "1" and server.log[0].body["top_k"] == 5
 
 
-async def test_one_client_serves_many_attempts_at_once(server: ScriptedModelServer) -> None:
+async def test_one_client_serves_many_attempts_at_once(server: ModelServer) -> None:
     recordings = [Recording(str(number), server.url) for number in range(32)]
     async with client(server.url) as c:
 

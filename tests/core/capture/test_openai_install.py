@@ -13,8 +13,8 @@ import openai
 import openai._base_client as sdk
 import pytest
 import wrapt
-from agl_testing import ScriptedModelServer
-from contract.recording import Recording
+from contract.capturing import Recording
+from contract.model_server import ModelServer
 from wrapt.importer import notify_module_loaded
 
 from agentlightning import capture
@@ -63,7 +63,7 @@ async def test_without_the_private_method_capture_goes_on_at_the_gateway(
 async def test_without_the_retry_hook_calls_are_recorded_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with ScriptedModelServer(ids="always") as server:
+    async with ModelServer(ids="always") as server:
         recording = Recording("noretry", server.url)
         with monkeypatch.context() as patched:
             patched.delattr(sdk.BaseClient, "_build_request")
@@ -121,7 +121,7 @@ def test_undo_is_complete_and_repeatable() -> None:
 async def test_two_instruments_are_one() -> None:
     capture.install()
     capture.install()
-    async with ScriptedModelServer(ids="always") as server:
+    async with ModelServer(ids="always") as server:
         recording = Recording("twice", server.url)
         async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
             with recording.active():
@@ -140,7 +140,7 @@ async def test_another_instrumentor_of_the_same_method_keeps_working() -> None:
     wrapt.wrap_function_wrapper(sdk.AsyncAPIClient, "request", foreign)
     theirs = vars(sdk.AsyncAPIClient)["request"]
     try:
-        async with ScriptedModelServer(ids="always") as server:
+        async with ModelServer(ids="always") as server:
             recording = Recording("both", server.url)
             async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
                 with recording.active():

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from opentelemetry import trace
 
 from agentlightning import semconv

@@ -10,8 +10,8 @@ from typing import Any
 
 import openai
 import pytest
-from agl_testing import ScriptedModelServer
-from contract.recording import Recording
+from contract.capturing import Recording
+from contract.model_server import ModelServer
 
 from agentlightning import semconv
 from agentlightning.capture import caller_tags
@@ -129,7 +129,7 @@ def test_marks_reach_threads_and_work_that_is_done_later() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- select
-async def chosen(server: ScriptedModelServer, *marks: Any, **tags: str) -> bool:
+async def chosen(server: ModelServer, *marks: Any, **tags: str) -> bool:
     """Whether a call within these marks, outermost first, is trained; ``tags`` hold around the call."""
     from contextlib import ExitStack
 
@@ -144,20 +144,20 @@ async def chosen(server: ScriptedModelServer, *marks: Any, **tags: str) -> bool:
     return header is None
 
 
-async def test_the_innermost_mark_with_a_choice_decides(server: ScriptedModelServer) -> None:
+async def test_the_innermost_mark_with_a_choice_decides(server: ModelServer) -> None:
     yes, no = (lambda tags: True), (lambda tags: False)
     assert await chosen(server) and await chosen(server, None) and await chosen(server, yes)
     assert not await chosen(server, no) and not await chosen(server, no, None)
     assert await chosen(server, no, yes) and not await chosen(server, yes, no)
 
 
-async def test_a_choice_is_asked_about_the_calls_final_tags(server: ScriptedModelServer) -> None:
+async def test_a_choice_is_asked_about_the_calls_final_tags(server: ModelServer) -> None:
     assert await chosen(server, lambda tags: tags == {"agent": "x", "role": "x", "turn": "1"}, turn="1")
     assert await chosen(server, lambda tags: tags["agent"] == "y", agent="y")
 
 
 async def test_a_choice_that_fails_fails_the_call_and_the_attempt(
-    server: ScriptedModelServer, recording: Recording
+    server: ModelServer, recording: Recording
 ) -> None:
     @agent(select=lambda tags: tags["side"] == "wolves")
     class Mine:
@@ -172,9 +172,7 @@ async def test_a_choice_that_fails_fails_the_call_and_the_attempt(
     assert server.log == [] and "KeyError: 'side'" in str(recording.context.errors[0])
 
 
-async def test_parallel_entries_keep_their_calls_apart(
-    server: ScriptedModelServer, recording: Recording
-) -> None:
+async def test_parallel_entries_keep_their_calls_apart(server: ModelServer, recording: Recording) -> None:
     async with openai.AsyncOpenAI(base_url=server.url, api_key="agl-context") as client:
 
         @agent(name="hero", reward=lambda result: result)

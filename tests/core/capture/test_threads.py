@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from contract.recording import Recording
+from contract.capturing import Recording
 
 from agentlightning import capture
 from agentlightning.capture.context import baggage_tags, current_attempt, tagged

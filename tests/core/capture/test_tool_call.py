@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 from opentelemetry import trace
 
 from agentlightning import semconv

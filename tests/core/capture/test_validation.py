@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 
 import agentlightning as agl
 from agentlightning import semconv

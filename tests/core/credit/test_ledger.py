@@ -26,7 +26,6 @@ from agentlightning.types import (
     Span,
 )
 from agentlightning.types.failure import read_failure_table
-from agl_audit.explanation.advantage import REASONS
 
 ENDS = ("timeout", "agent-raised", "model-5xx", "straggler", "over-length", "something else")
 TABLE = read_failure_table({"timeout": -1.0, "no-call": 0.25, "no-reward": -0.5, "over-length": 0.0})
@@ -123,7 +122,6 @@ def test_the_ledgers_sum_to_what_was_recorded_and_what_was_not(records, recipe, 
         {"other-attempt": sum(e.calls for r in records for e in r.earlier), "not-recorded": past}
     )
     assert reasons == sum((Counter(ledger.left_out) for ledger in batch.ledgers), Counter())
-    assert set(reasons) <= REASONS.keys()
     judged = sum(sum(ledger.verdicts.values()) for ledger in batch.ledgers)
     assert judged == batch.metrics["calls_recorded"] - batch.metrics.get("left_out/other-attempt", 0)
 

@@ -10,7 +10,6 @@ from core.credit.builders import make_call, make_record
 from agentlightning.credit import assign
 from agentlightning.recipes import get
 from agentlightning.types import Record, Reward
-from agl_audit.explanation.advantage import trace_token
 
 E = 1e-6
 
@@ -83,12 +82,6 @@ def test_a_return_with_a_reward_that_is_no_number_is_missing_and_counted():
                             scale="none")  # fmt: skip
     assert found == pytest.approx({"a-c0": 0.5, "a-c1": 0.5, "b-c0": -0.5, "b-c1": -0.5})
     assert metrics["steps_missing"] == 2 and metrics["states_of_one"] == 2
-
-
-def test_a_token_explains_both_levels():
-    batch = assign([walk("a", ["s"], 1.0), walk("b", ["s"], 0.0)], get("gigpo", scale="none"))
-    token = trace_token(batch, "a-c0", 0)
-    assert (token["credit"] - token["baseline"]) / token["scale"] + token["step"] == token["advantage"] == 1.0
 
 
 def test_a_critic_compares_no_states():

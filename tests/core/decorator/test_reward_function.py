@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from contract.recording import Recording
+from contract.capturing import Recording
 
 from agentlightning import capture, semconv
 from agentlightning.decorator import agent

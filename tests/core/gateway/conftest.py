@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections import Counter
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import aiohttp
@@ -14,18 +13,6 @@ from agentlightning.gateway import AttemptInfo, Gateway, Limits, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store.base import AttemptEnded, NotFound
 from agentlightning.types import Attempt, AttemptStatus, Rollout
-
-OF_PLUGINS = ("/responses", "/messages", "/conversations")
-"""Paths of APIs that agl-gateway brings."""
-
-
-def pytest_collection_modifyitems(items):
-    """Without agl-gateway, leave out the cases of its APIs."""
-    if find_spec("agl_gateway") is None:
-        for item in items:
-            if "core/gateway/" in item.nodeid and any(path in item.nodeid for path in OF_PLUGINS):
-                item.add_marker(pytest.mark.skip(reason="agl-gateway is not installed"))
-
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 PROMPT = [11, 12, 13]

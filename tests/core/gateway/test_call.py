@@ -126,18 +126,17 @@ async def test_a_missing_logprob_is_not_a_zero(world):
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/chat/completions", "max_tokens"),
-        ("/chat/completions", "max_completion_tokens"),
-        ("/responses", "max_output_tokens"),
-        ("/messages", "max_tokens"),
-    ],
-)
-async def test_a_limit_of_no_token_is_refused_as_openai_does(world, path, name, limit):
-    asked = {"input": "hi"} if path == "/responses" else {"messages": [{"role": "user", "content": "hi"}]}
-    got = await world.post(data=json.dumps({"model": "m", **asked, name: limit}).encode(), path=path)
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_limit_of_no_token_is_refused_as_openai_does(world, name, limit):
+    await refuses_no_tokens(world, "/chat/completions", {**ASKED, name: limit}, name)
+
+
+ASKED = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+async def refuses_no_tokens(world, path, asked, name):
+    """The API at ``path`` refuses a request whose limit is no token, and names the limit."""
+    got = await world.post(data=json.dumps({"model": "m", **asked}).encode(), path=path)
     assert got.status == 400 and name in json.loads(got.raw)["error"]["message"]
     assert not world.engine.bodies and not world.store.calls
     assert (await world.post({name: None, "max_tokens": 1}, path="/chat/completions")).status == 200

@@ -7,16 +7,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from agl_testing import ScriptedModelServer
+from contract.model_server import ModelServer
 
 import agentlightning as agl
-from agentlightning.gateway import AttemptInfo, Gateway, Upstream
-from agentlightning.gateway.settings import GatewaySection, agent_url, parse_listen
-from agentlightning.keys import CONTEXT_KEY, Keys
-from agentlightning.runner.attempt import with_attempt_key
-from agentlightning.store import SQLiteStore
-from agentlightning.types import LLM, UsageError
-from agl_cluster.runners.attempt_keys import RemoteAttemptKeys
+from agentlightning.gateway.settings import agent_url, parse_listen
+from agentlightning.types import UsageError
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -96,7 +91,7 @@ async def test_a_run_on_every_interface_tells_the_advertised_address(
         async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json=body) as answer:
             return float(answer.status == 200)
 
-    with ScriptedModelServer() as server:
+    with ModelServer() as server:
         trainer = agl.Trainer(
             policy={"other": agl.LLM(endpoint=server.url, model=server.model)},
             policies={"re:.*": "other"},
@@ -110,28 +105,3 @@ async def test_a_run_on_every_interface_tells_the_advertised_address(
             evaluation = await context.evaluate(["a"], name="x")
     assert evaluation.reward == 1.0
     assert seen[0].startswith("http://localhost:")
-
-
-async def test_an_agent_elsewhere_reaches_the_gateway_by_its_public_address(engine: Any) -> None:
-    """It listens on every interface; the runner has the secret, and the address of the resources."""
-    keys = Keys(b"a secret that both of them have")
-    store = SQLiteStore(":memory:")
-    gateway = Gateway(store, keys, GatewaySection(listen="0.0.0.0", advertise="http://127.0.0.2"))
-    gateway.add_route(Upstream(url=engine.url, model="tiny"))
-    url = await gateway.start()
-    assert url.startswith("http://127.0.0.2:")
-    lease = await store.start_rollout({})
-    info = AttemptInfo.of(lease.rollout, lease.attempt, {})
-    published: dict[str, Any] = {"llm": LLM(endpoint=url, model="m", api_key=CONTEXT_KEY)}
-    theirs = RemoteAttemptKeys(Keys(b"a secret that both of them have"))
-    found, _, _ = with_attempt_key(published, theirs, info)
-    llm = found["llm"]
-    assert isinstance(llm, LLM)
-    body = {"model": llm.model, "messages": [{"role": "user", "content": "hi"}]}
-    headers = {"Authorization": f"Bearer {llm.api_key}"}
-    place = f"{llm.endpoint}/chat/completions"
-    async with aiohttp.ClientSession() as http, http.post(place, json=body, headers=headers) as answer:
-        assert answer.status == 200
-    assert len(await store.query_calls(info.rollout_id)) == 1
-    await gateway.stop()
-    await store.close()

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from agl_testing import ScriptedModelServer
-from agl_testing.template import encode, render
 from aiohttp import web
+from contract.model_server import ModelServer, prompt_of
 from core.gateway.test_window import HISTORIES, no_orphans, said
 
 from agentlightning.credit.forest import build_forest
@@ -19,7 +18,7 @@ from agentlightning.types.base import ConfigError
 
 
 def length(messages, tools=None):
-    return len(encode(render(messages, tools)))
+    return len(prompt_of({"messages": messages, "tools": tools}))
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ async def served(world):
     servers = []
 
     async def serve(max_model_len, reply=lambda body: "好的", **policy):
-        server = ScriptedModelServer(reply, max_model_len=max_model_len)
+        server = ModelServer(reply, max_model_len=max_model_len)
         servers.append(await server.start())
         world.gateway.add_route(Upstream(url=server.url, model="tiny", settings=RouteSection(**policy)))
         return server

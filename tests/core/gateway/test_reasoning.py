@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from agl_testing import ScriptedModelServer
 from aiohttp import web
+from contract.model_server import ModelServer
 from core.gateway.conftest import chunks, events, tokens_of
 from hypothesis import given, strategies as st
 
@@ -197,7 +197,7 @@ async def test_two_turns_train_each_token_once_and_say_why_they_are_apart(world,
     and its answer any more. Both turns are trained, in rows of their own, and the break has its name.
     """
     says = iter(["<think>wolf?</think>我是村民。", "<think>again</think>投5号。"])
-    async with ScriptedModelServer(lambda body: next(says)) as server:
+    async with ModelServer(lambda body: next(says)) as server:
         world.gateway.add_route(
             Upstream(url=server.url, model="tiny", settings=RouteSection(reasoning=policy))
         )

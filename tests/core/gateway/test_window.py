@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from agl_testing.template import encode, render
+from contract.model_server import prompt_of
 from hypothesis import given, strategies as st
 
 from agentlightning.gateway.over_length import Window, blocks, upper_bound
@@ -137,11 +137,11 @@ def test_the_bound_is_one(turns, tools):
         "function": {"name": "算", "parameters": {"type": "object", "properties": {}}},
     }
     request = {"messages": messages} | ({"tools": [tool]} if tools else {})
-    assert len(encode(render(messages, request.get("tools")))) <= upper_bound(request)
+    assert len(prompt_of(request)) <= upper_bound(request)
 
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_the_bound_holds_for_real_histories(name):
     history = HISTORIES[name]
-    assert len(encode(render(history["messages"], history["tools"]))) <= upper_bound(history)
+    assert len(prompt_of(history)) <= upper_bound(history)
     assert upper_bound({"prompt": "文"}) >= 3

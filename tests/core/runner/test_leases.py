@@ -14,7 +14,7 @@ from core.runner.test_runner import reason, serving
 
 from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway import AttemptInfo
-from agentlightning.keys import CONTEXT_KEY, Keys
+from agentlightning.keys import CONTEXT_KEY
 from agentlightning.runner.attempt import with_attempt_key
 from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcome import CannotRun
@@ -22,7 +22,6 @@ from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import AttemptEnded, SQLiteStore, Store
 from agentlightning.types import LLM, PromptTemplate, RolloutConfig, RolloutStatus
-from agl_cluster.runners.attempt_keys import RemoteAttemptKeys
 
 
 @pytest.fixture
@@ -208,21 +207,6 @@ def test_keys_go_to_our_gateway_only() -> None:
         with_attempt_key({"a": ours}, None, INFO)
 
 
-async def test_a_remote_gates_key_is_one_of_the_run(store: Store) -> None:
-    keys, seen = Keys(b"x" * 16), []
-
-    async def agent(task: Any, llm: LLM) -> float:
-        seen.append(keys.check(llm.api_key or ""))
-        return 1.0
-
-    llm = LLM(endpoint="http://127.0.0.1:7/v1", model="m", api_key=CONTEXT_KEY)
-    await store.add_resources({"llm": llm})
-    rollout = await Runner(agent, store, attempt_keys=RemoteAttemptKeys(Keys(b"x" * 16))).step(1)
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    assert attempt is not None and rollout.status == RolloutStatus.SUCCEEDED
-    assert [(c.rollout_id, c.attempt_id) for c in seen] == [(rollout.rollout_id, attempt.attempt_id)]
-
-
 async def test_without_a_gate_for_its_gateway_serving_ends_and_the_rollout_may_be_tried_elsewhere(
     store: Store,
 ) -> None:
@@ -242,8 +226,7 @@ def test_an_attempt_keeps_to_one_of_its_runs_gateways() -> None:
     for number in range(30):
         info = AttemptInfo(rollout_id="ro", attempt_id=f"at-{number}")
         found, _, url = with_attempt_key({"a": ours, "b": ours}, Book(), info)
-        again = with_attempt_key({"a": ours}, RemoteAttemptKeys(Keys(b"x" * 16)), info)
-        for resource in (*found.values(), *again[0].values()):
+        for resource in found.values():
             assert isinstance(resource, LLM) and resource.endpoint == url and not resource.replicas
         chosen.add(url)
     assert chosen == set(urls)

@@ -12,7 +12,6 @@ import pytest
 from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
 from agentlightning.credit.rewards import resolve
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
@@ -113,17 +112,3 @@ async def test_rewards_of_returned_transitions_are_returned(store: Store) -> Non
     assert [(r.value, r.returned, r.call_id) for r in record.rewards] == [
         (0.5, True, record.calls[0].call_id)
     ]
-
-
-async def test_hooks_hear_of_the_returned_reward(store: Store) -> None:
-    heard: list[float] = []
-
-    class Agent(LitAgent[Any]):
-        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
-            return 1.0
-
-        def on_trace_end(self, task: Any, rollout: Any, spans: list[Span]) -> None:
-            heard.extend(s.attributes[REWARD_VALUE] for s in spans if s.name == REWARD_SPAN)
-
-    record = await ran(store, Agent())  # type: ignore[arg-type]
-    assert heard == [1.0] and [r.value for r in record.rewards] == [1.0]

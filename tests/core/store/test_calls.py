@@ -15,14 +15,11 @@ from hypothesis import given, strategies as st
 
 from agentlightning.credit import build_forest
 from agentlightning.store import codec
-from agentlightning.store.base import Conflict, NotFound, StoreError
+from agentlightning.store.base import Conflict, StoreError
 from agentlightning.store.calls import CALL_FIELDS, CallIndex, StoredCall, whole_calls
 from agentlightning.store.codec import CallBody
-from agentlightning.store.pages import RECORD_PAGE
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import Call
-from agl_cluster.store.client import StoreClient
-from agl_cluster.store.server import start
 
 RANDOM = st.randoms(use_true_random=False)
 
@@ -259,24 +256,3 @@ async def test_a_parent_that_is_gone_is_named(sqlite: SQLiteStore) -> None:
     sqlite.db.connection.execute("DELETE FROM calls WHERE call_id = 'a-1.0'")
     with pytest.raises(StoreError, match=r"a-2\.0 .* builds on call a-1\.0, which is not in the store"):
         await sqlite.query_calls(owner[0])
-
-
-async def test_records_travel_as_they_are_stored(tmp_path: Path) -> None:
-    """A client reads what the store itself reads, page by page, and its calls share their memory too."""
-    store = SQLiteStore(tmp_path / "s.sqlite")
-    ids = []
-    for n in range(RECORD_PAGE + 1):
-        owner = await opened(store)
-        await store.add_calls(owned(talk(4, f"a{n}"), owner))
-        ids.append(owner[0])
-    served = await start(store, port=0)
-    client = StoreClient(served.url)
-    found, here = await client.records(ids), await store.records(ids)
-    with pytest.raises(NotFound, match="no rollout ro-none"):
-        await client.records(["ro-none"])
-    await client.close()
-    await served.close()
-    assert [r.rollout.rollout_id for r in found] == ids
-    for a, b in zip(found, here, strict=True):
-        same(a.calls, b.calls)
-        assert len({id(call.prompt_ids.view().obj) for call in a.calls if call.prompt_ids is not None}) == 1

@@ -16,7 +16,6 @@ from marks import sampled
 
 from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
-from agl_cluster.store.client import StoreClient
 
 WRITER = """
 import asyncio, sys
@@ -142,8 +141,7 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SQLiteStore()
     assert store.db.path == Path.home() / ".agent-lightning" / "store.sqlite"
     asyncio.run(store.close())
-    assert isinstance(open_store("http://localhost:1"), StoreClient)
-    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://"):
+    with pytest.raises(StoreError, match=r"registered for redis://.*sqlite://"):
         open_store("redis://x")
     with pytest.raises(ValueError, match="NORMAL or FULL"):
         SQLiteStore(tmp_path / "x.sqlite", synchronous="OFF")  # type: ignore[arg-type]

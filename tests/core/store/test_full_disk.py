@@ -8,14 +8,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from contract.store import Clock, call, span
 
 from agentlightning.store.base import StoreError
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, RolloutStatus
-from agl_cluster.store.server import start
 
 BIG = random.Random(0).randbytes(150_000).hex()
 """Text that does not compress below 150 kB."""
@@ -53,18 +51,6 @@ async def test_a_write_that_finds_no_room_is_an_error_and_leaves_nothing(sqlite:
     assert [c.sequence for c in await sqlite.query_calls(ids[0])] == [0, 1]
     assert (await sqlite.get_rollout_by_id(made.rollout_id)).input == BIG
     sound(sqlite)
-
-
-async def test_a_server_on_a_full_disk_is_not_ready(sqlite: SQLiteStore) -> None:
-    served = await start(sqlite, port=0)
-    async with aiohttp.ClientSession(served.url) as http:
-        for more, status in ((0, 503), (None, 200)):
-            limit(sqlite, more)
-            async with http.get("/readyz") as ready:
-                told = await ready.json()
-                assert (ready.status, "full" in str(told["problems"])) == (status, status == 503)
-    assert sqlite.db.connection.execute("SELECT count(*) FROM requests").fetchone() == (0,)
-    await served.close()
 
 
 async def test_those_who_share_the_commit_are_told_the_truth(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Three stores side by side: one in a file, one asked over HTTP, and the model.
+"""A store in a file and the model, side by side; other stores join them in the tests of their plugins.
 
 Whatever order things happen in, states, fences, refusals and counts agree; a request sent again changes
 nothing; a crash loses what nobody was told of, and nothing else.
@@ -24,8 +24,6 @@ from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, RolloutConfig, RolloutStatus, Span
-from agl_cluster.store.client import StoreClient
-from agl_cluster.store.server import ServedStore, start
 
 ENDS = ["succeeded", "failed", "timeout", "unresponsive"]
 KINDS = ["failed", "timeout", "unresponsive", "model-5xx"]
@@ -36,10 +34,10 @@ Ask = Callable[["Side", str | None], Awaitable[Any]]
 
 
 class Side:
-    """One real store: in a file, and asked directly or over HTTP."""
+    """One real store, in a file."""
 
-    def __init__(self, path: Path, clock: Clock, over_http: bool) -> None:
-        self.path, self.clock, self.over_http = path, clock, over_http
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path, self.clock = path, clock
         self.attempts: dict[Lease, str] = {}
         self.leases: dict[str, Lease] = {}
 
@@ -49,15 +47,8 @@ class Side:
     async def open(self) -> None:
         self.owner = self.make()
         self.store: Store = self.owner
-        self.served: ServedStore | None = None
-        if self.over_http:
-            self.served = await start(self.owner, port=0)
-            self.store = StoreClient(self.served.url)
 
     async def close(self) -> None:
-        if self.served is not None:
-            await self.store.close()
-            await self.served.close()
         await self.owner.close()
 
     async def crash(self) -> None:
@@ -116,7 +107,7 @@ def any_lease(machine: StoreMachine) -> bool:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Rules are the store's methods, each run on all three, and then (``twice``) sent again."""
+    """Rules are the store's methods, each run on all, and then (``twice``) sent again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def make_sides(self) -> list[Side]:
         paths = Path(self.folder.name)
-        return [Side(paths / f"{n}.sqlite", self.clock, over_http=n == 1) for n in range(2)]
+        return [Side(paths / "0.sqlite", self.clock)]
 
     def teardown(self) -> None:
         for side in self.sides:
@@ -155,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         return list(self.model.rollouts)[index % len(self.model.rollouts)]
 
     def all(self, ask: Ask, expected: Callable[[], Any], twice: bool = False) -> Any:
-        """Ask both stores, and the model once; they agree."""
+        """Ask each store, and the model once; they agree."""
         request_id = f"q{next(self.numbers)}"
         answer = outcome(expected)
         for side in self.sides:

@@ -65,11 +65,6 @@ def test_a_tracker_stands_in_for_a_default_one_unless_that_is_named() -> None:
     assert list(tracker_choices(known, ["default", "lines"])) == ["files", "display", "lines"]
 
 
-@pytest.mark.plugins
-def test_the_display_of_a_terminal_stands_in_for_the_lines() -> None:
-    assert list(tracker_choices(build().trackers, None)) == ["files", "console", "plot"]
-
-
 def test_a_tracker_gets_its_options_checked() -> None:
     plain, given = opened(["watching"])[0], opened([{"watching": {"folder": "x", "seconds": 0.5}}])[0]
     assert plain.options == Options() and given.options == Options(folder="x", seconds=0.5)

@@ -26,7 +26,7 @@ def test_no_name_stands_twice() -> None:
 
 def test_fields_come_back_as_they_were_given() -> None:
     given: dict[str, Any] = {"steps": 3, "concurrency": 2, "reserve": 7, "output": "there", "policy": "p"}
-    given |= {"failure": {"timeout": -1.0}, "quorum": {"k": 2}, "select": ["a"], "trackers": "files"}
+    given |= {"failure": {"timeout": -1.0}, "select": ["a"], "trackers": "files"}
     config = from_fields(given)
     assert (config.training.steps, config.agent.concurrency, config.gateway.reserve) == (3, 2, 7)
     assert config.training.failure["timeout"].reward == -1.0 and config.trackers == ["files"]
@@ -62,8 +62,6 @@ def test_a_trainer_has_a_configuration_and_refuses_what_would_change_nothing(tmp
         ({"stepz": 1}, TypeError, r"Trainer has no field 'stepz'. Did you mean 'steps'\?"),
         ({"steps": -1}, ConfigError, "Trainer: steps: Input should be greater than or equal to 0"),
         ({"isolation": "thread"}, ConfigError, "Trainer: isolation: Input should be 'inline' or 'process'"),
-        ({"quorum": {"k": 0}}, ConfigError, r"Trainer: quorum\.k: .*greater than or equal to 1"),
-        ({"quorum": 3}, ConfigError, "Trainer: quorum: "),
         ({"failure": {"boom": 1}}, ConfigError, "Trainer: failure: unknown kind 'boom'; use one of"),
         ({"select": "re:("}, ConfigError, r"Trainer: select: '\(' is not a regular expression"),
         ({"policies": {"a": "b"}}, ConfigError, "Trainer: policies: 'a' has the unknown policy 'b'"),
@@ -74,18 +72,6 @@ def test_a_trainer_has_a_configuration_and_refuses_what_would_change_nothing(tmp
 def test_bad_values_name_the_field(given: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         agl.Trainer(**given)
-
-
-@pytest.mark.parametrize("name", ["n_runners", "n_workers"])
-def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
-    made = agl.Trainer(**{name: 3})
-    assert made.config.agent.concurrency == getattr(made, name) == 3
-
-
-def test_old_and_new_name_together_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("agent: {target: a, type: x, adapters: [y]}\nbackend: {policy: p}")
-    with pytest.raises(ConfigError, match=r"agent\.type and agent\.adapters: give one of the two"):
-        load_config(tmp_path / "run.yaml")
 
 
 def test_a_file_holds_names_and_no_objects(tmp_path: Path) -> None:

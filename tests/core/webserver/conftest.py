@@ -1,11 +1,11 @@
-"""A store and a gateway over HTTP, with a scripted engine behind the gateway."""
+"""A gateway over HTTP with a store of its own, and an engine behind it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from aiohttp import web
@@ -13,27 +13,24 @@ from aiohttp import web
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agl_cluster.roles import Role, RoleTokens
-from agl_cluster.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
-class World(NamedTuple):
-    """What a test sends to: a store and a gateway, with the key of one attempt and a token of the store."""
+@dataclass
+class World:
+    """What a test sends to: a gateway, with its store, and the key of one attempt."""
 
     store: SQLiteStore
-    served: ServedStore
     gateway: Gateway
     key: str
     ids: tuple[str, str]
-    token: str
 
     async def stored(self) -> str:
         """How much there is of everything that requests may add."""
-        found = await self.store.statistics()
+        read = self.store.db.connection.execute
         kinds = "rollouts", "attempts", "calls", "spans", "workers", "resources", "runs"
-        return ", ".join(f"{name}: {found[name]}" for name in kinds)
+        return ", ".join(f"{name}: {read(f'SELECT count(*) FROM {name}').fetchone()[0]}" for name in kinds)
 
 
 async def _engine() -> web.AppRunner:
@@ -57,27 +54,23 @@ async def _engine() -> web.AppRunner:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[World]:
-    """A world; ``AGL_SECRET`` must be set to :data:`SECRET`."""
     store = SQLiteStore(folder / "store.sqlite")
-    served = await start(store, port=0)
     lease = await store.start_rollout({"q": 1}, worker_id="w")
     ids = lease.rollout.rollout_id, lease.attempt.attempt_id
     gateway = Gateway(store, Keys(SECRET))
     engine = await _engine()
     gateway.add_route(Upstream(url=f"http://127.0.0.1:{engine.addresses[0][1]}/v1", model="tiny"))
     await gateway.start()
-    token = RoleTokens(SECRET).derive(Role.ADMIN)
     info = AttemptInfo(rollout_id=ids[0], attempt_id=ids[1], fence=lease.attempt.fence)
     try:
-        yield World(store, served, gateway, gateway.open_attempt(info), ids, token)
+        yield World(store, gateway, gateway.open_attempt(info), ids)
     finally:
         await gateway.stop()
         await engine.cleanup()
-        await served.close()
+        await store.close()
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setenv("AGL_SECRET", SECRET.decode())
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with opened(tmp_path) as found:
         yield found

@@ -1,4 +1,4 @@
-"""Web pages are refused by store and gateway; programs and holders of a secret are not."""
+"""Web pages are refused by the gateway; programs and holders of a secret are not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from contract.pages import pages_are_refused, programs_are_served, request, send
+from contract.pages import pages_are_refused, request, send
 
 from agentlightning.gateway import AttemptInfo, Gateway
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agl_cluster.store.client import StoreClient
-from agl_cluster.store.server import ServedStore, start
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-TOKEN = "a token of more than sixteen characters"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
@@ -30,13 +27,6 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 @pytest.fixture
-async def served(store: SQLiteStore) -> AsyncIterator[ServedStore]:
-    found = await start(store, port=0)
-    yield found
-    await found.close()
-
-
-@pytest.fixture
 async def gateway(store: SQLiteStore) -> AsyncIterator[Gateway]:
     gateway = Gateway(store, Keys(SECRET))
     await gateway.start()
@@ -44,55 +34,7 @@ async def gateway(store: SQLiteStore) -> AsyncIterator[Gateway]:
     await gateway.stop()
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/agl/rollouts"),
-        ("POST", "/v1/agl/runs/prune"),
-        ("DELETE", "/v1/agl/runs/run-1"),
-        ("PATCH", "/v1/agl/runs/run-1"),
-        ("POST", "/v1/agl/batch"),
-        ("POST", "/v1/traces"),
-    ],
-)
-async def test_the_store_refuses_pages(served: ServedStore, method: str, path: str) -> None:
-    await served.store.add_run("run-1", {})
-    before = await served.store.statistics()
-    await pages_are_refused(served.url, method, path, b'{"input": 1, "keep_runs": 0}')
-    assert (await served.store.statistics())["rollouts"] == before["rollouts"]
-    assert [run["run_id"] for run in await served.store.query_runs()] == ["run-1"]
-    refused = (await served.store.counts())["refused"]
-    assert refused == {"foreign-host": 5, "foreign-origin": 3, "undeclared-body": 4}
-
-
-async def test_a_form_without_fields_deletes_nothing(served: ServedStore) -> None:
-    """The finding: one click on a page, and every finished run was gone."""
-    await served.store.add_run("run-1", {})
-    await served.store.update_run("run-1", {"status": "finished"})
-    said = await send(served.url, request("POST", "/v1/agl/runs/prune", {"Host": "localhost", **FORM}))
-    assert said.status == 415 and [run["run_id"] for run in await served.store.query_runs()] == ["run-1"]
-
-
-async def test_the_store_serves_programs(served: ServedStore) -> None:
-    await programs_are_served(served.url, "POST", "/v1/agl/rollouts", b'{"input": 1}')
-    await programs_are_served(served.url, "GET", "/v1/agl/statistics", b"")
-    client = StoreClient(served.url)
-    assert (await client.enqueue_rollout(1)).input == 1
-    await client.close()
-
-
-async def test_a_token_is_proof_enough(store: SQLiteStore) -> None:
-    served = await start(store, port=0, token=TOKEN)
-    headers = {"Host": "store.example", "Authorization": f"Bearer {TOKEN}", "Origin": "https://store.example"}
-    said = await send(served.url, request("POST", "/v1/agl/rollouts", headers, b'{"input": 1}'))
-    assert said.status == 200
-    without = {"Host": "store.example", "Content-Type": "application/json"}
-    said = await send(served.url, request("POST", "/v1/agl/rollouts", without, b'{"input": 1}'))
-    assert said.status == 401
-    await served.close()
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_the_gateway_refuses_pages(gateway: Gateway, store: SQLiteStore, path: str) -> None:
     await pages_are_refused(gateway.url, "POST", path, b"{}")
     for open_to_all in ("/metrics", "/v1/models", "/health"):
@@ -114,15 +56,10 @@ async def test_a_key_is_proof_enough(gateway: Gateway) -> None:
     assert said.status == 403
 
 
-async def test_an_interface_wants_a_secret(store: SQLiteStore, tmp_path: Path) -> None:
-    """It says so before anything listens, and before the store's file is opened."""
+async def test_an_interface_wants_a_secret(store: SQLiteStore) -> None:
+    """It says so before anything listens."""
     with pytest.raises(ValueError, match=r"the gateway on 0\.0\.0\.0 without a token.*AGL_SECRET"):
         await Gateway(store, Keys(), GatewaySection(listen="0.0.0.0")).start()
-    with pytest.raises(Exception, match=r"the store on 0\.0\.0\.0 without a token.*AGL_TOKEN"):
-        await start(tmp_path / "other.sqlite", "0.0.0.0", 0)
-    assert not (tmp_path / "other.sqlite").exists()
-    with pytest.raises(Exception, match="AGL_TOKEN is empty"):
-        await start(tmp_path / "other.sqlite", port=0, token="")
 
 
 async def test_on_an_interface_any_name_is_the_servers_own(store: SQLiteStore) -> None:
@@ -136,9 +73,9 @@ async def test_on_an_interface_any_name_is_the_servers_own(store: SQLiteStore) -
     await gateway.stop()
 
 
-async def test_the_log_says_it_once(served: ServedStore, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_it_once(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     async with aiohttp.ClientSession(headers={"Origin": "https://evil.example"}) as session:
         for _ in range(3):
-            async with session.get(f"{served.url}/v1/agl/health") as response:
+            async with session.get(f"{gateway.url}/models") as response:
                 assert response.status == 403
     assert caplog.text.count("https://evil.example") == 1

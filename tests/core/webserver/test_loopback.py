@@ -1,7 +1,10 @@
 """Addresses of this machine, and tokens that can be guessed."""
 
+import socket
+
 import pytest
 
+from agentlightning.webserver import loopback
 from agentlightning.webserver.loopback import (
     ExposedServer,
     check_interface,
@@ -61,3 +64,20 @@ def test_other_interfaces_want_a_secret(host: str) -> None:
         check_interface("a server", host, guarded=False, variable="AGL_X")
     check_interface("a server", host, guarded=True, variable="AGL_X")
     check_interface("a server", "127.0.0.1", guarded=False, variable="AGL_X")
+
+
+def test_loopback_is_the_one_that_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+
+    def only_six(address: tuple[str, int], **how: int) -> socket.socket:
+        bound.append(address[0])
+        if address[0] == "127.0.0.1":
+            raise OSError(99, "Cannot assign requested address")
+        return socket.socket()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loopback.socket, "create_server", only_six)
+        loopback.loopback.cache_clear()
+        found = loopback.loopback(), loopback.interface("127.0.0.1"), loopback.interface("10.0.0.5")
+    loopback.loopback.cache_clear()
+    assert found == ("::1", "::1", "10.0.0.5") and bound == ["127.0.0.1", "::1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,16 @@ class TrackerHooks:
             report_to = getattr(type(tracker), "report_to", lambda *_: None)
             report_to(tracker, partial(self._failed, tracker))
 
-    def _tell(self, call: Callable[[Tracker], None]) -> None:
+    def _tell(self, method: str, *given: Any) -> None:
+        """Call a method of those trackers that have it."""
         for tracker in self.trackers:
-            try:
-                call(tracker)
-            except Exception as error:
-                self._failed(tracker, error)
+            self._tell_one(tracker, method, *given)
+
+    def _tell_one(self, tracker: Tracker, method: str, *given: Any) -> None:
+        try:
+            getattr(tracker, method, lambda *_: None)(*given)
+        except Exception as error:
+            self._failed(tracker, error)
 
     def _failed(self, tracker: Tracker, error: Exception, calls: int = 1) -> None:
         name = type(tracker).__name__
@@ -101,37 +105,34 @@ class TrackerHooks:
 
     def close(self) -> None:
         """Close the trackers that have a method ``close``, also after a failed run."""
-        self._tell(lambda tracker: getattr(tracker, "close", lambda: None)())
+        self._tell("close")
 
     @hookimpl
     def agl_run_started(self, run: dict[str, Any]) -> None:
-        self._tell(lambda t: t.start(run))
+        self._tell("start", run)
 
     @hookimpl
     def agl_run_resumed(
         self, run: dict[str, Any], reports: list[StepReport], evaluations: list[Evaluation]
     ) -> None:
-        def tell(tracker: Tracker) -> None:
-            resumed = getattr(tracker, "resumed", None)
-            if resumed is None:
-                tracker.start(run)
+        for tracker in self.trackers:
+            if hasattr(tracker, "resumed"):
+                self._tell_one(tracker, "resumed", run, reports, evaluations)
             else:
-                resumed(run, reports, evaluations)
-
-        self._tell(tell)
+                self._tell_one(tracker, "start", run)
 
     @hookimpl
     def agl_policy_updated(self, report: StepReport) -> None:
-        self._tell(lambda t: t.step(report))
+        self._tell("step", report)
 
     @hookimpl
     def agl_evaluated(self, evaluation: Evaluation) -> None:
-        self._tell(lambda t: t.evaluated(evaluation))
+        self._tell("evaluated", evaluation)
 
     @hookimpl
     def agl_run_failed(self, error: BaseException) -> None:
-        self._tell(lambda t: getattr(t, "failed", lambda _: None)(error))
+        self._tell("failed", error)
 
     @hookimpl
     def agl_run_finished(self, summary: dict[str, Any]) -> None:
-        self._tell(lambda t: t.finish(summary))
+        self._tell("finish", summary)

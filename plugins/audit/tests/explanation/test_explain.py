@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from contract.runs import RUN, add_rollout, edit_reward, make_run, plugins
 from rich.console import Console
 
 from agentlightning.credit import assign, fingerprint_rollouts
@@ -24,7 +25,6 @@ from agl_audit.explanation.token import NoSuchToken
 from agl_audit.run import open_run
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
-from plugins.audit.tests.runs import RUN, add_rollout, edit_reward, make_run, plugins
 
 
 async def explained(folder: Path, what: str, *extra: Any, policy: Path | None = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from contract.runs import make_run
 
 from agentlightning import cli
-from plugins.audit.tests.runs import make_run
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "history.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)

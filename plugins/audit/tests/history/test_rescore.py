@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import RUN, make_run, plugins
 
 from agentlightning import cli
 from agentlightning.plugins.stores import open_store
@@ -19,7 +20,6 @@ from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
 from agl_audit.run import open_run
 from agl_cluster.store.server import start
-from plugins.audit.tests.runs import RUN, make_run, plugins
 
 Agl = Callable[..., tuple[int, str, str]]
 GRADING = '''

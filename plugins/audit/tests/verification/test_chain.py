@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from contract.runs import REWARDS, RUN, add_evaluation, add_step, edit, make_run, plugins
 
 from agentlightning.algorithms.journal import Journal
 from agentlightning.credit.digest import (
@@ -23,7 +24,6 @@ from agentlightning.store.codec import pack
 from agentlightning.types import AuditLink, Rollout, StepReport
 from agl_audit.run import open_run
 from agl_audit.verification.verify import Verification, verify
-from plugins.audit.tests.runs import REWARDS, RUN, add_evaluation, add_step, edit, make_run, plugins
 
 SECRET = "a key of some length"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from contract.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
 from drills.edits import store as replace, stored_whole
 
 from agentlightning import semconv
@@ -20,7 +21,6 @@ from agentlightning.store.codec import pack, unpack
 from agentlightning.types import Call, StepReport
 from agl_audit.run import CannotRecompute, open_run
 from agl_audit.verification.verify import NothingToVerify, Verification, verify
-from plugins.audit.tests.runs import RUN, edit, edit_reward, edit_span, make_run, plugins
 
 
 async def verified(folder: Path, step: int | None = None, *extra: Any) -> Verification:

@@ -178,6 +178,3 @@ class Configured(LitAgent[float]):
 
     def rollout(self, task: float, resources: dict[str, Resource], rollout: Rollout) -> float:
         return task * self.factor
-
-    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None:
-        raise ValueError("cannot clean up")

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.types import AttemptStatus
 from agl_cluster.store import app, client as store_client
@@ -195,3 +196,11 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
         with pytest.raises(TypeError, match=message):
             await call()
     await client.close()
+
+
+async def test_places() -> None:
+    store = open_store("http://localhost:1")
+    assert isinstance(store, StoreClient)
+    await store.close()
+    with pytest.raises(StoreError, match=r"registered for redis://.*http://, https://, sqlite://"):
+        open_store("redis://x")

@@ -8,6 +8,10 @@ import pytest
 from agl_testing import ScriptedModelServer, tool_call
 
 import agentlightning as agl
+from agentlightning import capture
+from agentlightning.credit import resolve
+from agentlightning.runner.runner import Runner
+from agentlightning.store import SQLiteStore
 from agl_examples.bundled.agent import solve, tool_schema
 from agl_examples.bundled.math import calculate
 from agl_examples.bundled.task_set import task_set
@@ -18,14 +22,17 @@ def llm_at(server: ScriptedModelServer) -> agl.LLM:
 
 
 async def run_one(agent: Any, server: ScriptedModelServer, task: Any) -> tuple[float | None, list[agl.Span]]:
-    store, runner = agl.LightningStore(":memory:"), agl.LitAgentRunner[Any]()
+    store = SQLiteStore(":memory:")
+    await store.add_resources({"llm": llm_at(server)})
+    capture.install()
     try:
-        with runner.run_context(agent=agent, store=store):
-            done = await runner.step(task, resources={"llm": llm_at(server)})
-        spans = await store.query_spans(done.rollout_id)
-        return agl.find_final_reward(spans), spans
+        done = await Runner(agent, store).step(task)
     finally:
-        await store.close()
+        capture.uninstall()
+    spans = await store.query_spans(done.rollout_id)
+    (record,) = await store.records([done.rollout_id])
+    await store.close()
+    return resolve(record).final, spans
 
 
 def scripted(body: dict[str, Any]) -> Any:

@@ -20,23 +20,28 @@ class EventsTracker:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "events.jsonl"
 
-    def start(self, run: Mapping[str, Any]) -> None:
+    @hookimpl
+    def agl_run_started(self, run: Mapping[str, Any]) -> None:
         self._write("run_started", run_id=run["run_id"])
 
-    def step(self, report: StepReport) -> None:
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
         self._write("policy_updated", step=report.step, version=report.policy_version)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    @hookimpl
+    def agl_evaluated(self, evaluation: Evaluation) -> None:
         self._write("evaluated", name=evaluation.name, reward=evaluation.reward, n=evaluation.n)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    @hookimpl
+    def agl_run_finished(self) -> None:
         self._write("run_finished")
 
     @hookimpl
     def agl_run_failed(self, run_id: str, error: BaseException) -> None:
         self._write("run_failed", run_id=run_id, error=type(error).__name__)
 
-    def resumed(
+    @hookimpl
+    def agl_run_resumed(
         self, run: Mapping[str, Any], reports: list[StepReport], evaluations: list[Evaluation]
     ) -> None:
         self._write("run_resumed", run_id=run["run_id"], finished_steps=len(reports))

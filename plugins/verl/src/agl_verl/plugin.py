@@ -1,4 +1,6 @@
-"""Registers the driver ``verl``, and ``agl.VERL``. Nothing heavy is imported until a driver is made."""
+"""Registers the driver ``verl``, ``agl.VERL``, and an estimator of verl's that core has not. Nothing heavy is
+imported until a driver is made.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import Driver, DriverSpec
+from agentlightning.specs import BaselineSpec, Driver, DriverSpec, RecipeSpec, lazily
 from agentlightning.types import Recipe
 from agentlightning.types.work import PolicyFolder
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
@@ -43,6 +45,16 @@ def agl_drivers() -> list[DriverSpec]:
             unsupported_fields=UNSUPPORTED_FIELDS,
         )
     ]
+
+
+@hookimpl
+def agl_recipes() -> list[RecipeSpec]:
+    return [RecipeSpec("grpo_passk", lazily("agl_verl.pass_at_k:GRPOPassK"), "arXiv 2503.19595")]
+
+
+@hookimpl
+def agl_baselines() -> list[BaselineSpec]:
+    return [BaselineSpec("passk", lazily("agl_verl.pass_at_k:passk"))]
 
 
 @hookimpl

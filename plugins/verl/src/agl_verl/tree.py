@@ -40,6 +40,7 @@ GROUP = {"baseline": "group", "scale": "std"}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo": GROUP,
     "grpo_vectorized": GROUP,
+    "grpo_passk": {"baseline": "passk", "scale": "std"},
     "rloo": {"baseline": "rloo", "scale": "none"},
     "gae": {"critic": True},
 }

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, RolloutConfig
-from agl_cluster.store.server import start
 
 
 @pytest.fixture
@@ -32,18 +30,6 @@ async def test_a_client_that_only_polls_sees_the_end(left_behind: Path) -> None:
     (attempt,) = await store.query_attempts("ro-1")
     assert (found.status, attempt.status) == ("failed", AttemptStatus.UNRESPONSIVE)
     await store.close()
-
-
-async def test_a_server_ends_them_before_anybody_asks(left_behind: Path) -> None:
-    served = await start(left_behind, port=0)
-    assert served.store.timer.armed
-    async with aiohttp.ClientSession(served.url) as http:
-        while True:
-            async with http.get("/v1/agl/rollouts/ro-1") as response:
-                if (await response.json())["status"] == "failed":
-                    break
-            await asyncio.sleep(0.05)
-    await served.close()
 
 
 async def test_a_reader_of_the_file_ends_nothing(left_behind: Path) -> None:

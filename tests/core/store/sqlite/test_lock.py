@@ -19,7 +19,6 @@ from agentlightning.plugins.stores import open_store
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked, LockHolder, holder_of
 from agentlightning.types import AttemptStatus
-from agl_cluster.store.server import start
 
 WRITER = """
 import asyncio, sys
@@ -154,13 +153,6 @@ async def test_in_one_process_the_same_rules_hold(tmp_path: Path) -> None:
     with pytest.raises(Locked):  # neither reader has ended the lock
         await asyncio.to_thread(SQLiteStore, path)
     await store.close()
-
-
-async def test_a_server_is_named(tmp_path: Path) -> None:
-    served = await start(tmp_path / "s.sqlite", port=0)
-    with pytest.raises(Locked, match=rf"Write through its server: open_store\('{served.url}'\)"):
-        SQLiteStore(tmp_path / "s.sqlite")
-    await served.close()
 
 
 async def test_a_killed_writer_holds_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.runs import make_run
 from typer.testing import CliRunner
 
 from agentlightning.cli import app
@@ -15,7 +16,6 @@ from agentlightning.store import SQLiteStore
 from agentlightning.types.work import JsonResource, PolicyFolder, PromptTemplate
 from agl_audit.history.lineage.prompts import lineage_of_prompt
 from agl_audit.history.lineage.runs import lineage_of_run
-from plugins.audit.tests.runs import make_run
 
 BASE, NEXT = "20260101-000000-base", "20260102-000000-next"
 

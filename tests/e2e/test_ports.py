@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentlightning.cli import app, run_command
-from agentlightning.webserver import loopback
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 ENGINE = ["--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
 TRAIN = [
     "train",
@@ -61,20 +60,3 @@ def test_one_sentence_and_exit_status_2(
     (sentence,) = [line for line in said.splitlines() if "cannot listen" in line] or [said]
     assert f"{server} cannot listen on 127.0.0.1:{taken}: the port is in use. End" in sentence
     assert "0 takes a free one" in sentence
-
-
-def test_loopback_is_the_one_that_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    bound: list[str] = []
-
-    def only_six(address: tuple[str, int], **how: int) -> socket.socket:
-        bound.append(address[0])
-        if address[0] == "127.0.0.1":
-            raise OSError(99, "Cannot assign requested address")
-        return socket.socket()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loopback.socket, "create_server", only_six)
-        loopback.loopback.cache_clear()
-        found = loopback.loopback(), loopback.interface("127.0.0.1"), loopback.interface("10.0.0.5")
-    loopback.loopback.cache_clear()
-    assert found == ("::1", "::1", "10.0.0.5") and bound == ["127.0.0.1", "::1"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from contract.runs import calls_of, spans_of
 
 from agentlightning import semconv
 from agentlightning.algorithms.journal import Journal
@@ -17,7 +18,6 @@ from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Span, StepReport
 from agentlightning.types.failure import read_failure_table
-from plugins.audit.tests.runs import calls_of, spans_of
 
 RUN = "20260102-030405-rich-s1"
 RECIPE = msgspec.structs.replace(GRPO(group_size=4), max_staleness=1)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.recording import Recording, assert_exact
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.through_gateway import leased_attempt
 from pydantic import BaseModel
 
-from agentlightning import semconv
+from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit import emit_reward
@@ -22,6 +23,25 @@ from agentlightning.keys import CONTEXT_KEY
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "input": "hi"}
+
+
+@pytest.fixture
+def capturing() -> Iterator[None]:
+    capture.COUNTS.clear()
+    capture.install()
+    yield
+    capture.uninstall()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(ids="always") as server:
+        yield server
+
+
+@pytest.fixture
+def recording(server: ScriptedModelServer) -> Recording:
+    return Recording("wire", server.url)
 
 
 class Answer(BaseModel):

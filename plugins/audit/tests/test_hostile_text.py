@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from contract import runs
 
 from agentlightning import cli
 from agentlightning.types import Call, Span
-from plugins.audit.tests import runs
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\u2066\u200f\r\x7f"
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
