@@ -82,9 +82,8 @@ async def test_a_model_name_of_the_agents_own_means_the_trained_policy(tmp_path:
 
 async def test_two_runs_at_once_keep_their_records_and_their_capture(tmp_path: Path) -> None:
     assert not capture.installed()
-    first, second = trainer(tmp_path / "a", steps=1), trainer(tmp_path / "b", steps=3)
-    adapters = {"adapters": ["autogen"]}
-    first.adapters = second.adapters = tuple(adapters["adapters"])
+    first = trainer(tmp_path / "a", steps=1, adapters=["autogen"])
+    second = trainer(tmp_path / "b", steps=3, adapters=["autogen"])
     one, two = await asyncio.gather(first.afit(asking(), TASKS), second.afit(asking(), TASKS))
     for folder, summary, steps in ((tmp_path / "a", one, 1), (tmp_path / "b", two, 3)):
         run = folder / summary["run_id"]

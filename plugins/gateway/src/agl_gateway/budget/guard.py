@@ -18,7 +18,8 @@ def budget_of(config: Any) -> Spending | None:
     if section is None or not section.given:
         return None
     endpoints = {name: given.model for name, given in policies.frozen.items() if isinstance(given, LLM)}
-    served = {policies.model_name, *config.environment.headroom, *policies.names} - {*endpoints}
+    scripted = getattr(config.environment, "headroom", {})  # of agl-testing
+    served = {policies.model_name, *scripted, *policies.names} - {*endpoints}
     prices = section.table(config._folder)
     if section.limits.money is not None or section.per_rollout.limits.money is not None:
         for name, model in endpoints.items():
