@@ -380,8 +380,12 @@ class RunServiceSpec:
     """
 
     name: str
-    open: Callable[[Any], AbstractAsyncContextManager[object] | None]
+    open: Callable[[Any], AbstractAsyncContextManager[object] | None] | None = None
     about: str = ""
+    open_in: Callable[[Any, Path], AbstractAsyncContextManager[object] | None] | None = None
+    """``open_in(config, folder)``: as ``open``, for what writes into the run's folder. It is entered when the
+    folder is open, and left before what ``open`` returned.
+    """
 
 
 @dataclass(frozen=True, slots=True)

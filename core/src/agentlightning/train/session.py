@@ -39,7 +39,6 @@ from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks, open_trackers
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
-from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.train.run_record import record_run, run_info, stored_run
 from agentlightning.train.serving import serve
 from agentlightning.types import Call, Recipe, Resource, UsageError
@@ -85,6 +84,7 @@ class TrainingSession:
                 resume=config.resume,
             )
             last.callback(run.close)
+            listeners += await self._services(stack, run.folder)
             plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
             await self._begin_guards(guards, store, run)
@@ -143,23 +143,27 @@ class TrainingSession:
         spec = self.plugins.runners.get(kind) if kind is not None else None
         return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
-    async def _services(self, stack: AsyncExitStack) -> list[object]:
-        """Open what lives as long as the run, and return what listens to it."""
+    async def _services(self, stack: AsyncExitStack, folder: Path | None = None) -> list[object]:
+        """Open what lives as long as the run, and return what listens to it. ``folder``: that of the run, for
+        what writes into it.
+        """
         if not self.services:
             return []
         place = artifact_place()
         if place is not None and "storage" not in self.plugins.run_services:
             raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
-        opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
+        specs = self.plugins.run_services.values()
+        if folder is None:
+            opened = [spec.open(self.config) for spec in specs if spec.open is not None]
+        else:
+            opened = [spec.open_in(self.config, folder) for spec in specs if spec.open_in is not None]
         return [await stack.enter_async_context(one) for one in opened if one is not None]
 
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
+        """Return the plugins with this run's trackers; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
         listeners = [*make_callbacks(self.config.callbacks), *more, tracker_hooks, *trackers]

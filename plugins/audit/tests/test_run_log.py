@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.types import StepReport
 from agl_audit.log_tail import parse
+from agl_audit.run_log import log_of_all_runs, run_log
 
 
 def texts(path: Path) -> list[tuple[str, str]]:
