@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
     from pathlib import Path
 
@@ -177,6 +178,15 @@ def agl_gateways(job: specs.GatewayJob) -> Any:
     """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
     gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.
     An error is raised.
+    """
+
+
+@hookspec
+def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> Any:
+    """Asked when a runner is made whose agent runs in processes of its own (``isolation: process``): a
+    ``runner.execution.WorkerPool``. ``agent``: a ``runner.agent.HostedAgent``; ``settings``: the runner's;
+    ``counts``: where the pool counts, ``Runner.counts``. The first answer counts; without one the runner is
+    refused. An error is raised.
     """
 
 

@@ -262,6 +262,12 @@ def test_places_that_a_missing_plugin_knows_are_refused(
     assert not (tmp_path / "runs").exists()
 
 
+def test_worker_processes_that_a_missing_plugin_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"^isolation='process': it comes with agl-cluster, .*{CLUSTER}$"):
+        fit(tmp_path / "runs", isolation="process")
+    assert not [*(tmp_path / "runs").glob("*")]
+
+
 # -------------------------------------------------------------------------------------------------- agents
 class Twice(HostedAgent):
     """Calls the agent twice."""
@@ -279,11 +285,15 @@ class Doubling:
         return Twice(agent)
 
 
-@pytest.mark.parametrize("isolation", ["inline", "process"])
-async def test_a_plugin_calls_an_agent_in_its_own_way(isolation: Any) -> None:
+async def test_a_plugin_calls_an_agent_in_its_own_way() -> None:
+    await called_twice("inline", build([Doubling()], discover=False))
+
+
+async def called_twice(isolation: Any, plugins: Plugins) -> None:
+    """Run an agent once, and assert that :class:`Doubling` called it, in the runner's process or another."""
     store = SQLiteStore(":memory:")
     settings = RunnerSection(concurrency=1, isolation=isolation, timeout_seconds=None)
-    runner = Runner(half, store, settings, plugins=build([Doubling()], discover=False))
+    runner = Runner(half, store, settings, plugins=plugins)
     done = await runner.step(3.0)
     await runner.close()
     assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from marks import sampled
 
 from agentlightning import Triplet, emit_reward
 from agentlightning.capture import delivery
 from agentlightning.credit.rewards import resolve
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.runner.runner import Runner
-from agentlightning.runner.settings import Isolation, RunnerSection
+from agentlightning.runner.settings import RunnerSection
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import Record, RolloutConfig, Span
@@ -52,18 +51,15 @@ def emits_names(task: Any) -> float:
     return 1.0
 
 
-async def ran(
-    store: Store, agent: Callable[..., Any], isolation: Isolation = "inline", **config: Any
-) -> Record:
+async def ran(store: Store, agent: Callable[..., Any], **config: Any) -> Record:
     made = await store.enqueue_rollout(1, config=RolloutConfig(**config))
-    await asyncio.wait_for(Runner(agent, store, RunnerSection(isolation=isolation)).serve(limit=1), 60)
+    await asyncio.wait_for(Runner(agent, store, RunnerSection()).serve(limit=1), 60)
     (record,) = await store.records([made.rollout_id])
     return record
 
 
-@pytest.mark.parametrize("isolation", sampled(["inline", "process"], 0))
-async def test_the_returned_reward_counts(store: Store, isolation: Isolation) -> None:
-    record = await ran(store, emits_and_returns, isolation)
+async def test_the_returned_reward_counts(store: Store) -> None:
+    record = await ran(store, emits_and_returns)
     assert resolve(record).final == 1.0
     assert [(r.value, r.returned) for r in record.rewards] == [(0.3, False), (1.0, True)]
     assert (await store.counts())["refused"] == {"reward-beside-the-returned": 1}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.runner import agents_for_workers as agents
 from core.runner.test_runner import finish, serving
 
 from agentlightning.algorithms.evaluate import NothingRewarded, evaluate
@@ -49,11 +48,6 @@ async def test_the_agents_own_line_is_first_and_ours_are_left_out(store: Store, 
     )
     assert text.endswith("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)")
     assert "agentlightning/runner" not in text and "agentlightning/decorator/agents.py" not in text
-
-
-async def test_a_worker_process_sends_it_too(store: Store) -> None:
-    text = await kept(store, agents.misbehave, "raise", concurrency=1, isolation="process")
-    assert text is not None and text.splitlines()[0].startswith(agents.__file__)
 
 
 async def test_one_that_succeeds_has_none(store: Store) -> None:

@@ -1,5 +1,5 @@
-"""Chooses where an agent runs, and keeps its time: in a worker process, on an event loop for agents, or on
-the runner's own loop.
+"""Chooses where an agent runs, and keeps its time: in a worker process (hook ``agl_worker_pools``), on an
+event loop for agents, or on the runner's own loop.
 
 Invariant: an attempt ends when its time is up, even if its agent ignores being cancelled. Such an agent is
 abandoned and counted.
@@ -11,19 +11,52 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from agentlightning.capture.context import AttemptContext
+from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.agent import HostedAgent, execute
 from agentlightning.runner.agent_loops import REMEDY, AgentTask, current_loop_pool
 from agentlightning.runner.outcome import Outcome, outcome_of_error, timed_out
-from agentlightning.runner.workers import WorkerPool
-from agentlightning.types import AttemptedRollout, AttemptStatus
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, UsageError
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS = 1.0
 """Seconds that a cancelled agent has to end."""
+RunInWorker = Callable[[Rollout, AttemptContext], Coroutine[Any, Any, Outcome]]
+"""Runs one attempt in a process. Cancellation kills the process and all that it started."""
+
+
+class WorkerPool(Protocol):
+    """Processes in which an agent runs, one attempt at a time in each."""
+
+    async def start(self) -> None:
+        """Be ready before a lease. Raise :class:`.CannotRun` if the agent cannot run in another process."""
+
+    def worker(self) -> AbstractAsyncContextManager[RunInWorker]:
+        """Wait for a free process, and have it within the block."""
+
+    async def close(self) -> None:
+        """End all processes."""
+
+
+def worker_pool(
+    agent: HostedAgent, settings: RunnerSection, counts: Counter[str], plugins: Plugins
+) -> WorkerPool | None:
+    """Return the processes in which the agent runs; ``None``: it runs in this one. Raise UsageError where no
+    plugin has any, and :class:`.CannotRun` for an agent that cannot be sent to another process.
+    """
+    if settings.isolation != "process":
+        return None
+    given = {"agent": agent, "settings": settings, "counts": counts}
+    pool: WorkerPool | None = plugins.first("agl_worker_pools", **given)
+    if pool is None:
+        raise UsageError(f"isolation='process': {not_installed('isolation', 'process')}")
+    return pool
 
 
 @dataclass(slots=True)
@@ -43,11 +76,8 @@ class Execution:
     async def run(self, lease: AttemptedRollout, context: AttemptContext, timeout: float | None) -> Outcome:
         """Run one attempt for at most ``timeout`` seconds. Cancellation stops the agent."""
         if self.pool is not None:
-            worker = await self.pool.take()  # the time begins when a worker is free
-            try:
-                return await self._run_task(self.pool.run(worker, lease.rollout, context), context, timeout)
-            finally:  # also if it is cancelled again while the agent is being stopped
-                self.pool.give_back(worker)
+            async with self.pool.worker() as run:  # the time begins when a worker is free
+                return await self._run_task(run(lease.rollout, context), context, timeout)
         if self.own_loop:
             return await self._run_on_agent_loop(lease, context, timeout)
         return await self._run_task(

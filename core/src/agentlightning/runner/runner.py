@@ -27,16 +27,15 @@ from typing import Any, Protocol
 from agentlightning import capture
 from agentlightning.capture.emit import find_reward_spans
 from agentlightning.log_limit import limit_libraries
-from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.agent import hosted
 from agentlightning.runner.attempt import AttemptKeys, open_attempt
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.execution import Execution
+from agentlightning.runner.execution import Execution, worker_pool
 from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcome import CannotRun, Outcome, cancelled, outcome_of_error
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.runner.threads import prepare_agent_loop
-from agentlightning.runner.workers import WorkerPool
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig, Span, UsageError, new_id
 from agentlightning.types.record import reward_of
@@ -98,9 +97,7 @@ class Runner:
             raise UsageError("concurrency is 0: at least one rollout must run at a time")
         self.agent = hosted(self.agent, self.plugins)
         self.agent.runner = self
-        self._pool: WorkerPool | None = None
-        if self.settings.isolation == "process":
-            self._pool = WorkerPool(self.agent, self.settings, self.counts)
+        self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins or load())
         self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(

@@ -89,7 +89,7 @@ class TrainingSession:
             store = self._store(run.folder, stack)
             await self._begin_guards(guards, store, run)
             gateway = await self._gateway(store, plugins, guards, stack)
-            remote = self._remote_runner(store, gateway, run.run_id)
+            runner = self._runner(store, gateway, plugins, run.run_id)
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
             driver = await self._driver(gateway, stack) if serve_policy else None
@@ -127,7 +127,7 @@ class TrainingSession:
             run.started = True
             gateway.moved = partial(context.resources.publish, store, gateway)
             try:
-                self._start_runner(context, remote, stack)
+                self._start_runner(context, runner, stack)
                 yield context
             except BaseException as error:
                 context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
@@ -229,36 +229,34 @@ class TrainingSession:
             )
         return await serve(self.config, self.recipe, self.plugins, gateway, stack)
 
-    def _remote_runner(self, store: Store, gateway: RunGateway, run_id: str) -> RemoteRunner | None:
-        """Return the runner that ``runner`` names; ``None``: the agent runs in this process."""
-        if self.config.runner is None:
-            return None
-        if self.hosted.only_here:
-            raise UsageError(f"runner: {self.hosted.only_here}")
-        job = RunnerJob(self.config, store, self.hosted.agent, run_id, gateway.url)
-        return open_runner(self.plugins, job)
-
-    def _start_runner(self, context: Context, remote: RemoteRunner | None, stack: AsyncExitStack) -> None:
-        """Have the agent run: elsewhere (``remote``), by runners of others (``concurrency=0``), or in this
-        process.
+    def _runner(
+        self, store: Store, gateway: RunGateway, plugins: Plugins, run_id: str
+    ) -> Runner | RemoteRunner | None:
+        """Return what runs the agent: the runner that ``runner`` names, or one in this process; ``None``:
+        runners of others do (``concurrency=0``). It is made before the driver starts, so that a run without
+        its parts is refused at once.
         """
-        if remote is not None:
-            context.losses.attempts = remote.counts
-            context.runner = serve_within(stack, remote.serve)
-            return
+        if self.config.runner is not None:
+            if self.hosted.only_here:
+                raise UsageError(f"runner: {self.hosted.only_here}")
+            job = RunnerJob(self.config, store, self.hosted.agent, run_id, gateway.url)
+            return open_runner(self.plugins, job)
         settings = self.config.routed_agent
         if not settings.concurrency:
+            return None
+        return Runner(self.hosted, store, settings, attempt_keys=gateway, plugins=plugins, run_id=run_id)
+
+    def _start_runner(
+        self, context: Context, runner: Runner | RemoteRunner | None, stack: AsyncExitStack
+    ) -> None:
+        """Have the agent run until the run ends."""
+        if runner is None:
             return
-        runner = Runner(
-            self.hosted,
-            context.store,
-            settings,
-            attempt_keys=context.gateway,
-            plugins=context.plugins,
-            run_id=context.run_id,
-        )
         context.losses.attempts = runner.counts
-        context.runner = runner.serve_within(stack)
+        if isinstance(runner, Runner):
+            context.runner = runner.serve_within(stack)
+        else:
+            context.runner = serve_within(stack, runner.serve)
 
 
 async def finish(

@@ -1,9 +1,10 @@
-"""Registers stores over HTTP, ``agl store``, ``agl token`` and ``agl runner``, gateway processes, and what
-keeps or shows a run while it lasts.
+"""Registers stores over HTTP, ``agl store``, ``agl token`` and ``agl runner``, gateway processes, worker
+processes of agents, and what keeps or shows a run while it lasts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from agentlightning.specs import (
 )
 
 if TYPE_CHECKING:
+    from agl_cluster.runners.workers import WorkerPool
     from agl_cluster.store.client import StoreClient
 
 
@@ -61,6 +63,13 @@ def agl_gateways(job: GatewayJob) -> Any:
     from agl_cluster.gateways.opening import opened_gateway
 
     return opened_gateway(job)
+
+
+@hookimpl
+def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> WorkerPool:
+    from agl_cluster.runners.workers import WorkerPool
+
+    return WorkerPool(agent, settings, counts)
 
 
 @hookimpl

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 from agl_testing import ScriptedModelServer
-from core.runner.test_process import alive
 from marks import sampled
 from typer.testing import CliRunner
 
@@ -27,6 +26,7 @@ from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Usa
 from agl_cluster.commands.runner import RunnerOptions, _open
 from agl_cluster.store import server
 from agl_cluster.store.client import StoreClient
+from plugins.cluster.tests.runners.test_workers import alive
 
 HERE = Path(__file__).parent
 SECRET = "a secret of sixteen bytes or more"

@@ -16,9 +16,9 @@ from typing import Any
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.child_environment import child_environment
-from agentlightning.runner.process_tree import describe_exit
 from agentlightning.store import StoreError
 from agentlightning.types import Rollout
+from agl_cluster.process_tree import describe_exit
 from agl_programs.collector import ConnectedProgram, entry_refused
 from agl_programs.inside.messages import BeginEntry, EndEntry, EntryBegun
 from agl_programs.inside.settings import ChildSettings

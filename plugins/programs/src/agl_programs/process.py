@@ -20,8 +20,8 @@ from pathlib import Path
 from agentlightning.decorator.reward_function import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runner.process_tree import descendants, kill_all, kill_group, kill_tree
 from agentlightning.webserver.proxies import direct_variables
+from agl_cluster.process_tree import descendants, kill_all, kill_group, kill_tree
 from agl_programs.inside.import_hook import watched_root
 from agl_programs.inside.settings import ChildSettings
 from agl_programs.inside.start import SDKS

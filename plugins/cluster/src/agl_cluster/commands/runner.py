@@ -137,7 +137,7 @@ def _supervised(
     not inherit.
     """
     from agentlightning.cli import run_command
-    from agentlightning.runner.process_tree import enter
+    from agl_cluster.process_tree import enter
     from agl_cluster.runners.supervisor import send_report
 
     enter(connection, supervisor)

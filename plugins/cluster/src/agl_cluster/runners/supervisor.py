@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import psutil
 
-from agentlightning.runner.process_tree import describe_exit, spawn
 from agentlightning.runner.threads import in_thread
+from agl_cluster.process_tree import describe_exit, spawn
 from agl_cluster.runners.service import Report, RunnerState, StopSignals
 
 log = logging.getLogger(__name__)

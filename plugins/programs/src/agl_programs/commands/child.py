@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentlightning.capture.delivery import COUNTS
-from agentlightning.runner.process_tree import kill_group
+from agl_cluster.process_tree import kill_group
 from agl_programs.process import terminate
 
 CLOSE_SECONDS = 1.0

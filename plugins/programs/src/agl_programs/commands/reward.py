@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from agentlightning.capture.records import BadRecord, reward_number
 from agentlightning.decorator.reward_function import AgentError, RewardFunction
-from agentlightning.runner.process_tree import describe_exit
 from agentlightning.runner.threads import in_thread
+from agl_cluster.process_tree import describe_exit
 from agl_programs.commands.result import CommandResult
 from agl_programs.commands.settings import EXIT_STATUS, JSON_LINE, REWARD_KEY, RewardSection
 from agl_programs.process import NOT_EXECUTED, ProgramFailed, RewardFile

@@ -25,6 +25,9 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -38,8 +41,13 @@ from agentlightning.capture.delivery import COUNTS
 from agentlightning.capture.records import admit
 from agentlightning.plugins.manager import load
 from agentlightning.runner.agent import HostedAgent, execute, instrumentors
+from agentlightning.runner.execution import RunInWorker
 from agentlightning.runner.outcome import CannotRun, Outcome, outcome_of_error
-from agentlightning.runner.process_tree import (
+from agentlightning.runner.settings import RunnerSection
+from agentlightning.runner.threads import in_thread, start_thread
+from agentlightning.store import codec
+from agentlightning.types import AttemptStatus, Resource, Rollout, Span
+from agl_cluster.process_tree import (
     adopt_orphans,
     describe_exit,
     enter,
@@ -47,10 +55,6 @@ from agentlightning.runner.process_tree import (
     kill_tree,
     spawn,
 )
-from agentlightning.runner.settings import RunnerSection
-from agentlightning.runner.threads import in_thread, start_thread
-from agentlightning.store import codec
-from agentlightning.types import AttemptStatus, Resource, Rollout, Span
 
 log = logging.getLogger(__name__)
 LARGEST = 1 << 30
@@ -129,33 +133,31 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Start the first worker, so that an agent that cannot be imported is found before a lease."""
-        self.give_back(await self.take())
+        async with self.worker():
+            pass
 
-    async def take(self) -> WorkerHandle:
-        """Return an idle worker, the one that worked last first, or a new one."""
-        await self._slots.acquire()
-        try:
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[RunInWorker]:
+        """Have a worker within the block: an idle one, the one that worked last first, or a new one. It is
+        kept for the next attempt, unless it died or is being killed.
+        """
+        async with self._slots:
             while self._idle:
                 worker = self._idle.pop()
                 if worker.usable:
                     break
             else:
                 worker = await WorkerHandle.start(self._agent)
-        except BaseException:
-            self._slots.release()
-            raise
-        self._busy.add(worker)
-        return worker
+            self._busy.add(worker)
+            try:
+                yield partial(self._run, worker)
+            finally:  # also if it is cancelled again while the agent is being stopped
+                self._busy.discard(worker)
+                if worker.usable:
+                    self._idle.append(worker)
 
-    def give_back(self, worker: WorkerHandle) -> None:
-        """Keep a worker for the next attempt, unless it died or is being killed."""
-        self._busy.discard(worker)
-        if worker.usable:
-            self._idle.append(worker)
-        self._slots.release()
-
-    async def run(self, worker: WorkerHandle, rollout: Rollout, context: AttemptContext) -> Outcome:
-        """Run one attempt on a worker that was taken. Cancellation kills the worker."""
+    async def _run(self, worker: WorkerHandle, rollout: Rollout, context: AttemptContext) -> Outcome:
+        """Run one attempt on a worker. Cancellation kills the worker."""
         try:
             done = await worker.run(rollout, context)
         except asyncio.CancelledError:

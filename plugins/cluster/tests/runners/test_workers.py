@@ -16,8 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from agl_testing import ScriptedModelServer
-from core.runner import agents_for_workers as agents
+from core.plugins.test_adaptations import Doubling, called_twice
+from core.runner.test_leases import counts_of_a_lost_lease
+from core.runner.test_rewards import emits_and_returns
 from core.runner.test_runner import FakeGateway, finish, reason, serving
+from core.runner.test_tracebacks import kept
 from marks import sampled
 
 from agentlightning.credit.rewards import resolve
@@ -25,14 +28,18 @@ from agentlightning.credit.verdicts import verdicts
 from agentlightning.decorator.agents import LitAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
+from agentlightning.plugins.manager import build
 from agentlightning.runner.agent import hosted
 from agentlightning.runner.outcome import CannotRun
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.runner.workers import WorkerHandle, WorkerPool
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import LLM, RolloutConfig, RolloutStatus
+from agl_cluster import plugin
+from agl_cluster.runners.workers import WorkerHandle, WorkerPool
+from plugins.cluster.tests.runners import agents_for_workers as agents
 
+ROOT = Path(__file__).parents[4]
 LIMIT = RolloutConfig(timeout_seconds=0.8)
 
 
@@ -41,10 +48,6 @@ async def store() -> AsyncIterator[Store]:
     opened = SQLiteStore(":memory:")
     yield opened
     await opened.close()
-
-
-def processes(agent: Any = agents.misbehave, **options: Any) -> dict[str, Any]:
-    return {"agent": agent, "isolation": "process", **options}
 
 
 async def rewards(store: Store, rollout_id: str) -> list[float]:
@@ -210,6 +213,28 @@ async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> Non
     assert [(r.value, r.call_id) for r in record.rewards] == [(1.0, call.call_id)]
 
 
+async def test_the_returned_reward_counts(store: Store) -> None:
+    async with serving(emits_and_returns, store, concurrency=1, isolation="process"):
+        [rollout] = await finish(store, [1])
+    [record] = await store.records([rollout.rollout_id])
+    assert resolve(record).final == 1.0
+    assert [(r.value, r.returned) for r in record.rewards] == [(0.3, False), (1.0, True)]
+    assert (await store.counts())["refused"] == {"reward-beside-the-returned": 1}
+
+
+async def test_a_traceback_comes_back_too(store: Store) -> None:
+    text = await kept(store, agents.misbehave, "raise", concurrency=1, isolation="process")
+    assert text is not None and text.splitlines()[0].startswith(agents.__file__)
+
+
+async def test_a_lost_lease_kills_the_agent(store: Store) -> None:
+    assert (await counts_of_a_lost_lease(store, agents.misbehave, isolation="process"))["killed"] == 1
+
+
+async def test_a_plugin_calls_an_agent_in_its_own_way_there() -> None:
+    await called_twice("process", build([Doubling(), plugin], discover=False))
+
+
 class Locked(LitAgent[Any]):
     """Holds an object that cannot be pickled."""
 
@@ -230,10 +255,10 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
 
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
     pool = WorkerPool(hosted(agents.misbehave), RunnerSection(concurrency=1), Counter())
-    worker = await pool.take()
-    os.kill(worker._system.pid, signal.SIGKILL)
-    assert await worker.died == "died with signal 9 (SIGKILL)"
-    pool.give_back(worker)
+    async with pool.worker():
+        [worker] = pool._busy
+        os.kill(worker._system.pid, signal.SIGKILL)
+        assert await worker.died == "died with signal 9 (SIGKILL)"
     assert worker._connection.closed and not worker.usable
     await pool.close()
 
@@ -252,7 +277,7 @@ async def test_one_that_is_stopped_twice_gives_its_place_back_once(
     monkeypatch.setattr(WorkerHandle, "close", slowly)
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
         await store.enqueue_rollout("swallow", config=RolloutConfig(max_attempts=1))
-        assert runner._pool is not None
+        assert isinstance(runner._pool, WorkerPool)
         while not (runner._agents and runner._pool._busy):
             await asyncio.sleep(0.01)
         [attempt_id] = runner._agents
@@ -359,7 +384,7 @@ async def test_an_agent_of_a_prompt_is_refused() -> None:
 
 UNGUARDED = """
 import asyncio
-from core.runner import agents_for_workers as agents
+from plugins.cluster.tests.runners import agents_for_workers as agents
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore
@@ -375,7 +400,7 @@ asyncio.run(main())
 
 def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     path.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     command = [sys.executable, str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
