@@ -91,8 +91,6 @@ def test_a_token_explains_both_levels():
     assert (token["credit"] - token["baseline"]) / token["scale"] + token["step"] == token["advantage"] == 1.0
 
 
-def test_a_critic_compares_no_states():
-    with pytest.raises(ValueError, match=r"step_weight = 1\.0 with a critic"):
-        assign([], get("ppo", step_weight=1.0))
+def test_a_negative_weight_of_states_is_refused():
     with pytest.raises(ValueError, match="step_weight = -1"):
         assign([], get("gigpo", step_weight=-1.0))
