@@ -136,7 +136,7 @@ def demo() -> float:
         # The bounds of the demo are policies that agl-testing serves.
         config.write_text(re.sub(r"(?m)^  headroom.*\n(?:    .*\n)*", "", text), encoding="utf-8")
         command = [python, "-c", TRAIN, config, "--set", f"output={folder / 'runs'}"]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["reward_after"])
 
 

@@ -48,7 +48,7 @@ def test_a_marked_test_sees_installed_plugins() -> None:
 
 
 def test_a_session_left_open_fails_its_test(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text())
+    (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_sessions.py").write_text(
         """
 import aiohttp

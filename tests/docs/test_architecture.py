@@ -1,4 +1,4 @@
-"""Files and names that the pages on the code point to are there, and the page on the architecture is short."""
+"""Files and names that the pages on the code point to are there; the page on the architecture is short."""
 
 import re
 from pathlib import Path

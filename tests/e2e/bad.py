@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import agl_gateway.plugin
 import httpx
 import openai
 from agl_testing import ScriptedModelServer
 
 import agl_audit.plugin
+import agl_cluster.plugin
 import agl_schedules.plugin
 import agl_trackers.plugin
 from agentlightning import GRPO, LLM, Trainer
@@ -29,7 +31,13 @@ from agentlightning.specs import DriverSpec, Job
 from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import Batch, Recipe, Record, StepReport
 
-SUITE = (agl_audit.plugin, agl_schedules.plugin, agl_trackers.plugin)
+SUITE = (
+    agl_audit.plugin,
+    agl_cluster.plugin,
+    agl_gateway.plugin,
+    agl_schedules.plugin,
+    agl_trackers.plugin,
+)
 LIMIT = 120.0
 """Seconds after which a test has hung."""
 T = TypeVar("T")

@@ -32,6 +32,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from typer.testing import CliRunner
 
 import agentlightning as agl
+import agl_cluster.plugin
 import agl_v03.plugin
 from agentlightning.plugins.manager import build
 from agentlightning.store.base import Store
@@ -61,7 +62,7 @@ def llm_at(server: ScriptedModelServer) -> agl.LLM:
 
 
 def trainer(folder: Path, algorithm: Any = "grpo", **options: Any) -> agl.Trainer:
-    plugins = build([agl_v03.plugin], discover=False)
+    plugins = build([agl_v03.plugin, agl_cluster.plugin], discover=False)
     return agl.Trainer(algorithm, output=folder, trackers=[], plugins=plugins, **options)
 
 

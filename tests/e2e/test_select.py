@@ -67,7 +67,7 @@ async def trained(folder: Path, agent: Any, **options: Any) -> tuple[dict[str, A
     """One step; its summary and the records of its rollouts."""
     made = trainer(folder, **options)
     summary = await made.afit(agent, TASKS)
-    store = agl.open_store(made.output / summary["run_id"] / "store.sqlite")
+    store = agl.open_store(made.config.output / summary["run_id"] / "store.sqlite")
     try:
         rollouts = await store.query_rollouts(run_id=summary["run_id"])
         return summary, await store.records([rollout.rollout_id for rollout in rollouts])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import agl_gateway.plugin
 import aiohttp
 import pytest
 import requests
@@ -102,7 +103,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a command at a terminal of an encoding, and returns what it wrote."""
-    loaded = manager.build([agl_local.plugin, agl_audit.plugin], discover=False)
+    loaded = manager.build([agl_local.plugin, agl_audit.plugin, agl_gateway.plugin], discover=False)
     monkeypatch.setattr("agentlightning.cli.load_plugins", lambda: loaded)
 
     def run(encoding: str, *words: str) -> str:
@@ -184,7 +185,7 @@ def trainer(folder: Path, **fields: Any) -> agl.Trainer:
         policy=POLICY,
         options={"engine": "thread", "threads": 1, "max_len": 256},
         output=folder,
-        plugins=manager.build([agl_local.plugin, agl_audit.plugin], discover=False),
+        plugins=manager.build([agl_local.plugin, agl_audit.plugin, agl_gateway.plugin], discover=False),
         batch_size=2,
         **fields,
     )

@@ -79,7 +79,9 @@ def test_no_message_sends_anybody_to_an_index_for_our_distributions() -> None:
         ["git", "ls-files", "*.py", "*.sh", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     sources = [
-        name for name in files if not name.startswith(("tests/", "CHANGELOG")) and (ROOT / name).exists()
+        name
+        for name in files
+        if not name.startswith("CHANGELOG") and "tests" not in name.split("/") and (ROOT / name).exists()
     ]
     found = [
         f"{name}: {match[0]}"

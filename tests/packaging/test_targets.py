@@ -123,13 +123,17 @@ def test_seeds_are_written_only_on_request(
         "reward_after": 0.9,
         "ci_before": [0.2, 0.4],
         "ci_after": [0.8, 1],
+        "run_id": "one",
     }
+    kept: list[str] = []
+    monkeypatch.setattr(script, "keep", lambda name, config, sets, folders: kept.extend(map(str, folders)))
     monkeypatch.setattr(script, "train", lambda seed: {**run, "seed": seed})
     monkeypatch.setattr(script, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["run.py", "2", *["--write"][:asked]])
     assert script.main() == 0
     assert [r["seed"] for r in json.loads(capsys.readouterr().out)["runs"]] == [2]
     assert [file.name for file in tmp_path.iterdir()] == ["calc_x_seeds.json"][:asked]
+    assert kept == [str(ROOT / "runs" / "one")][:asked]
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the sources are not a git work tree")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def updates(*args: object, hash_seed: int) -> dict[str, list[list[object]]]:
     """``update_script`` in a fresh interpreter, whose sets of strings have an order of their own."""
     # Threads that wait sleep: the machine may have other things to do.
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "OMP_WAIT_POLICY": "passive"}
-    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "plugins.local.tests.update_script", *map(str, args)],
         env={**env, "PYTHONPATH": paths},

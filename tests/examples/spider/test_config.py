@@ -24,7 +24,7 @@ def test_the_cpu_profile() -> None:
     trainer, chosen, train, val = configure(read(EXAMPLE / "cpu.yaml", []))
     assert trainer.config.agent.select == ["write", "rewrite"]
     assert chosen.function.__self__ is brief  # type: ignore[attr-defined]
-    assert trainer.config.backend.policy == POLICY
+    assert trainer.config.backend.policy.path == POLICY
     assert len(train) == 4_000 and len(val) >= 200
     assert not {q["query"] + q["db_id"] for q in train} & {q["query"] + q["db_id"] for q in val}
     assert set(trainer.config.environment.headroom) == {"oracle", "random"}
@@ -58,4 +58,4 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     assert agent.budget == Budget() and agent.budget.answer_tokens == 2_048 and agent.budget.turns == 3
     assert chosen.function.__self__ is agent  # type: ignore[attr-defined]
     assert train and val and trainer.config.agent.select == ["write", "rewrite"]
-    assert str(Path(str(trainer.config.backend.policy)).name) == "Qwen2.5-Coder-1.5B-Instruct"
+    assert str(trainer.config.backend.policy.path.name) == "Qwen2.5-Coder-1.5B-Instruct"

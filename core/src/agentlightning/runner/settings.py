@@ -23,7 +23,7 @@ class RunnerSection(CallSection):
     concurrency: int = Field(default=16, ge=0)
     """Rollouts at a time; 0: none in this process, other runners (`agl runner`) lease them."""
     isolation: Isolation = "inline"
-    """Where the agent runs: in this process, or each attempt in a process that can be killed, which agl-cluster has."""
+    """Where the agent runs: in this process, or each attempt in one that can be killed (agl-cluster)."""
     timeout_seconds: float | None = Field(default=60.0, gt=0)
     """Seconds of one attempt; null: no limit."""
     unresponsive_seconds: float | None = Field(default=UNRESPONSIVE_SECONDS, gt=0)

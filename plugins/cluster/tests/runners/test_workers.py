@@ -311,7 +311,7 @@ def _refuse() -> None:
 @pytest.mark.slow
 async def test_an_agent_that_cannot_be_loaded_ends_serving_before_a_lease(store: Store) -> None:
     await store.enqueue_rollout(1)
-    with pytest.raises(CannotRun, match=r"could not load the agent: RuntimeError: no licence.*test_process"):
+    with pytest.raises(CannotRun, match=r"could not load the agent: RuntimeError: no licence.*test_workers"):
         await Runner(Unloadable(), store, RunnerSection(isolation="process")).serve()
     [waiting] = await store.query_rollouts()
     assert waiting.status == RolloutStatus.QUEUING
