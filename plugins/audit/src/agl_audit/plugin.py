@@ -102,7 +102,8 @@ def _log(config: Any, folder: Path) -> AbstractAsyncContextManager[object] | Non
         return None
     from agl_audit.run_log import log_of_all_runs, logging_run
 
-    return logging_run(folder, log_of_all_runs(config.log))
+    # A description that was read without this plugin has no such field.
+    return logging_run(folder, log_of_all_runs(getattr(config, "log", None)))
 
 
 @hookimpl
