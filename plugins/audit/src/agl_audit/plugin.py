@@ -1,4 +1,5 @@
-"""Registers the commands that look at runs, the log of runs, formats of imported traces, and learning from stored rollouts."""
+"""Registers the commands that look at runs, their log, formats of imported traces, and learning from stored rollouts.
+"""
 
 from __future__ import annotations
 
