@@ -362,7 +362,7 @@ if __name__ == "__main__":
 async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
     """The agent comes from the main script, by its path; the script is killed with SIGKILL."""
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT, encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(script), stdout=asyncio.subprocess.PIPE
     )
@@ -399,7 +399,7 @@ asyncio.run(main())
 
 
 def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     command = [sys.executable, str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
@@ -484,7 +484,7 @@ async def test_no_process_shows_a_secret_of_the_run(tmp_path: Path, all_rights: 
     it can read neither its parent's memory nor its environment."""
     script = tmp_path / "script.py"
     own = f"word-{os.getpid()}-of-the"  # root reads the processes of another worker's test too
-    script.write_text(ENVIRONMENTS.replace("word-of-the", own))
+    script.write_text(ENVIRONMENTS.replace("word-of-the", own), encoding="utf-8")
     given = {name: value.replace("word-of-the", own) for name, value in SECRETS.items()}
     drops = os.geteuid() == 0 and not all_rights
     command = [sys.executable, *(["-c", WITHOUT_RIGHTS] if drops else []), str(script)]
