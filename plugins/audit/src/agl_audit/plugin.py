@@ -1,5 +1,4 @@
-"""Registers the commands that look at runs, their log, formats of imported traces, and learning from stored rollouts.
-"""
+"""Registers commands that look at runs, their log, formats of traces, and learning from stored rollouts."""
 
 from __future__ import annotations
 
