@@ -28,7 +28,7 @@ DEMO = ("core", "plugins/local", "adapters/autogen")
 TRAIN = """
 import sys
 from agentlightning.cli import main
-sys.argv[:] = ["agl", "train", "--config", "examples/calc_x/cpu.yaml", *sys.argv[1:]]
+sys.argv[:] = ["agl", "train", "--config", *sys.argv[1:]]
 try:
     main()
 except SystemExit as end:
@@ -130,9 +130,12 @@ def demo() -> float:
         )
         python = folder / "env" / "bin" / "python"
         subprocess.run([python, "-c", IMPORT], cwd=folder, check=True)
+        shutil.copytree(ROOT / "examples" / "calc_x", folder / "examples" / "calc_x")
+        config = folder / "examples" / "calc_x" / "cpu.yaml"
+        text = config.read_text(encoding="utf-8")
         # The bounds of the demo are policies that agl-testing serves.
-        options = ["--set", "environment.headroom={}", "--set", f"output={folder / 'runs'}"]
-        command = [python, "-c", TRAIN, *options]
+        config.write_text(re.sub(r"(?m)^  headroom.*\n(?:    .*\n)*", "", text), encoding="utf-8")
+        command = [python, "-c", TRAIN, config, "--set", f"output={folder / 'runs'}"]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["reward_after"])
 

@@ -23,9 +23,9 @@ import agl_local.plugin
 import agl_schedules.plugin
 import agl_verl.config.critic
 import agl_verl.plugin
+import agl_verl.returns
 from agentlightning import hookspecs
 from agentlightning.algorithms.recipe_checks import CORE_FIELDS
-from agentlightning.credit import checks
 from agentlightning.plugins import manager
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec
@@ -202,8 +202,8 @@ def honoured(name: str, spec: DriverSpec) -> str:
 
 def with_critic(name: str, spec: DriverSpec) -> str:
     """The same, of recipes whose advantages are a critic's."""
-    if name in checks.CRITIC_REQUIRES:
-        wanted, why = checks.CRITIC_REQUIRES[name]
+    if name in agl_verl.returns.CRITIC_REQUIRES:
+        wanted, why = agl_verl.returns.CRITIC_REQUIRES[name]
         return f"refused but for `{wanted!r}`: {why}"
     return agl_verl.config.critic.SAYS.get(name) or honoured(name, spec)
 

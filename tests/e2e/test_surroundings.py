@@ -25,6 +25,7 @@ import agl_local.plugin
 from agentlightning.cli import app, run_command
 from agentlightning.plugins import manager
 from agentlightning.store import SQLiteStore
+from agl_cluster.storage.keeper import fetch_run
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "2 + 3?"}], "max_tokens": 4}
@@ -153,6 +154,29 @@ def test_a_user_without_name_and_home_trains(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "runs" / summary["run_id"]).is_dir()
     with pytest.raises(agl.types.UsageError, match="user id 54321 has no home folder: set AGL_STORAGE"):
         SQLiteStore()
+
+
+def test_the_kept_copy_of_a_run_has_the_last_line_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    place = f"file://{tmp_path}/kept"
+    monkeypatch.setenv("AGL_STORAGE", place)
+    given: dict[str, Any] = {"output": tmp_path / "runs", "trackers": ["files"], "log": tmp_path / "all.log"}
+    agl.Trainer(agl.Baseline(), run="whole", **given).fit(lambda task: 1.0, [1])
+    with pytest.raises(ValueError, match="no luck"):
+        agl.Trainer(Unlucky(), run="broken", **given).fit(lambda task: 1.0, [1])
+    for run, end in {"whole": "INFO finished after ", "broken": "ValueError: no luck"}.items():
+        assert fetch_run(place, tmp_path / "fetched", run, print)
+        kept = (tmp_path / "fetched" / run / "training.log").read_text()
+        assert end in kept.splitlines()[-1]
+        assert kept == (tmp_path / "runs" / run / "training.log").read_text()
+    assert "ERROR broken off: ValueError: no luck" in (tmp_path / "all.log").read_text()
+
+
+class Unlucky(agl.Algorithm):
+    async def run(self) -> None:
+        raise ValueError("no luck")
 
 
 def trainer(folder: Path, **fields: Any) -> agl.Trainer:

@@ -160,16 +160,16 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------- services
 @hookspec
-def agl_serve_script(script: Any, model: str) -> Any:
-    """Asked for a server that answers as ``script`` says, as the policy ``model``: for scripted policies of
-    ``environment.headroom``. It has ``url``, and ``start`` and ``stop`` to await.
+def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
+    """Asked when a run is opened, with its description and its plugins: an object that admits each of its
+    calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
     """
 
 
 @hookspec
-def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
-    """Asked when a run is opened, with its description and its plugins: an object that admits each of its
-    calls before it is forwarded, counts it afterwards, and may end the training. An error is raised.
+def agl_comparisons(config: Any) -> specs.Comparison | None:
+    """Asked when a run is opened, with its description: policies that the run's are compared with. An error
+    is raised.
     """
 
 

@@ -71,7 +71,7 @@ class AlgorithmSpec:
     """A training loop by name: ``factory(**options)`` returns an algorithm.
 
     ``recipe(**overrides)``, if the loop is a driver's: what the driver runs. Such an algorithm is made by
-    ``factory(recipe=…, training=…, environment=…)``.
+    ``factory(recipe=…, training=…)``.
     """
 
     name: str
@@ -380,8 +380,12 @@ class RunServiceSpec:
     """
 
     name: str
-    open: Callable[[Any], AbstractAsyncContextManager[object] | None]
+    open: Callable[[Any], AbstractAsyncContextManager[object] | None] | None = None
     about: str = ""
+    open_in: Callable[[Any, Path], AbstractAsyncContextManager[object] | None] | None = None
+    """``open_in(config, folder)``: as ``open``, for what writes into the run's folder. It is entered when the
+    folder is open, and left before what ``open`` returned.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +446,26 @@ class CallGuard:
     def summary(self) -> dict[str, Any]:
         """What the run's record and its summary say."""
         return {}
+
+
+class Comparison(Protocol):
+    """Policies that nobody trains, and whose rewards bound what training may gain. It lives as long as the
+    run.
+    """
+
+    name: str
+    """Key of what :meth:`measure` returns, in the run's summary."""
+
+    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
+        """Entered when the run's parts are open, and its record is not yet written: serve the policies, by
+        ``context.gateway.add_route``, and name them in ``context.resources.compared``. Left before the
+        gateway closes.
+        """
+
+    async def measure(self, context: Any, before: Evaluation | None) -> dict[str, float]:
+        """The run has evaluated its policy (``before``) and has not yet trained it: evaluate the others, and
+        return their rewards by name.
+        """
 
 
 @dataclass(frozen=True, slots=True)

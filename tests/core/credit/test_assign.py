@@ -316,7 +316,6 @@ def test_what_a_rule_cannot_answer_costs_that_rollout_alone(answer, words, caplo
         ({"gamma": 1.5}, "recipe.gamma"),
         ({"max_staleness": -1}, "recipe.max_staleness"),
         ({"temperature": 0.0}, "recipe.temperature"),
-        ({"critic": True}, "recipe.baseline.*critic"),
     ],
 )
 def test_recipes_that_credit_cannot_honour_are_named(fields, words):

@@ -84,8 +84,6 @@ def test_a_return_with_a_reward_that_is_no_number_is_missing_and_counted():
     assert metrics["steps_missing"] == 2 and metrics["states_of_one"] == 2
 
 
-def test_a_critic_compares_no_states():
-    with pytest.raises(ValueError, match=r"step_weight = 1\.0 with a critic"):
-        assign([], get("ppo", step_weight=1.0))
+def test_a_negative_weight_of_states_is_refused():
     with pytest.raises(ValueError, match="step_weight = -1"):
         assign([], get("gigpo", step_weight=-1.0))

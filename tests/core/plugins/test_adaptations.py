@@ -166,7 +166,8 @@ class Lodger:
 
     @hookimpl
     def agl_run_services(self) -> list[RunServiceSpec]:
-        return [RunServiceSpec("lodger", self.open), RunServiceSpec("nobody", lambda config: None)]
+        none = RunServiceSpec("nobody", lambda config: None, open_in=lambda config, folder: None)
+        return [RunServiceSpec("within", open_in=self.open_in), RunServiceSpec("lodger", self.open), none]
 
     @asynccontextmanager
     async def open(self, config: Any) -> AsyncIterator[object]:
@@ -175,7 +176,13 @@ class Lodger:
         (folder,) = self.output.iterdir()
         with pytest.raises(Locked):  # nobody else begins with the folder yet
             FileLock(folder / "run")
-        self.seen.append("closed")
+        self.seen.append(f"closed, {(folder / 'within').read_text()}")
+
+    @asynccontextmanager
+    async def open_in(self, config: Any, folder: Path) -> AsyncIterator[object]:
+        self.seen.append("open in the folder")
+        yield Listener(self.seen)
+        (folder / "within").write_text("after what is within")
 
 
 class Listener:
@@ -201,7 +208,8 @@ def fit(folder: Path, *plugins: object, **given: Any) -> dict[str, Any]:
 def test_a_service_lives_from_before_the_folder_until_all_is_written(tmp_path: Path) -> None:
     lodger = Lodger(tmp_path)
     fit(tmp_path, lodger, name="mine")
-    assert lodger.seen == ["open mine, folders: 0", "started", "finished", "closed"]
+    begun = ["open mine, folders: 0", "open in the folder"]
+    assert lodger.seen == [*begun, *["started"] * 2, *["finished"] * 2, "closed, after what is within"]
 
 
 def test_a_service_that_cannot_open_ends_the_run_and_leaves_no_folder(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from agentlightning.plugins.stores import open_store
 from agentlightning.specs import DriverSpec
 from agentlightning.train.config import from_fields
 from agentlightning.train.policies import BY_AGENT, CATCH_ALL, Policies, read_policies
-from agentlightning.train.serving import driver_spec, serve, serve_scripted
+from agentlightning.train.serving import driver_spec, serve
 from agentlightning.train.trainer import algorithm_of
 from agentlightning.types import UsageError
 from agentlightning.types.base import ConfigError
@@ -138,10 +138,6 @@ async def test_what_is_served_and_closed() -> None:
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
         assert set(gateway.sampling) == {"wolves", "town"}
-        with pytest.raises(ConfigError, match="headroom: 'old' is the name of a policy"):
-            await serve_scripted(
-                {"old": list}, [1], gateway, stack, build([], discover=False), config.served.names
-            )
     assert log[:3] == ["start wolves {'lr': 1}", "start town {'lr': 2}", "start old {'lr': 1}"]
     assert log[3:] == ["close old", "close town", "close wolves"]
 

@@ -18,7 +18,7 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import CallGuard, Driver, WatchedDriver
+from agentlightning.specs import CallGuard, Comparison, Driver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -60,8 +60,8 @@ class AgentResources:
     """Model name under which agents ask for their policy."""
     named_policies: tuple[str, ...] = ()
     """Policies that agents may ask for by name, in a run with named policies."""
-    scripted: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """Scripted policies (``oracle``, ``random``) that bound the headroom."""
+    compared: list[str] = field(default_factory=list)
+    """Policies that the run's are compared with (hook ``agl_comparisons``)."""
     initial: dict[str, Resource | str | dict[str, Any]] = field(default_factory=dict)
     """Resources that agents get besides the policy."""
     serve_policy: bool = True
@@ -70,10 +70,10 @@ class AgentResources:
     """Policy name → id of the stored resources that point agents at it."""
 
     async def publish(self, store: Store, gateway: RunGateway) -> None:
-        """Store endpoints of the policy and of the scripted policies. The gateways serve them by then."""
+        """Store endpoints of the policy and of those it is compared with. The gateways serve them by then."""
         await gateway.settle()
         first, *others = gateway.urls
-        for name in (self.policy, *self.scripted):
+        for name in (self.policy, *self.compared):
             bundle = dict(self.initial)
             if self.serve_policy or name != self.policy:
                 for key, model in [("llm", name), *((named, named) for named in self.named_policies)]:
@@ -118,6 +118,8 @@ class Context:
     seed: int
     guards: Sequence[CallGuard] = ()
     """What admits and counts the run's calls, such as a budget."""
+    comparisons: Sequence[Comparison] = ()
+    """What the trained policy is compared with."""
     train: Dataset = ()
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class Context:
         """Return ``samples`` rollouts of each task for batch ``name``, with ``policy`` (default: the trained
         one) and the run's settings; ``fields`` go to :func:`group_rollouts`.
         """
-        if policy in self.resources.scripted:  # a key opens no scripted policy but in its own evaluation
+        if policy in self.resources.compared:  # a key opens no such policy but in its own evaluation
             fields["metadata"] = {**(fields.get("metadata") or {}), "policies": {"re:.*": policy}}
         fields = {
             "seed": self.seed,

@@ -1,4 +1,4 @@
-"""What a training run evaluates: the held-out tasks, sets of tasks by name, and how much there is to gain.
+"""What a training run evaluates: the held-out tasks, and sets of tasks by name.
 
 Sets (``evaluation.sets``) are held-out tasks beside ``environment.val``, each with its own figures at every
 evaluation of the run's schedule. The evaluation of the set ``hard`` before training is called
@@ -7,22 +7,13 @@ evaluation of the run's schedule. The evaluation of the set ``hard`` before trai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.plugins.manager import Plugins
 from agentlightning.types import Evaluation, UsageError
-
-LITTLE = 15
-"""Points of headroom under which a task teaches a policy nothing."""
-
-
-class MeasurePolicy(Protocol):
-    """Evaluates a policy on the held-out tasks, at most ``limit`` of them."""
-
-    def __call__(self, name: str, policy: str, limit: int) -> Awaitable[Evaluation | None]: ...
 
 
 def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[Any]]:
@@ -83,23 +74,3 @@ class NamedSets:
     def summary(self) -> dict[str, Any]:
         """Return the entry ``sets`` of the run's summary, if there are any."""
         return {"sets": sets_summary(self._made)} if self._context.sets else {}
-
-
-async def measure_headroom(
-    context: Context, before: Evaluation | None, measure: MeasurePolicy, tasks: int
-) -> dict[str, float]:
-    """Return and print the rewards of the present policy and of the scripted ones, e.g. an oracle and chance,
-    the latter on at most ``tasks`` tasks; nothing without scripted policies.
-    """
-    if before is None or not context.resources.scripted:
-        return {}
-    found = {"policy": before.reward}
-    for name in context.resources.scripted:
-        if evaluation := await measure(name, policy=name, limit=tasks):
-            found[name] = evaluation.reward
-    room = 100 * (found.get("oracle", 1.0) - before.reward)
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    context.say(f"Headroom: {scores} → {room:.0f} points to gain")
-    if room < LITTLE:
-        context.say(f"Under {LITTLE} points of headroom: this task will teach this policy nothing.")
-    return found

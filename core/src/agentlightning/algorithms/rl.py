@@ -16,11 +16,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.counters import NoSignalGuard, Totals, nothing_learned
 from agentlightning.algorithms.crediting import StepCrediting
-from agentlightning.algorithms.evaluations import (
-    NamedSets,
-    measure_headroom,
-    scores,
-)
+from agentlightning.algorithms.evaluations import NamedSets, scores
 from agentlightning.algorithms.schedule import InOrder, Schedule, Watch, schedule_of
 from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.assign import StepCredit
@@ -28,23 +24,15 @@ from agentlightning.credit.eligibility import Versions, version_of
 from agentlightning.credit.fingerprint import add_rows, terms_digest
 from agentlightning.types import Batch, Evaluation, Progress, Recipe, RolloutFingerprint, StepReport
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import EnvironmentSection, TrainingSection
+from agentlightning.types.sections import TrainingSection
 
 
 class RL:
-    """Trains with ``recipe`` as ``training`` says: steps, batch size, failure table and schedule. Of
-    ``environment`` it reads how many tasks scripted policies answer.
-    """
+    """Trains with ``recipe`` as ``training`` says: steps, batch size, failure table and schedule."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        training: TrainingSection,
-        environment: EnvironmentSection = EnvironmentSection(),
-    ) -> None:
+    def __init__(self, recipe: Recipe, training: TrainingSection) -> None:
         self.recipe = recipe
         self.training = training
-        self.environment = environment
 
     async def run(self, context: Context) -> dict[str, Any]:
         """Evaluate, train, evaluate; return both evaluations and the seconds of training for the summary."""
@@ -55,7 +43,7 @@ class RL:
         sampled_before = await job.measure_sampled("before-sampled")
         for guard in context.guards:
             guard.keep_back()
-        job.headroom = await measure_headroom(context, before, job.measure, self.environment.headroom_tasks)
+        compared = {one.name: await one.measure(context, before) for one in context.comparisons}
         if job.first_step:  # the interrupted run may lack the evaluation after its checkpoint
             await job.evaluate(job.first_step - 1)
         await job.end_if_exhausted(job.first_step)
@@ -81,7 +69,7 @@ class RL:
             "eval_failed": [before.failed, after.failed] if before and after else None,
             "eval_left_out": [before.left_out, after.left_out] if before and after else None,
             "train_seconds": round(seconds, 3),
-            "headroom": job.headroom,
+            **compared,
             "learned": job.learned,
             "totals": job.totals.values,
             **({"policies": job.totals.policies} if job.totals.policies else {}),
@@ -110,7 +98,6 @@ class RLJob:
         self.first_step = context.first_step
         self.seed = context.seed
         self.folder: Path = context.folder
-        self.headroom: dict[str, float] = {}
         self.totals = Totals()
         self.sets = NamedSets(context)
         self.ended: str | None = None
@@ -277,12 +264,10 @@ class RLJob:
         self.ended, self.steps = why, step
         self.context.say(f"training ends after step {step} of {self.training.steps}: {why}")
 
-    async def measure(
-        self, name: str, policy: str | None = None, limit: int | None = None, greedy: bool = True
-    ) -> Evaluation | None:
+    async def measure(self, name: str, greedy: bool = True) -> Evaluation | None:
         """Evaluate on the held-out tasks; return ``None`` without any."""
-        tasks = self.context.val[:limit] if limit else self.context.val
-        return await self.context.evaluate(tasks, name=name, policy=policy, greedy=greedy) if tasks else None
+        tasks = self.context.val
+        return await self.context.evaluate(tasks, name=name, greedy=greedy) if tasks else None
 
     async def measure_sampled(self, name: str) -> Evaluation | None:
         """Evaluate on the held-out tasks with sampled answers; return ``None`` if the run does without."""

@@ -1,33 +1,14 @@
-"""Which recipes credit can carry out: the values of each field, alone and beside a critic."""
+"""Which recipes credit can carry out: the values of each field."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, get_args
+from typing import get_args
 
 from agentlightning.credit.baselines import BASELINES, Baseline
 from agentlightning.credit.rules import RULES, CreditRule
 from agentlightning.types import Correction, LossAggregation, Recipe
-
-_COMPARED = "there is no comparison within a group: the critic estimates the expected return"
-CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
-    {
-        "baseline": ("none", _COMPARED),
-        "group_by": (["group"], _COMPARED),
-        "scale": (
-            "none",
-            "advantages are whitened over the step's trained tokens, not scaled by a group's spread",
-        ),
-        "filter_zero_std_groups": (False, "with a critic, a group of equal returns still has advantages"),
-        "step_weight": (0.0, _COMPARED),
-        "ratio_level": ("token", "each token has its own advantage; a sequence has none"),
-    }
-)
-"""Recipe fields that have no meaning, or another one, with a critic → their required value, and the
-reason.
-"""
 
 
 def check_recipe(
@@ -73,7 +54,6 @@ def check_recipe(
     for holds, problem in checks:
         if not holds:
             raise ValueError(f"recipe.{problem}")
-    check_critic(recipe)
 
 
 def _correction_checks(rule: Correction | None) -> tuple[tuple[bool, str], ...]:
@@ -94,22 +74,3 @@ def _correction_checks(rule: Correction | None) -> tuple[tuple[bool, str], ...]:
             "switches the correction off",
         ),
     )
-
-
-def check_critic(recipe: Recipe) -> None:
-    """Raise ``ValueError`` that names the field, if a field of the recipe contradicts its critic, or lacks
-    one.
-    """
-    if not 0.0 <= recipe.lam <= 1.0:
-        raise ValueError(f"recipe.lam = {recipe.lam}: must lie in [0, 1]")
-    if not recipe.critic:
-        if recipe.lam != 1.0:
-            raise ValueError(
-                f"recipe.lam = {recipe.lam}: only GAE uses it, which needs a critic; set critic=True"
-            )
-        return
-    for field, (wanted, why) in CRITIC_REQUIRES.items():
-        if (value := getattr(recipe, field)) != wanted:
-            raise ValueError(
-                f"recipe.{field} = {value!r} with a critic: {why}; set it to {wanted!r}, as PPO() does"
-            )

@@ -39,7 +39,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from agentlightning.credit.baselines import Advantage
@@ -143,31 +142,6 @@ def _account(call: Call, advantage: Advantage) -> dict[str, Any]:
         "step": advantage.step,
         "tags": call.tags,
     }
-
-
-def token_rewards(row: Row) -> list[float]:
-    """Return the reward of every token of a row whose advantages come from a critic: 0 except at the last
-    token of a trained call.
-
-    Generalised advantage estimation (GAE, arXiv 1506.02438) reads rewards along each row; credit gives one
-    number per call. With a critic that number is the call's *return*, as its rule computes it, no baseline is
-    subtracted and nothing is scaled. The rewards are the differences:
-
-        reward at the last token of call i  =  return(i) − return(next call of the row)
-        reward at the last token of the row =  return(its last call)
-
-    Invariant: from any trained token on, the rewards of its row sum to the return of the token's call, in
-    whichever rows the forest put the rollout's calls. With the rule ``discounted`` these are the rewards that
-    the calls emitted, at their ends, and the rollout's reward at the end of its last call; a row that ends
-    before the rollout also gets all later rewards at its end.
-    """
-    found = [0.0] * len(row.token_ids)
-    trained = sorted((segment for segment in row.segments if segment.trained), key=lambda one: one.start)
-    for one, following in pairwise(trained):
-        found[one.end - 1] = one.advantage - following.advantage
-    for last in trained[-1:]:
-        found[last.end - 1] = last.advantage
-    return found
 
 
 def set_weights(rows: Sequence[Row], recipe: Recipe) -> None:

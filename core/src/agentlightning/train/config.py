@@ -164,9 +164,6 @@ class RunConfig(Section):
     trackers: Choices = None
     """Names of the trackers, each with its options if it has any (``docs/trackers.md``); none: files, the
     terminal and a plot, which ``default`` stands for in a list."""
-    log: str | Path | None = None
-    """Log file of all runs; none: that of ``AGL_LOG``, else ``~/.agent-lightning/logs/training.log``; an
-    empty text: no such file. Every run has a ``training.log`` in its folder."""
     callbacks: Objects = []
     """Objects with hooks that this run calls, ``module:object`` each; a class is made into an object for each
     run (``docs/callbacks.md``)."""

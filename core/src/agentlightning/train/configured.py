@@ -58,11 +58,7 @@ def configure(config: RunConfig) -> ConfiguredRun:
 
 def with_objects(config: RunConfig) -> RunConfig:
     """Return the configuration with objects in place of their names, and with absolute paths."""
-    environment, evaluation = config.environment, config.evaluation
-    headroom = {
-        name: import_target(target, f"environment.headroom.{name}")
-        for name, target in environment.headroom.items()
-    }
+    evaluation = config.evaluation
     sets = {
         name: evaluation_set(one, config, f"evaluation.sets.{name}") for name, one in evaluation.sets.items()
     }
@@ -72,7 +68,6 @@ def with_objects(config: RunConfig) -> RunConfig:
     ]
     return config.serving(
         policies_of(config),
-        environment=environment.model_copy(update={"headroom": headroom}),
         evaluation=evaluation.model_copy(update={"sets": sets}),
         callbacks=callbacks,
         output=config.path(config.output),

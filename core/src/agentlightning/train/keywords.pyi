@@ -12,9 +12,9 @@ class RunFields(TypedDict, total=False):
     resume: bool
     store: Any
     trackers: Any
-    log: str | Path | None
     callbacks: Any
     note: str | None
+    log: str | Path | None
     budget: Any
     metrics: Any
     select: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,10 +12,9 @@ from typing import Any, cast
 import msgspec
 
 from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.gateway import SamplingPolicy, Upstream
+from agentlightning.gateway import SamplingPolicy
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
-from agentlightning.plugins.suite import install_line
 from agentlightning.specs import Driver, DriverSpec, PeerDriver
 from agentlightning.train.config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
@@ -93,30 +92,6 @@ def _size(config: Any, name: str) -> int | None:
         if isinstance(part, dict) and type(size := part.get(name)) is int and size > 0:
             return int(size)
     return None
-
-
-async def serve_scripted(
-    headroom: Mapping[str, Callable[..., Any]],
-    tasks: Sequence[Any],
-    gateway: RunGateway,
-    stack: AsyncExitStack,
-    plugins: Plugins,
-    taken: Sequence[str] = (),
-) -> None:
-    """Serve scripted policies (oracle, random) through the same gateway as the real ones."""
-    if clash := sorted(set(headroom) & set(taken)):
-        raise ConfigError(f"headroom: {clash[0]!r} is the name of a policy; choose another")
-    if not headroom or not tasks:
-        return
-    for name, script_for in headroom.items():
-        servers = plugins.ask("agl_serve_script", script=script_for(tasks), model=name)
-        if not servers:
-            line = install_line("command", "doctor")
-            raise ConfigError(f"headroom: agl-testing serves scripted policies; in a checkout: {line}")
-        server = servers[0]
-        await server.start()
-        stack.push_async_callback(server.stop)
-        gateway.add_route(Upstream(policy=name, url=server.url, model=name, trainable=False))
 
 
 def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec:

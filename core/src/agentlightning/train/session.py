@@ -33,15 +33,14 @@ from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
 from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import CallGuard, GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.specs import CallGuard, Comparison, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks, open_trackers
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunFolder, open_run_folder, say
-from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.train.run_record import record_run, run_info, stored_run
-from agentlightning.train.serving import serve, serve_scripted
+from agentlightning.train.serving import serve
 from agentlightning.types import Call, Recipe, Resource, UsageError
 from agentlightning.types.base import ConfigError
 
@@ -73,7 +72,8 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
-        guards = self._guards()
+        guards: list[CallGuard] = self._asked("agl_call_guards")
+        comparisons: list[Comparison] = self._asked("agl_comparisons")
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -84,6 +84,7 @@ class TrainingSession:
                 resume=config.resume,
             )
             last.callback(run.close)
+            listeners += await self._services(stack, run.folder)
             plugins, trackers = self._plugins_with_listeners(run.folder, listeners, stack)
             store = self._store(run.folder, stack)
             await self._begin_guards(guards, store, run)
@@ -92,7 +93,6 @@ class TrainingSession:
             active = instrumentors(self.plugins, config.agent.adapters)
             stack.enter_context(self.hosted.capturing(active))
             driver = await self._driver(gateway, stack) if serve_policy else None
-            await serve_scripted(config.environment.headroom, val, gateway, stack, plugins, policies.names)
             context = Context(
                 run_id=run.run_id,
                 folder=run.folder,
@@ -101,6 +101,7 @@ class TrainingSession:
                 plugins=plugins,
                 seed=config.training.seed,
                 guards=guards,
+                comparisons=comparisons,
                 train=train,
                 val=val,
                 sets=sets,
@@ -108,15 +109,16 @@ class TrainingSession:
                 resources=AgentResources(
                     policies.model_name,
                     policies.names if policies.named and serve_policy else (),
-                    config.environment.headroom,
-                    dict(self.initial_resources),
-                    serve_policy,
+                    initial=dict(self.initial_resources),
+                    serve_policy=serve_policy,
                 ),
                 config=config.agent.rollout_config(config.training.failure, trusted=self._trusts(agent)),
                 evaluations=Evaluations(Counting(config.training.failure, config.evaluation.cluster)),
                 losses=Losses(trackers=trackers.errors),
                 say=say,
             )
+            for one in comparisons:
+                await stack.enter_async_context(one.open(context))
             await record_run(
                 context,
                 run_info(config, self.recipe, context, agent),
@@ -141,23 +143,27 @@ class TrainingSession:
         spec = self.plugins.runners.get(kind) if kind is not None else None
         return bool(getattr(agent, "trusted", True)) and (spec is None or spec.trusted)
 
-    async def _services(self, stack: AsyncExitStack) -> list[object]:
-        """Open what lives as long as the run, and return what listens to it."""
+    async def _services(self, stack: AsyncExitStack, folder: Path | None = None) -> list[object]:
+        """Open what lives as long as the run, and return what listens to it. ``folder``: that of the run, for
+        what writes into it.
+        """
         if not self.services:
             return []
         place = artifact_place()
         if place is not None and "storage" not in self.plugins.run_services:
             raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
-        opened = [spec.open(self.config) for spec in self.plugins.run_services.values()]
+        specs = self.plugins.run_services.values()
+        if folder is None:
+            opened = [spec.open(self.config) for spec in specs if spec.open is not None]
+        else:
+            opened = [spec.open_in(self.config, folder) for spec in specs if spec.open_in is not None]
         return [await stack.enter_async_context(one) for one in opened if one is not None]
 
     def _plugins_with_listeners(
         self, folder: Path, more: Sequence[object], stack: AsyncExitStack
     ) -> tuple[Plugins, TrackerHooks]:
-        """Return the plugins with this run's trackers, its log among them; a tracker may have hooks too."""
+        """Return the plugins with this run's trackers; a tracker may have hooks too."""
         trackers = open_trackers(self.plugins.trackers, self.config.trackers, folder)
-        if self.config.trackers != []:  # the doctor's probe has none, and leaves no line
-            trackers.append(stack.enter_context(run_log(folder, log_of_all_runs(self.config.log))))
         tracker_hooks = TrackerHooks(trackers)
         stack.callback(tracker_hooks.close)
         listeners = [*make_callbacks(self.config.callbacks), *more, tracker_hooks, *trackers]
@@ -174,14 +180,14 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    def _guards(self) -> list[CallGuard]:
-        """Return what admits and counts the run's calls, by the run's plugins, and by those that have read
-        its description.
+    def _asked(self, hook: str) -> list[Any]:
+        """Return the answers of the run's plugins, and of those that have read its description: one of each
+        name.
         """
-        found: dict[str, CallGuard] = {}
+        found: dict[str, Any] = {}
         for plugins in (self.plugins, load_plugins()):
-            for guard in plugins.answers("agl_call_guards", config=self.config, plugins=plugins):
-                found.setdefault(guard.name, guard)
+            for answer in plugins.answers(hook, config=self.config, plugins=plugins):
+                found.setdefault(answer.name, answer)
         return list(found.values())
 
     async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:

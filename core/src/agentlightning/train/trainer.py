@@ -236,7 +236,5 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
     schedule = schedule_of(plugins, recipe, config.training)
     check_ends_early(schedule, spec.name, spec.ends_early)
     check_credit_fields(recipe, plugins)
-    made: TrainingLoop = plugins.algorithms[name].factory(
-        recipe=recipe, training=config.training, environment=config.environment
-    )
+    made: TrainingLoop = plugins.algorithms[name].factory(recipe=recipe, training=config.training)
     return made

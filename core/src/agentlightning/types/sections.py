@@ -203,7 +203,7 @@ class EvaluationSection(Section):
 
 
 class EnvironmentSection(Section):
-    """The tasks, and the scripted policies to compare with."""
+    """The tasks."""
 
     train: DataSection | None = None
     """Tasks to train on."""
@@ -212,8 +212,3 @@ class EnvironmentSection(Section):
     private: Names = []
     """Fields of the tasks that the agent must not have, such as the answer: a command that names one is
     refused, and ``agl doctor`` warns where one reaches an agent."""
-    headroom: dict[str, Text] = {}
-    """Scripted policies that bound the possible gain, e.g. ``oracle: calc_x.oracle:reply``: each maps tasks
-    to the script of a ScriptedModelServer."""
-    headroom_tasks: int = Field(default=100, ge=1)
-    """Held-out tasks that scripted policies answer."""

@@ -354,9 +354,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     top_k: int = -1
     """Number of most likely tokens that are sampled from; -1: all."""
     critic: bool = False
-    """Advantages come from a value model (GAE); a call's credit is the return it learns
-    (:mod:`agentlightning.credit.checks`).
-    """
+    """Advantages come from a value model (GAE); a call's credit is the return it learns."""
     merge: bool = True
     """Merge calls that extend each other into one row."""
 

@@ -80,7 +80,7 @@ class Alternate(PromptSearch):
         search = await self.open(context)
         if missing := sorted({*self.prompt_names} - set(search.first.prompts)):
             raise UsageError(f"agents: there is no prompt {missing[0]!r}; prompt_of says which an agent has")
-        job = AlternateJob(context, RL(trainer.recipe, training, trainer.config.environment), self, search)
+        job = AlternateJob(context, RL(trainer.recipe, training), self, search)
         await job.adopt(search.first)
         await job.restore_prompts()
         before = await job.measure("before")

@@ -1,8 +1,10 @@
-"""Registers the commands that look at runs, formats of imported traces, and learning from stored rollouts."""
+"""Registers commands that look at runs, their log, formats of traces, and learning from stored rollouts."""
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agentlightning import specs
@@ -82,6 +84,26 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
         specs.AlgorithmSpec(name, partial(learning, method=name), about, partial(recipe, name))
         for name, about in _STORED.items()
     ]
+
+
+@hookimpl
+def agl_sections() -> list[specs.SectionSpec]:
+    return [specs.SectionSpec("log", "", lazy_type("agl_audit.run_log:LoggedRun"))]
+
+
+@hookimpl
+def agl_run_services() -> list[specs.RunServiceSpec]:
+    about = "writes the log of a run, and that of all runs"
+    return [specs.RunServiceSpec("log", about=about, open_in=_log)]
+
+
+def _log(config: Any, folder: Path) -> AbstractAsyncContextManager[object] | None:
+    if config.trackers == []:  # nobody is told of the run
+        return None
+    from agl_audit.run_log import log_of_all_runs, logging_run
+
+    # A description that was read without this plugin has no such field.
+    return logging_run(folder, log_of_all_runs(getattr(config, "log", None)))
 
 
 @hookimpl

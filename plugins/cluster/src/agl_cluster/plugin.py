@@ -92,8 +92,9 @@ def _storage(config: Any) -> AbstractAsyncContextManager[object] | None:
 
 
 def _metrics(config: Any) -> AbstractAsyncContextManager[object] | None:
-    if config.metrics is None:
+    # A description that was read without this plugin has no such field.
+    if (place := getattr(config, "metrics", None)) is None:
         return None
     from agl_cluster.run_metrics import serving_metrics
 
-    return serving_metrics(config.metrics)
+    return serving_metrics(place)

@@ -1,4 +1,4 @@
-"""Registers ``agl doctor``, and serves scripted policies."""
+"""Registers ``agl doctor``, and the scripted policies that a run's are compared with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import lazily
+from agentlightning.specs import lazily, lazy_type
 
 
 @hookimpl
@@ -16,7 +16,13 @@ def agl_commands() -> list[specs.CommandSpec]:
 
 
 @hookimpl
-def agl_serve_script(script: Any, model: str) -> Any:
-    from agl_testing.scripted import ScriptedModelServer
+def agl_sections() -> list[specs.SectionSpec]:
+    fields = lazy_type("agl_testing.headroom:ScriptedEnvironment")
+    return [specs.SectionSpec("scripted policies", "environment", fields)]
 
-    return ScriptedModelServer(script, model=model, ids="always")
+
+@hookimpl
+def agl_comparisons(config: Any) -> specs.Comparison | None:
+    from agl_testing.headroom import headroom_of
+
+    return headroom_of(config)

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentlightning.credit.rows import minibatches, token_rewards
+from agentlightning.credit.rows import minibatches
 from agentlightning.types import Correction, Recipe, Row, UsageError
 from agentlightning.types.arrays import Flags, Floats, Ints, from_either, to_bytes
 from agentlightning.types.tokens import TokenIds
+from agl_verl.returns import token_rewards
 
 WEIGHTS, SEGMENTS, STALE, OFF_POLICY = "agl_weights", "agl_segments", "agl_stale", "agl_off_policy"
 """Names of the fields that verl does not know, and carries along to the loss."""

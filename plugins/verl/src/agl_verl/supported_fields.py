@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from agentlightning.credit.checks import check_critic
 from agentlightning.types import Recipe, UsageError
+from agl_verl.returns import check_critic
 
 SUPPORTED_FIELDS = frozenset(
     {

@@ -10,10 +10,10 @@ import typer
 from agentlightning.redaction import say
 from agentlightning.runs.locations import find_run
 from agentlightning.terminal import print_json
-from agentlightning.train.run_log import NAME, VARIABLE, log_of_all_runs
 from agentlightning.types import UsageError
 from agl_audit.commands import JsonLines
 from agl_audit.log_tail import follow, last_entries, parse
+from agl_audit.run_log import NAME, VARIABLE, log_of_all_runs
 
 
 def register(app: typer.Typer) -> None:

@@ -43,7 +43,7 @@ from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, RolloutFingerprint, Row
 from agentlightning.types.base import ConfigError
-from agentlightning.types.sections import EnvironmentSection, TrainingSection
+from agentlightning.types.sections import TrainingSection
 from agl_audit.store.reward_versions import find_version, read_records
 from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
 
@@ -105,21 +105,14 @@ class StoredData:
 class StoredLearning(RL):
     """Learns from stored rollouts. ``method``: ``sft``, ``rejection`` or ``dpo``."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        training: TrainingSection,
-        environment: EnvironmentSection = EnvironmentSection(),
-        *,
-        method: str,
-    ) -> None:
+    def __init__(self, recipe: Recipe, training: TrainingSection, *, method: str) -> None:
         if training.async_steps:
             raise ConfigError(f"training.async_steps: {method!r} makes no rollouts to train on; drop it")
         try:
             self.settings = msgspec.convert(training.settings, StoredSettings)
         except (msgspec.ValidationError, ValueError) as error:
             raise ConfigError(f"training.settings of {method!r}: {error}") from None
-        super().__init__(recipe, training, environment)
+        super().__init__(recipe, training)
         self.method = method
 
     async def make_job(self, context: Context) -> RLJob:

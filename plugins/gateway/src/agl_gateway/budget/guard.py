@@ -14,11 +14,13 @@ def budget_of(config: Any) -> Spending | None:
     """Return the accounts of a new run; ``None`` for one without a budget. With a limit of money, every
     endpoint's model needs a price.
     """
-    section, policies = config.budget, config.served
+    # A description that was read without this plugin has no such field.
+    section, policies = getattr(config, "budget", None), config.served
     if section is None or not section.given:
         return None
     endpoints = {name: given.model for name, given in policies.frozen.items() if isinstance(given, LLM)}
-    served = {policies.model_name, *config.environment.headroom, *policies.names} - {*endpoints}
+    scripted = getattr(config.environment, "headroom", {})  # of agl-testing
+    served = {policies.model_name, *scripted, *policies.names} - {*endpoints}
     prices = section.table(config._folder)
     if section.limits.money is not None or section.per_rollout.limits.money is not None:
         for name, model in endpoints.items():

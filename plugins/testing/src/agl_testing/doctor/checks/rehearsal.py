@@ -63,7 +63,8 @@ def workload(findings: Findings) -> Workload:
     """Return the rollouts of the configured run."""
     configured = findings.require_configured()
     trainer, held_out = configured.trainer, len(configured.val)
-    training, environment = trainer.config.training, trainer.config.environment
+    training = trainer.config.training
+    environment: Any = trainer.config.environment  # with the fields of agl_testing.headroom
     return Workload(
         steps=training.steps,
         rollouts=training.batch_size * trainer.recipe.group_size,

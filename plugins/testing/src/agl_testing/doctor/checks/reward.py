@@ -61,7 +61,7 @@ async def check_reward(findings: Findings) -> Check:
     findings.spent = ProbeCost(n, seconds, min(n, concurrency(findings)), grown)
     findings.usage.append(measure("reward probe"))
     findings.batch = credit(findings)
-    if "oracle" in context.resources.scripted:
+    if "oracle" in context.resources.compared:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
     judged = judge_reward(

@@ -13,14 +13,16 @@ import logging
 import logging.handlers
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.redaction import shown
 from agentlightning.store.places import find_home
+from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.lines import LinesTracker
+from agentlightning.types.sections import Section
 
 NAME = "training.log"
 VARIABLE = "AGL_LOG"
@@ -29,6 +31,14 @@ BYTES = 10_000_000
 KEPT = 3
 """Renamed files that are kept."""
 log = logging.getLogger(__name__)
+
+
+class LoggedRun(Section):
+    """Where runs are logged."""
+
+    log: str | Path | None = None
+    """Log file of all runs; none: that of ``AGL_LOG``, else ``~/.agent-lightning/logs/training.log``; an
+    empty text: no such file. Every run has a ``training.log`` in its folder."""
 
 
 def log_of_all_runs(given: str | Path | None = None) -> Path | None:
@@ -65,9 +75,24 @@ class RunLog(LinesTracker):
         for handler in self.handlers:
             handler.handle(record)
 
+
+class Logging(TrackerHooks):
+    """Listens to a run, and has its log write what it hears."""
+
+    def __init__(self, run: RunLog) -> None:
+        super().__init__([run])
+        self._run = run
+
     @hookimpl
     def agl_checkpoint_saved(self, folder: Path, step: int) -> None:
-        self.write(logging.INFO, f"checkpoint: {folder}")
+        self._run.write(logging.INFO, f"checkpoint: {folder}")
+
+
+@asynccontextmanager
+async def logging_run(folder: Path, all_runs: Path | None) -> AsyncIterator[Logging]:
+    """Log a run while the block runs (:func:`run_log`); what is yielded listens to its hooks."""
+    with run_log(folder, all_runs) as run:
+        yield Logging(run)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from agentlightning.train.run_log import RotatingLog
+from agl_audit.run_log import RotatingLog
 
 
 def record(text: str) -> logging.LogRecord:

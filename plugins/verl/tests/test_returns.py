@@ -7,10 +7,10 @@ from core.credit.builders import PATIENT, make_call, make_record, worlds
 from hypothesis import given, strategies as st
 
 from agentlightning.credit import assign
-from agentlightning.credit.checks import CRITIC_REQUIRES, check_critic
-from agentlightning.credit.rows import token_rewards
 from agentlightning.recipes import FIELDS, GRPO, PPO
 from agentlightning.types import Recipe, Reward, Row, Segment
+from agl_verl.returns import CRITIC_REQUIRES, check_critic, token_rewards
+from agl_verl.supported_fields import Refused, refuse
 
 RULES = st.sampled_from(["broadcast", "last", "per_call", "discounted", "per_agent"])
 
@@ -95,11 +95,12 @@ def test_equal_returns_and_single_rollouts_are_trained():
     ({"group_by": ["side"]}, "recipe.group_by"), ({"scale": "std"}, "recipe.scale.*whitened"),
     ({"filter_zero_std_groups": True}, "recipe.filter_zero_std_groups"),
     ({"ratio_level": "sequence"}, "recipe.ratio_level"),
-    ({"lam": 1.1}, r"recipe.lam = 1.1: must lie in \[0, 1\]"), ({"gamma": -0.1}, "recipe.gamma"),
+    ({"step_weight": 1.0}, r"recipe.step_weight = 1\.0 with a critic: there is no comparison"),
+    ({"lam": 1.1}, r"recipe.lam = 1.1: must lie in \[0, 1\]"),
 ])  # fmt: skip
 def test_what_a_critic_would_ignore_is_refused(given: dict[str, object], words: str):
-    with pytest.raises(ValueError, match=words):
-        assign([make_record(reward=1.0)], PPO(**given))
+    with pytest.raises(Refused, match=words):
+        refuse(PPO(**given))
 
 
 def test_lambda_needs_a_critic_and_grpo_with_one_is_no_recipe():

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 
 import pytest
 
-from agentlightning.train.run_log import log_of_all_runs, run_log
 from agentlightning.types import StepReport
-
-LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:(?P<run>\S+) )?(?P<level>[A-Z]+) (?P<text>.*)")
-"""A line of a log; the lines of a text after its first are indented."""
+from agl_audit.log_tail import parse
+from agl_audit.run_log import log_of_all_runs, run_log
 
 
 def texts(path: Path) -> list[tuple[str, str]]:
-    found = [(LINE.fullmatch(line), line) for line in path.read_text().splitlines()]
-    return [(entry["level"], entry["text"]) if entry else ("", line) for entry, line in found]
-
-
-def runs(path: Path) -> set[str]:
-    return {entry["run"] for line in path.read_text().splitlines() if (entry := LINE.fullmatch(line))}
+    return [(line.level, line.text) for line in map(parse, path.read_text().splitlines())]
 
 
 def test_steps_warnings_and_counts_are_in_both_files(tmp_path: Path) -> None:
@@ -51,7 +43,7 @@ def test_steps_warnings_and_counts_are_in_both_files(tmp_path: Path) -> None:
         ("INFO", f"finished after 2.0 s: {folder}"),
     ]
     assert texts(every) == said
-    assert runs(every) == {"first"}
+    assert {parse(line).run for line in every.read_text().splitlines()} == {"first", ""}
 
 
 def test_a_run_that_breaks_off_says_why(tmp_path: Path) -> None:
