@@ -8,8 +8,8 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from agentlightning.train.run_log import run_log
 from agl_audit.log_tail import LogLine, follow, last_entries, parse
+from agl_audit.run_log import run_log
 
 
 def test_the_last_entries_are_whole_and_reach_into_the_file_before(tmp_path: Path) -> None:
