@@ -218,12 +218,16 @@ class _Trained:
 def test_a_run_that_learned_nothing_has_a_status_of_its_own(
     end: dict[str, Any] | Exception,
     status: int,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = (_Trained(end), None, (), ())
+    config = tmp_path / "run.yaml"
+    lines = ("agent: {target: 'an:agent'}", "environment: {train: {target: 'some:tasks'}}")
+    config.write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.setattr("agentlightning.cli.train.configure", lambda *_, **__: made)
-    monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(CONFIG)])
+    monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(config)])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert (ended.value.code or 0) == status
