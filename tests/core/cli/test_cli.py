@@ -224,7 +224,11 @@ def test_a_run_that_learned_nothing_has_a_status_of_its_own(
 ) -> None:
     made = (_Trained(end), None, (), ())
     config = tmp_path / "run.yaml"
-    lines = ("agent: {target: 'an:agent'}", "environment: {train: {target: 'some:tasks'}}")
+    lines = (
+        "agent: {target: 'an:agent'}",
+        "environment: {train: {target: 'some:tasks'}}",
+        "backend: {policy: a}",
+    )
     config.write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.setattr("agentlightning.cli.train.configure", lambda *_, **__: made)
     monkeypatch.setattr(sys, "argv", ["agl", "train", "-c", str(config)])
