@@ -23,6 +23,7 @@ import agl_local.plugin
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.algorithms import context, queue, rl
+from agentlightning.algorithms.schedule import InOrder
 from agentlightning.plugins.manager import build
 from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
@@ -208,7 +209,7 @@ async def whole(folder: Path) -> dict[str, Any]:
 
 POINTS = [
     (queue, "enqueue", "after", 2),
-    (rl, "wait_for_groups", "after", 1),
+    (InOrder, "wait", "after", 1),
     (rl, "add_rows", "after", 3),
     (LocalDriver, "_update", "before", 3),
     (LocalDriver, "_update", "after", 3),

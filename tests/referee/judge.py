@@ -109,12 +109,15 @@ def interval(
     """
     names, n, p = [*dict.fromkeys(units)], len(rewards), fmean(rewards or [0.0])
     g, binary, what = len(names), shares and set(rewards) <= {0.0, 1.0}, cluster or "tasks"
-    over = f" over {g} {what}" if n > g else ""
-    if binary and (len(set(rewards)) == 1 or (n == g > 0 and cluster is None)):
-        q = NormalDist().inv_cdf(0.975) ** 2 / g
-        half = math.sqrt(q * (p * (1 - p) + q / 4))
-        ends = (p + q / 2 + reals([-half, half])) / (1 + q)
-        return ends.clamp(0.0, 1.0).tolist(), f"Wilson{over}", EXACT
+    z, over = NormalDist().inv_cdf(0.975), f" over {g} {what}" if n > g else ""
+
+    def wilson(q: float) -> list[float]:
+        return (
+            ((p + q / 2 + reals([-1, 1]) * (q * (p - p * p + q / 4)) ** 0.5) / (1 + q)).clamp(0, 1).tolist()
+        )
+
+    if binary and (len(set(rewards)) == 1 or n == g > 0):
+        return wilson(z**2 / g), f"Wilson{over}", EXACT
     if g < 2:
         return None, f"one {cluster or 'task'} alone" if g else "no reward", EXACT
     both = [*zip(units, rewards, strict=True)]
@@ -125,20 +128,19 @@ def interval(
         off = of[..., 0] - of[..., 1] * means[..., None]
         return means, (g / (g - 1) * off.square().sum(-1)).sqrt() / count
 
-    error = float(ratio(sums)[1])
-    if error <= 1e-12 * abs(p):
+    if (error := float(ratio(sums)[1])) <= 1e-12 * abs(p):
         return None, f"all {g} {what} have the mean {p:g}", EXACT
     around, kind, off = students_t(g - 1) * reals([-error, error]), f"Student's t{over}", 0.005 * error
     if cluster is not None:
-        draw = random.Random(0)
+        draw, kind, off = random.Random(0), f"bootstrap over {g} {cluster}", EXACT
         means, errors = ratio(sums[torch.tensor([draw.choices(range(g), k=g) for _ in range(999)])])
         apart = (means - p) / errors.where(errors > 1e-12 * means.abs(), 0.0)
         around = -error * apart.nan_to_num(0.0, torch.inf, -torch.inf).sort().values[[974, 24]]
-        kind, off = f"bootstrap over {g} {cluster}", EXACT
+    if binary and not (p + around).isfinite().all():
+        size = min(n, p * (1 - p) / error**2) * float(z / students_t(g - 1)) ** 2
+        return wilson(z**2 / size), f"Wilson over {g} {cluster}, {size:.3g} effective", EXACT
     ends = (p + around).clamp(*((0.0, 1.0) if binary else (-torch.inf, torch.inf)))
-    if not ends.isfinite().all():
-        return None, f"{g} {cluster} are too few", EXACT
-    return ends.tolist(), kind, off
+    return (ends.tolist(), kind, off) if ends.isfinite().all() else (None, f"{g} {what} are too few", EXACT)
 
 
 def unit(one: Rollout, cluster: str | None, alone: str) -> str:
