@@ -88,7 +88,9 @@ def tests_pass(name: str) -> bool:
     """Run the tests of core or a plugin with nothing else of the suite."""
     distribution = "agl-core" if name == "core" else str(manifest(ROOT / "plugins" / name)["name"])
     kept = brings(distribution, tests=name != "core")
-    with tempfile.TemporaryDirectory(prefix="alone-", dir=ROOT) as folder:
+    place = ROOT / ".venvs"  # hard links stay on one disk
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="alone-", dir=place) as folder:
         python = copy_of(Path(sys.prefix), kept, Path(folder) / "env")
         where = ROOT / "tests" / "core" if name == "core" else TESTS[name]
         command: list[str | Path] = [
