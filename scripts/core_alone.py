@@ -98,7 +98,7 @@ def tests_pass(name: str) -> bool | None:
     with tempfile.TemporaryDirectory(prefix="alone-", dir=place) as folder:
         python = copy_of(Path(sys.prefix), kept, Path(folder) / "env")
         where = ROOT / "tests" / "core" if name == "core" else TESTS[name]
-        options = "-m pytest -q -n 4 --dist worksteal -p no:cacheprovider".split()
+        options = ["-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider"]
         command: list[str | Path] = [python, *options, where]
         print(f"{name}: tests with {' '.join(sorted(kept))}", file=sys.stderr, flush=True)
         code = subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode
@@ -111,7 +111,7 @@ def demo() -> float:
         folder = Path(made)
         subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
         python = folder / "env" / "bin" / "python"
-        pip: list[str | Path] = [python, *"-m pip --quiet --disable-pip-version-check".split()]
+        pip: list[str | Path] = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         places = [ROOT / part for part in DEMO]
         wheel: list[str | Path] = [*pip, "wheel", "--no-deps", "--wheel-dir", folder / "dist", *places]
         subprocess.run(wheel, check=True, stdout=sys.stderr)
@@ -127,7 +127,7 @@ def demo() -> float:
         for name in ("headroom", "headroom_tasks"):  # scripted policies, which agl-testing serves
             del described["environment"][name]
         config.write_text(yaml.safe_dump(described), encoding="utf-8")
-        command = [python, "-c", TRAIN, config, "--set", f"output={folder / 'runs'}"]
+        command: list[str | Path] = [python, "-c", TRAIN, config, "--set", f"output={folder / 'runs'}"]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["reward_after"])
 
