@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         operation as operation,
     )
     from agentlightning.decorator import agent as agent
-    from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
+    from agentlightning.decorator.agents import rollout as rollout
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
     from agentlightning.plugins.stores import open_store as open_store
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 # module → its public names
 _PUBLIC = {
     "algorithms.custom": "Algorithm Baseline algo",
-    "decorator.agents": "LitAgent rollout",
+    "decorator.agents": "rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
         emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward

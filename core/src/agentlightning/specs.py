@@ -317,7 +317,7 @@ class RunnerJob:
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None
-    """The agent, a ``LitAgent``; ``None``: whoever starts the runner does not import it."""
+    """The agent, a ``RunnableAgent``; ``None``: whoever starts the runner does not import it."""
     run_id: str | None = None
     """Only the rollouts of this run."""
     gateway: str | None = None

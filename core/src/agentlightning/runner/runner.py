@@ -101,11 +101,7 @@ class Runner:
         self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(
-            self.store,
-            self.settings.policies,
-            self.counts,
-            calls_recorded=self.attempt_keys is not None,
-            judged=self.agent.agent.judged,
+            self.agent, self.store, self.counts, calls_recorded=self.attempt_keys is not None
         )
         self._agents: dict[str, asyncio.Task[Outcome]] = {}
         """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.emit import emit_reward, find_final_reward
 from agentlightning.capture.records import convert
-from agentlightning.decorator.agents import FunctionAgent, LitAgent
+from agentlightning.decorator.agents import FunctionAgent, RunnableAgent
 from agentlightning.types import LLM, Attempt, AttemptStatus, Model, Resource, Rollout, Span, Triplet
 from agl_v03.stores.v03_store import RolloutWithAttempt
 
@@ -77,7 +77,7 @@ class Surroundings:
             self.spans.append(span)
 
 
-def reads_its_trace(agent: LitAgent[Any]) -> bool:
+def reads_its_trace(agent: RunnableAgent) -> bool:
     """Return whether the agent is of a user's class, which may ask for its tracer."""
     return not type(agent).__module__.startswith("agentlightning.")
 
