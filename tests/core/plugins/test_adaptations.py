@@ -21,7 +21,7 @@ from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.agent import HostedAgent, hosted
-from agentlightning.runner.outcome import Outcome
+from agentlightning.runner.outcome import Outcome, read_return
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec, SectionSpec
@@ -309,7 +309,7 @@ class Twice(HostedAgent):
         counts["called"] += 1
         given = (rollout.input, context.resources, rollout)
         first = await self.call(rollout.mode, context, given)
-        return self.outcome(first + await self.call(rollout.mode, context, given), context)
+        return read_return(first + await self.call(rollout.mode, context, given))
 
 
 class Doubling:
@@ -338,14 +338,5 @@ def half(task: float) -> float:
     return task / 2
 
 
-class Careful(agl.LitAgent[str]):
-    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("agent", "has"), [(Careful(), "on_rollout_end"), (agl.LitAgent(trained_agents="x"), "trained_agents")]
-)
-def test_an_agent_that_needs_a_plugin_is_refused_without_it(agent: Any, has: str) -> None:
-    with pytest.raises(UsageError, match=f"has {has}: it comes with agl-v03.*{INSTALL}"):
-        hosted(agent, build(discover=False))
+def test_an_agent_of_no_plugin_is_called_as_the_runner_does() -> None:
     assert type(hosted(half, build(discover=False))) is HostedAgent

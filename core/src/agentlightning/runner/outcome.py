@@ -47,8 +47,8 @@ class Outcome:
     metadata: dict[str, Any] = field(default_factory=dict)
     """What the attempt's metadata say of the end, such as the traceback of the error that the agent raised
     (:mod:`.tracebacks`)."""
-    supplied: Any = None
-    """What a plugin read of the returned value, for ``runner.agent.HostedAgent.settle``; else ``None``."""
+    supplied: dict[str, Any] | None = None
+    """What a plugin read of the returned value, for ``runner.agent.HostedAgent.settle``, in plain values."""
 
 
 def outcome_of_error(error: BaseException) -> Outcome:

@@ -79,7 +79,7 @@ class Surroundings:
 
 def reads_its_trace(agent: RunnableAgent) -> bool:
     """Return whether the agent is of a user's class, which may ask for its tracer."""
-    return not type(agent).__module__.startswith("agentlightning.")
+    return not type(agent).__module__.startswith(("agentlightning.", "agl_v03."))
 
 
 def entry_arguments(

@@ -71,14 +71,13 @@ LONGEST_METADATA = 16 << 20
 """Bytes of one triplet's metadata or one returned span, at most, as JSON."""
 
 
-@dataclass(slots=True)
-class Supplied:
+class Supplied(msgspec.Struct):
     """What an agent returned in place of a number."""
 
     triplets: list[Triplet]
     spans: list[Span]
     """Spans that are no rewards."""
-    policies: Mapping[str, str]
+    policies: dict[str, str]
     """:attr:`.AttemptContext.policies`."""
 
 
@@ -98,7 +97,7 @@ def read_result(result: Any, context: AttemptContext) -> Outcome:
     triplets, spans = found
     rewards = [span for span in spans if span.name == semconv.REWARD_SPAN]
     others = [span for span in spans if span.name != semconv.REWARD_SPAN]
-    supplied = Supplied(triplets, others, context.policies)
+    supplied = msgspec.to_builtins(Supplied(triplets, others, context.policies))
     return Outcome(AttemptStatus.SUCCEEDED, returned=rewards, supplied=supplied)
 
 
@@ -265,9 +264,9 @@ async def settle(
     returned spans to the attempt's ``spans``. Transitions that contradict the recorded calls are counted, and
     fail the attempt.
     """
-    supplied = outcome.supplied
-    if not isinstance(supplied, Supplied):
+    if outcome.supplied is None:
         return outcome
+    supplied = msgspec.convert(outcome.supplied, Supplied)
     ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
     if supplied.triplets:
         try:
