@@ -24,11 +24,10 @@ from agentlightning.capture.context import AttemptContext, attempt_context, curr
 from agentlightning.capture.delivery import COUNTS, deliver, new_span
 from agentlightning.capture.emit import returned_reward_span
 from agentlightning.capture.identity import parent_ids
-from agentlightning.child_environment import USUAL, child_environment
+from agentlightning.child_environment import child_environment, matches
 from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.decorator.reward_function import AgentError
 from agentlightning.plugins.manager import load
-from agentlightning.redaction import without_values
 from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
@@ -54,7 +53,14 @@ from agl_programs.commands.settings import EXIT_STATUS, JSON_LINE, ProgramSectio
 from agl_programs.commands.spans import AttemptKeyRing, AttemptSpans
 from agl_programs.inside.settings import ChildSettings
 from agl_programs.options import executable, program_name
-from agl_programs.process import ProgramFailed, RewardFile, environment, watched_packages
+from agl_programs.process import (
+    USUAL,
+    ProgramFailed,
+    RewardFile,
+    environment,
+    watched_packages,
+    without_values,
+)
 
 _LOG = logging.getLogger(__name__)
 SHOWN = 4_000
@@ -233,7 +239,9 @@ class CommandAgent(RunnableAgent):
     def _variables(
         self, task: Any, settings: ChildSettings, context: AttemptContext, written: RewardFile
     ) -> dict[str, str]:
-        base = child_environment(os.environ, USUAL, named=self.program.pass_env)
+        passed = self.program.pass_env
+        found = child_environment(os.environ, named=passed)
+        base = {name: value for name, value in found.items() if matches(name, (*USUAL, *passed))}
         own = {name: fill(value, task) for name, value in self.program.env.items()}
         return {
             **environment({**base, **own}, settings, watched_packages(load())),

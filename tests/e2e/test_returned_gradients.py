@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from contract.model_server import ModelServer
-from core.runner.test_returned import advantages, emitted, refined, run, supplied
 
 from agentlightning.credit import assign
 from agentlightning.gateway import Gateway, Upstream
@@ -19,6 +18,7 @@ from agentlightning.types import (
     RolloutStatus,
 )
 from agl_local.training.loss import Terms, policy_loss
+from plugins.v03.tests.test_supplied import advantages, emitted, refined, run, supplied
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
 
