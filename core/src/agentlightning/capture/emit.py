@@ -18,7 +18,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -217,7 +217,7 @@ INPUT = "agl.operation.input"
 OUTPUT = "agl.operation.output"
 
 
-class operation:
+class operation(CallHooks):
     """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
 
     Inside it, the operation is the current OpenTelemetry span, and so the parent of the calls and tools in
@@ -250,8 +250,10 @@ class operation:
         """Record a result."""
         self.output = output
 
+    on_return = set_output
+
     def __enter__(self) -> operation:
-        self._block = self._recorded()
+        self._block = self.around()
         self._block.__enter__()
         return self
 
@@ -261,7 +263,7 @@ class operation:
         self._block.__exit__(kind, error, tb)
 
     @contextmanager
-    def _recorded(self) -> Iterator[None]:
+    def around(self) -> Iterator[None]:
         """Deliver a span for the block, and make it the current OpenTelemetry span within."""
         if not self._propagate:
             yield
@@ -296,7 +298,7 @@ class operation:
                 "use `with operation(…)` around the code that consumes it"
             )
 
-        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _DecoratedCall:
+        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> operation:
             try:
                 given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
             except TypeError:  # the call itself raises it, with its own message
@@ -304,22 +306,9 @@ class operation:
             given.pop("self", None)
             made: operation = type(self)(self.name, propagate=self._propagate)
             made.set_input(**{**self.inputs, **given})
-            return _DecoratedCall(made)
+            return made
 
         return hooked(function, of_call)  # type: ignore[return-value]
-
-
-class _DecoratedCall(CallHooks):
-    """One call of a decorated function, as an operation."""
-
-    def __init__(self, made: operation) -> None:
-        self._made = made
-
-    def around(self) -> AbstractContextManager[Any]:
-        return self._made
-
-    def on_return(self, value: Any) -> None:
-        self._made.set_output(value)
 
 
 def get_reward_value(span: Span) -> float | None:

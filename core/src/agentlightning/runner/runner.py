@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -108,7 +108,6 @@ class Runner:
         self._stopping = False
         """Whether attempts that begin now are stopped at once."""
         self._running: set[asyncio.Task[None]] = set()
-        self._slot_freed = asyncio.Event()
         self._fatal: BaseException | None = None
         """The error that ends serving: no attempt can be run, or no end can be written."""
 
@@ -236,7 +235,7 @@ class Runner:
         """Be ready to run rollouts; at the end let those that run end, and raise the error that prevents
         any.
         """
-        self._stopping, self._slot_freed = False, asyncio.Event()
+        self._stopping = False
         prepare_agent_loop()
         limit_libraries()
         if self._pool is not None:
@@ -273,9 +272,7 @@ class Runner:
 
     async def _wait_for_slot(self) -> None:
         """Wait until an attempt has ended, or until it is time to look for a stop."""
-        self._slot_freed.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._slot_freed.wait(), POLL)
+        await asyncio.wait(self._running, timeout=POLL, return_when=asyncio.FIRST_COMPLETED)
 
     async def _lease(self, limit: int) -> int:
         """Lease rollouts, begin them, and return their number. A cancelled request is completed, so that no
@@ -301,9 +298,7 @@ class Runner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Free the slot of a lease that has ended."""
         self._running.discard(task)
-        self._slot_freed.set()
-        error = None if task.cancelled() else task.exception()
-        self._fatal = self._fatal or error
+        self._fatal = self._fatal or (None if task.cancelled() else task.exception())
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""

@@ -142,10 +142,9 @@ class HookCalls:
         if self._hooks or reads_its_trace(self._agent):
 
             def sink(span: Span) -> None:
-                around.add(span)
-                context.sink(span)
+                context.sink(around.add(span))
 
-            self.context = dataclasses.replace(context, sink=sink, surroundings=around)
+            self.context = dataclasses.replace(context, sink=sink, surroundings=around, keeps_content=True)
 
     async def start(self) -> None:
         """Call the start hooks."""
