@@ -230,7 +230,7 @@ ODD_SPANS: list[tuple[dict[str, Any], str]] = [
     ({"status": "odd"}, "the span's status"),
     ({"status_message": b"x"}, "the span's status_message"),
     ({"attributes": None}, "the span's attributes"),
-    ({"attributes": {1: 2}}, "an attribute's name"),
+    ({"attributes": {1: 2}}, "the span's attributes"),
     ({"events": {}}, "the span's events"),
     ({"resource": []}, "the span's resource"),
     ({"attributes": {"agl.choice": -1}}, "agl.choice"),

@@ -29,9 +29,10 @@ from agentlightning.capture.emit import reward_attributes
 from agentlightning.capture.records import (
     LARGEST_INT,
     LONGEST_NAME,
+    NAME,
     BadRecord,
+    check_value,
     checked_mapping,
-    checked_text,
     error_text,
     reward_number,
     short_repr,
@@ -225,7 +226,7 @@ def _metadata(given: Any, where: str) -> dict[str, Any]:
         raise BadRecord(f"{where}: metadata is a {type(given).__name__}, not a dict")
     for name in ("policy", "model"):
         if given.get(name) is not None:
-            checked_text(given[name], f"{where}: metadata[{name!r}]")
+            check_value(given[name], NAME, f"{where}: metadata[{name!r}]")
     version = given.get("policy_version")
     if version is not None and (type(version) is not int or not 0 <= version <= LARGEST_INT):
         raise BadRecord(
