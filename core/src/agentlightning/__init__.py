@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         find_final_reward as find_final_reward,
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
-        operation as operation,
     )
     from agentlightning.decorator import agent as agent
     from agentlightning.decorator.agents import rollout as rollout
@@ -64,7 +63,7 @@ _PUBLIC = {
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
         emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward
-        find_reward_spans get_reward_value operation
+        find_reward_spans get_reward_value
     """,
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",

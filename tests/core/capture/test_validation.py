@@ -17,6 +17,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, records
 from agentlightning.capture.context import attempt_context
+from agentlightning.capture.emit import INPUT, OUTPUT, recorded_operation
 from agentlightning.capture.records import DEEPEST, BadRecord, admit, check_span, jsonable, reward_number
 from agentlightning.store import codec
 from agentlightning.types import Span
@@ -116,8 +117,8 @@ def test_whatever_is_handed_over_has_a_form_that_the_store_takes(name: str) -> N
     with attempt_context(recorder.context):
         agl.emit_object(HOSTILE[name])
         agl.emit_message(HOSTILE[name])
-        with agl.operation("op", given=HOSTILE[name]) as op:
-            op.output = HOSTILE[name]
+        with recorded_operation("op", {INPUT: HOSTILE[name], OUTPUT: HOSTILE[name]}):
+            pass
     assert len(recorder.spans) == 3
     for span in recorder.spans:
         check_span(span)

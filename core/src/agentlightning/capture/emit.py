@@ -5,27 +5,24 @@ current OpenTelemetry span. With ``propagate=False`` the span is returned and no
 reward is a finite number; a *missing* reward is not emitted, and never NaN. Emitting outside
 an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 
-:class:`operation` records a part of the work. :func:`find_final_reward` and the functions beside it read
-rewards back from spans.
+:func:`recorded_operation` records a part of the work. :func:`find_final_reward` and the functions beside it
+read rewards back from spans.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.call_hooks import CallHooks, hooked
 from agentlightning.capture.context import AttemptContext, attached, current_attempt
 from agentlightning.capture.delivery import COUNTS, attempt_ended, deliver, new_span, span_of_response
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
@@ -211,104 +208,35 @@ def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     return {semconv.REWARD_CALL: given} if is_instance(call, str) else {semconv.RESPONSE_ID: given}
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 NAME = "agl.operation.name"
 INPUT = "agl.operation.input"
 OUTPUT = "agl.operation.output"
 
 
-class operation(CallHooks):
-    """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
-
-    Inside it, the operation is the current OpenTelemetry span, and so the parent of the calls and tools in
-    it. It changes neither what its code returns nor what it raises.
-
-    As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
-    the code runs without a span, and the operation is counted. ``propagate=False``: the code runs without a
-    span.
+@contextmanager
+def recorded_operation(name: str, about: dict[str, Any]) -> Iterator[None]:
+    """Deliver a span for the block, a part of the work, and make it the current OpenTelemetry span within, so
+    that it is the parent of the calls and tools there. ``about``: read at the end, its :data:`INPUT` and
+    :data:`OUTPUT`. Outside an attempt the block runs without a span, and is counted.
     """
-
-    def __new__(cls, name: str | Callable[..., Any] = "operation", **inputs: Any) -> Any:
-        """Return an operation; of a function (``@operation``), the function with its own name's operation
-        around it.
-        """
-        if callable(name):
-            return cls(name.__qualname__, **inputs)(name)
-        return super().__new__(cls)
-
-    def __init__(self, name: str = "operation", *, propagate: bool = True, **inputs: Any) -> None:
-        self.name, self.inputs = name, inputs
-        self._propagate = propagate
-        self.output: Any = None
-        """Set it inside the block to record a result."""
-
-    def set_input(self, *args: Any, **inputs: Any) -> None:
-        """Record inputs that are known only inside the block."""
-        self.inputs = {**self.inputs, **({"args": list(args)} if args else {}), **inputs}
-
-    def set_output(self, output: Any) -> None:
-        """Record a result."""
-        self.output = output
-
-    on_return = set_output
-
-    def __enter__(self) -> operation:
-        self._block = self.around()
-        self._block.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._block.__exit__(kind, error, tb)
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """Deliver a span for the block, and make it the current OpenTelemetry span within."""
-        if not self._propagate:
+    if (context := current_attempt()) is None:
+        COUNTS.add("emit-outside-attempt")
+        yield
+        return
+    parent, agent = parent_ids(context.attempt_id), framework_tags().get("agent")
+    number, start, failed = secrets.randbits(64) or 1, time.time(), None
+    try:
+        with attached(trace.set_span_in_context(RemoteParentSpan(int(parent[0], 16), number, agent))):
             yield
-            return
-        if (context := current_attempt()) is None:
-            COUNTS.add("emit-outside-attempt")
-            yield
-            return
-        parent, agent = parent_ids(context.attempt_id), framework_tags().get("agent")
-        number, start, failed = secrets.randbits(64) or 1, time.time(), None
-        current = RemoteParentSpan(int(parent[0], 16), number, agent)
-        try:
-            with attached(trace.set_span_in_context(current)):
-                yield
-        except BaseException as error:
-            failed = describe_error(error)
-            raise
-        finally:
-            about = {NAME: self.name, INPUT: self.inputs, OUTPUT: self.output, semconv.AGENT_NAME: agent}
-            span_id = f"{number:016x}"
-            span = new_span(
-                context, semconv.OPERATION_SPAN, parent, about, span_id=span_id, start=start, error=failed
-            )
-            span.attributes = jsonable(span.attributes)
-            deliver(context, span)
-
-    def __call__(self, function: F) -> F:
-        """Decorate ``function``: record each of its calls as one operation."""
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(
-                f"operation({self.name!r}) cannot decorate the generator {function.__qualname__}: "
-                "use `with operation(…)` around the code that consumes it"
-            )
-
-        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> operation:
-            try:
-                given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-            except TypeError:  # the call itself raises it, with its own message
-                given = {}
-            given.pop("self", None)
-            made: operation = type(self)(self.name, propagate=self._propagate)
-            made.set_input(**{**self.inputs, **given})
-            return made
-
-        return hooked(function, of_call)  # type: ignore[return-value]
+    except BaseException as error:
+        failed = describe_error(error)
+        raise
+    finally:
+        known = {NAME: name, **about, semconv.AGENT_NAME: agent}
+        ids = {"span_id": f"{number:016x}", "start": start}
+        span = new_span(context, semconv.OPERATION_SPAN, parent, known, error=failed, **ids)
+        span.attributes = jsonable(span.attributes)
+        deliver(context, span)
 
 
 def get_reward_value(span: Span) -> float | None:

@@ -23,6 +23,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -62,47 +63,33 @@ class AgentTask:
         *,
         retryable: bool = False,
     ) -> None:
+        self.work, self.attempt_id, self.counts, self.retryable = work, attempt_id, counts, retryable
         self._serving_loop = asyncio.get_running_loop()
-        self._work = work
-        self._mutex = threading.Lock()
-        self._home: AgentLoop | None = None
-        """The loop on which the coroutine may begin."""
+        self.start: Future[None] = Future()
+        """The start on the present loop. Who cancels it before it runs keeps the coroutine from beginning
+        there."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of agents on which the coroutine begins."""
         self.task: asyncio.Task[Any] | None = None
         """The asyncio task, once the coroutine has begun."""
-        self.attempt_id = attempt_id
-        self.counts = counts
-        self.retryable = retryable
         self.stopped_for: SourceLine | None = None
         """The line at which another attempt blocked the loop, if this attempt was stopped for it."""
         self.done: asyncio.Future[None] = self._serving_loop.create_future()
         """Resolved when ``task`` has ended; cancelled if it never began, or is not waited for."""
 
-    def assign(self, home: AgentLoop) -> bool:
-        """Let the coroutine begin on ``home``. Return ``False`` if it has begun or was stopped."""
-        with self._mutex:
-            if self.task is not None or self.done.done():
-                return False
-            self._home = home
-            return True
-
-    def begin(self, home: AgentLoop) -> asyncio.Task[Any] | None:
-        """Begin, in the thread of ``home``, unless the task was stopped or assigned to another loop."""
-        with self._mutex:
-            if self._home is not home or self.task is not None:
-                return None
-            self.task = asyncio.get_running_loop().create_task(self._work())
-        self.task.add_done_callback(self._ended)
-        return self.task
+    def begin(self, start: Future[None]) -> None:
+        """Begin, in the thread of a loop of agents, unless this start was cancelled."""
+        if start.set_running_or_notify_cancel():
+            self.task = asyncio.get_running_loop().create_task(self.work())
+            self.task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
         """Cancel the coroutine; ``done`` is resolved when it has ended."""
-        with self._mutex:
-            self._home = None
-            if self.task is not None:
-                with suppress(RuntimeError):  # its loop has ended
-                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
-                return
-        self.done.cancel()
+        if self.start.cancel():
+            self.done.cancel()
+        elif self.loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self.loop.call_soon_threadsafe(lambda: self.task and self.task.cancel())
 
     def stop_for(self, line: SourceLine) -> None:
         """Stop without waiting, because another attempt blocks the loop at ``line``."""
@@ -147,11 +134,11 @@ class AgentLoop:
         self._thread.start()
 
     def start(self, agent_task: AgentTask) -> None:
-        """Run a task here, unless it runs on another loop already."""
-        if agent_task.assign(self):
-            self.tasks.add(agent_task)
-            agent_task.done.add_done_callback(lambda _: self.tasks.discard(agent_task))
-            self._loop.call_soon_threadsafe(self._begin, agent_task)
+        """Run a task here that has begun nowhere."""
+        agent_task.start, agent_task.loop = Future(), self._loop
+        self.tasks.add(agent_task)
+        agent_task.done.add_done_callback(lambda _: self.tasks.discard(agent_task))
+        self._loop.call_soon_threadsafe(self._begin, agent_task, agent_task.start)
 
     def ping(self) -> None:
         """Ping the loop, or count that it has not answered the last ping yet."""
@@ -190,9 +177,10 @@ class AgentLoop:
     def _answer(self) -> None:
         self._answered = True
 
-    def _begin(self, agent_task: AgentTask) -> None:
-        if (task := agent_task.begin(self)) is not None:
-            self._attempt_ids[task] = agent_task.attempt_id
+    def _begin(self, agent_task: AgentTask, start: Future[None]) -> None:
+        agent_task.begin(start)
+        if agent_task.task is not None:
+            self._attempt_ids[agent_task.task] = agent_task.attempt_id
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Awaited, /, **given: Any
@@ -317,7 +305,7 @@ class LoopPool:
                 "an event loop of agents is abandoned, blocked at %s; further rollouts get another", line
             )
         for agent_task in [one for one in loop.tasks if one.attempt_id != owner]:
-            if agent_task.task is None:
+            if agent_task.start.cancel():
                 loop.tasks.discard(agent_task)
                 self.start(agent_task)
             elif agent_task.retryable:

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from contract.capturing import Recording
 from opentelemetry import trace
 
-from agentlightning import semconv
+from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.emit import INPUT, NAME, OUTPUT, emit_message, operation
+from agentlightning.capture.emit import INPUT, NAME, OUTPUT, emit_message
+from agl_v03.operation import operation
 
 pytestmark = pytest.mark.usefixtures("capturing")
+
+
+@pytest.fixture
+def capturing() -> Iterator[None]:
+    COUNTS.clear()
+    capture.install()
+    yield
+    capture.uninstall()
 
 
 @pytest.fixture
