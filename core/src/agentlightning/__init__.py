@@ -8,10 +8,9 @@ repeat it for type checkers, and a test keeps the two equal. Plugins have furthe
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentlightning._lazy import PluginModules as _PluginModules, plugin_name as _plugin_name
+from agentlightning._lazy import PluginModules as _PluginModules, lazy_names as _lazy_names
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     )
     from agentlightning.capture.emit import (
         emit_annotation as emit_annotation,
-        emit_exception as emit_exception,
-        emit_message as emit_message,
         emit_object as emit_object,
         emit_reward as emit_reward,
         find_final_reward as find_final_reward,
@@ -62,7 +59,7 @@ _PUBLIC = {
     "decorator.agents": "rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
-        emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward
+        emit_annotation emit_object emit_reward find_final_reward
         find_reward_spans get_reward_value
     """,
     "hookspecs": "hookimpl hookspec",
@@ -82,16 +79,12 @@ _PUBLIC = {
 }
 
 
-_HOMES = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names.split()}
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 """Public name → its module."""
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    value = getattr(import_module(home), name) if home is not None else _plugin_name(__name__, name)
-    globals()[name] = value  # the next access finds it without this function
-    return value
+__getattr__ = _lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

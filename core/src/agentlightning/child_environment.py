@@ -21,13 +21,13 @@ from pathlib import Path
 
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.redaction import SECRET_NAME, redacted
+from agentlightning.webserver.proxies import PROXIES as PROXIES
 
 log = logging.getLogger(__name__)
 OF_THE_RUN = "AGL_"
 """Beginning of the suite's own variables. Those of them whose name says key, token, secret, password or
 credential are the secrets of the run: no process of other people's code gets one.
 """
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 PLACES = ("AGL_STORAGE", *PROXIES)
 """Variables whose value is a URL, which is a secret if it holds a password or a token."""
 _PR_SET_DUMPABLE = 4

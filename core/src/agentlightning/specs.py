@@ -32,12 +32,8 @@ def lazy_type(place: str) -> Callable[[], Any]:
 
 def lazily(place: str) -> Callable[..., Any]:
     """Return a function that imports the one at ``"package.module:name"`` on its first call, and calls it."""
-    module, _, name = place.partition(":")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(module), name)(*args, **kwargs)
-
-    return call
+    found = lazy_type(place)
+    return lambda *args, **kwargs: found()(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +228,6 @@ class WatchedDriver(Protocol):
         """Return how its engine ended by itself, e.g. ``signal 9 (SIGKILL)``; ``None``: it has not. It is
         asked twice a second.
         """
-
-
-class ScoringDriver(Driver, Protocol):
-    """A driver that tells how likely answers are under its present weights."""
-
-    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
-        """The sum of the log-probabilities of each row's trained tokens. Nothing is trained."""
 
 
 class DriverFactory(Protocol):

@@ -64,7 +64,7 @@ def test_it_stands_as_the_parent_of_what_happens(recording: Recording) -> None:
     try:
         assert caller_tags() == {"agent": "a", "role": "a"}
         with recorded_operation("search", {}):
-            agl.emit_message("inside")
+            agl.emit_object("inside")
             inner = EventSpan(context=recording.context, parent=span, title="inner")
         agl.emit_reward(1.0)
     finally:

@@ -1,4 +1,4 @@
-"""Record an agent's own statements about its work: rewards, messages, objects, exceptions, annotations.
+"""Record an agent's own statements about its work: rewards, objects, annotations, and those of plugins.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it. Its parent is the
 current OpenTelemetry span. With ``propagate=False`` the span is returned and not recorded. Invariant: a
@@ -15,7 +15,6 @@ import math
 import os
 import secrets
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +30,6 @@ from agentlightning.capture.records import (
     check_span,
     checked_mapping,
     describe_error,
-    error_text,
     is_instance,
     jsonable,
     reward_number,
@@ -71,7 +69,7 @@ def emit_reward(
     """
     whole = (call is None and agent is None) if final is None else final
     reward = {**reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
-    return _emit(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
+    return emit_span(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
 
 
 def returned_reward_span(value: float) -> Span:
@@ -109,16 +107,9 @@ def reward_attributes(
     }
 
 
-def emit_message(
-    message: str, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
-) -> Span:
-    """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: message}, attributes, propagate=propagate)
-
-
 def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> Span:
     """Record a value as JSON. A value without a JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value}, attributes, propagate=propagate)
+    return emit_span(semconv.OBJECT_SPAN, {BODY: value}, attributes, propagate=propagate)
 
 
 def emit_annotation(
@@ -126,24 +117,10 @@ def emit_annotation(
 ) -> Span:
     """Record facts, each as an attribute of its own."""
     about = checked_mapping(annotation, "annotation")
-    return _emit(semconv.ANNOTATION_SPAN, about, attributes, propagate=propagate)
+    return emit_span(semconv.ANNOTATION_SPAN, about, attributes, propagate=propagate)
 
 
-def emit_exception(
-    exception: BaseException, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
-) -> Span:
-    """Record an exception that the agent handled."""
-    kind, message = type(exception).__qualname__, error_text(exception)
-    about = {
-        semconv.EXCEPTION_TYPE: kind,
-        semconv.EXCEPTION_MESSAGE: message,
-        "exception.stacktrace": "".join(traceback.format_exception(exception)),
-    }
-    error = f"{kind}: {message}"
-    return _emit(semconv.EXCEPTION_SPAN, about, attributes, error=error, propagate=propagate)
-
-
-def _emit(
+def emit_span(
     kind: str,
     about: Mapping[str, Any],
     attributes: Mapping[str, Any] | None,

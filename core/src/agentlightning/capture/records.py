@@ -341,11 +341,9 @@ def validated(span: Span) -> Span:
 
 def _is_reward_of_0x(attribute: tuple[Any, Any]) -> bool:
     name, value = attribute
-    if not is_instance(name, str):
-        return False
-    named = name.startswith("agentlightning.reward.") and name.endswith(".value")
-    output = name in ("agentops.task.output", "agentops.entity.output") and is_instance(value, str)
-    return named or (output and '"type": "reward"' in value)
+    if name in ("agentops.task.output", "agentops.entity.output"):
+        return is_instance(value, str) and '"type": "reward"' in value
+    return is_instance(name, str) and name.startswith("agentlightning.reward.") and name.endswith(".value")
 
 
 def check_span(span: Span) -> None:

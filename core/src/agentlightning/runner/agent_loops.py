@@ -68,7 +68,7 @@ class AgentTask:
         self.start: Future[None] = Future()
         """The start on the present loop. Who cancels it before it runs keeps the coroutine from beginning
         there."""
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.home: AgentLoop | None = None
         """The loop of agents on which the coroutine begins."""
         self.task: asyncio.Task[Any] | None = None
         """The asyncio task, once the coroutine has begun."""
@@ -87,9 +87,8 @@ class AgentTask:
         """Cancel the coroutine; ``done`` is resolved when it has ended."""
         if self.start.cancel():
             self.done.cancel()
-        elif self.loop is not None:
-            with suppress(RuntimeError):  # it has ended
-                self.loop.call_soon_threadsafe(lambda: self.task and self.task.cancel())
+        elif self.home is not None:
+            self.home.call(lambda: self.task and self.task.cancel())
 
     def stop_for(self, line: SourceLine) -> None:
         """Stop without waiting, because another attempt blocks the loop at ``line``."""
@@ -135,17 +134,21 @@ class AgentLoop:
 
     def start(self, agent_task: AgentTask) -> None:
         """Run a task here that has begun nowhere."""
-        agent_task.start, agent_task.loop = Future(), self._loop
+        agent_task.start, agent_task.home = Future(), self
         self.tasks.add(agent_task)
         agent_task.done.add_done_callback(lambda _: self.tasks.discard(agent_task))
         self._loop.call_soon_threadsafe(self._begin, agent_task, agent_task.start)
+
+    def call(self, work: Callable[..., object], *args: Any) -> None:
+        """Call ``work`` in the loop's thread, unless the loop has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *args)
 
     def ping(self) -> None:
         """Ping the loop, or count that it has not answered the last ping yet."""
         if self._answered:
             self.missed_pings, self.suspected, self._answered = 0, 0, False
-            with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._answer)
+            self.call(self._answer)
             return
         self.missed_pings += 1
         line = self.blocked_at()
@@ -170,8 +173,7 @@ class AgentLoop:
 
     def stop(self) -> None:
         """Cancel the tasks left on the loop and end it."""
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._stopping.set)
+        self.call(self._stopping.set)
 
     # ------------------------------------------------------------------------------- in the loop's thread
     def _answer(self) -> None:
@@ -237,19 +239,16 @@ class LoopPool:
 
     def blocked(self, agent_task: AgentTask) -> tuple[SourceLine, bool] | None:
         """Return the line that blocks the task's loop at present, and whether the task itself runs it."""
-        loop = self._loop_of(agent_task)
+        loop = agent_task.home
         if loop is None or (line := loop.blocking_line()) is None:
             return None
         return line, loop.running_attempt() in (None, agent_task.attempt_id)
 
     def abandon(self, agent_task: AgentTask) -> None:
         """Abandon the loop of a task that blocks it and ignores being cancelled."""
-        loop = self._loop_of(agent_task)
+        loop = agent_task.home
         if loop is not None and (line := loop.blocked_at()) is not None:
             self._abandon(loop, line, agent_task.attempt_id)
-
-    def _loop_of(self, agent_task: AgentTask) -> AgentLoop | None:
-        return next((loop for loop in self._loops if agent_task in loop.tasks), None)
 
     # --------------------------------------------------------------------------------------- watching
     async def _watch(self) -> None:

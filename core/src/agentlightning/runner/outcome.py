@@ -10,7 +10,7 @@ An agent returns a number or nothing. A list of its own transitions and spans is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -20,7 +20,7 @@ from agentlightning.capture.records import BadRecord, error_text, reward_number
 from agentlightning.decorator.reward_function import BadReward
 from agentlightning.gateway.answer import is_over_length
 from agentlightning.plugins.suite import not_installed
-from agentlightning.runner.tracebacks import format_traceback
+from agentlightning.runner.tracebacks import causes_of, format_traceback
 from agentlightning.types import AttemptStatus, Span, UsageError
 from agentlightning.types.arrays import unwrap_scalar
 from agentlightning.types.failure import TRACEBACK
@@ -59,7 +59,7 @@ def outcome_of_error(error: BaseException) -> Outcome:
         return Outcome(AttemptStatus.FAILED, error.reason)
     if isinstance(error, BadReward):
         return Outcome(AttemptStatus.FAILED, f"bad-reward: {error_text(error)}")
-    kind = "over-length" if any(map(_is_over_length, _causes(error))) else RAISED
+    kind = "over-length" if any(map(_is_over_length, causes_of(error))) else RAISED
     reason = f"{kind}: {type(error).__name__}: {error_text(error)}"
     traceback = format_traceback(error)
     return Outcome(AttemptStatus.FAILED, reason, metadata={} if traceback is None else {TRACEBACK: traceback})
@@ -76,21 +76,6 @@ def cancelled(why: str = "the attempt was stopped from outside") -> Outcome:
     or this runner cannot run it.
     """
     return Outcome(AttemptStatus.FAILED, f"cancelled: {why}")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, its causes and contexts, and the members of exception groups, each once."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
 
 
 def _is_over_length(error: BaseException) -> bool:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from agentlightning import capture
 from agentlightning.capture.emit import find_reward_spans
@@ -36,7 +37,7 @@ from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcome import CannotRun, Outcome, cancelled, outcome_of_error
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.runner.threads import prepare_agent_loop
-from agentlightning.store.base import Conflict, Store
+from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig, Span, UsageError, new_id
 from agentlightning.types.record import reward_of
 
@@ -46,14 +47,11 @@ POLL = 0.25
 runner notice a stop, because a request is never abandoned: rollouts that it leased would be lost.
 """
 FINISH_SECONDS = 30.0
-"""Seconds that running rollouts have to finish when :meth:`Runner.serve_within` ends without an error."""
+"""Seconds that running rollouts have to finish when a run ends without an error."""
 FINISH_SECONDS_AFTER_ERROR = 2.0
 
 
-class StopEvent(Protocol):
-    """An event of asyncio or threading."""
-
-    def is_set(self) -> bool: ...
+StopEvent = asyncio.Event | threading.Event
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +67,7 @@ class Runner:
     """The gateway, or keys for a gateway in another process (agl-cluster). Without keys the agent
     calls its endpoints directly, and only the wire layer records.
     """
-    plugins: Plugins | None = None
+    plugins: Plugins = field(default_factory=load)
     worker_id: str = field(default_factory=partial(new_id, "worker"))
     heartbeat: float = 5.0
     """Seconds between two heartbeats, at most."""
@@ -87,9 +85,8 @@ class Runner:
     """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
     ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
     agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
-    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``not-queued`` (a named
-    rollout that had its lease or end already), ``supplied-refused``, ``heartbeat-failed`` and
-    ``end-hook-failed``.
+    blocked their loop), ``lease-lost`` and ``heartbeat-failed``. Plugins count more: ``killed`` and ``died``
+    (worker processes), ``not-queued`` (agl-cluster), ``supplied-refused`` and ``end-hook-failed`` (agl-v03).
     """
 
     def __post_init__(self) -> None:
@@ -97,7 +94,7 @@ class Runner:
             raise UsageError("concurrency is 0: at least one rollout must run at a time")
         self.agent = hosted(self.agent, self.plugins)
         self.agent.runner = self
-        self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins or load())
+        self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins)
         self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(
@@ -119,8 +116,7 @@ class Runner:
         rollout, attempt_id = lease.rollout, lease.attempt.attempt_id
         spans: list[Span] = []
         fatal: CannotRun | None = None
-        if self.plugins:
-            self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
+        self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
         self._heartbeat.add(attempt_id, rollout.config.unresponsive_seconds)
         agent = self._agents[attempt_id] = asyncio.create_task(self._run_agent(lease, spans))
         if self._stopping:
@@ -138,11 +134,10 @@ class Runner:
         if self.attempt_keys:
             await self.attempt_keys.close_attempt(attempt_id)
         attempt = await self._ends.write(lease, outcome, spans)
-        if self.plugins:
-            notify_rewards(self.plugins, [*spans, *outcome.returned])
-            if self.plugins.has_listeners("agl_rollout_finished"):
-                rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
-                self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+        notify_rewards(self.plugins, [*spans, *outcome.returned])
+        if self.plugins.has_listeners("agl_rollout_finished"):
+            rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
+            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
         if fatal is not None:
             raise fatal
 
@@ -206,32 +201,17 @@ class Runner:
         not look alive.
         """
         left = limit
-        async with self._serving():
-            while not self._should_stop(stop) and left != 0:
+        async with self.serving():
+            while not self.should_stop(stop) and left != 0:
                 free = self.settings.concurrency - len(self._running)
                 if not free:
-                    await self._wait_for_slot()
+                    await self.wait_for_slot()
                     continue
                 leased = await self._lease(min(free, left or free))
                 left = None if left is None else left - leased
 
-    async def serve_rollout(self, rollout_id: str, stop: StopEvent | None = None) -> None:
-        """Lease this rollout and run it, until it has ended or ``stop`` is set, as :meth:`serve`. One that is
-        not in the queue is left alone: it has ended, or another worker has its lease.
-        """
-        async with self._serving():
-            try:
-                lease = await self.store.start_attempt(rollout_id, worker_id=self.worker_id, queued=True)
-            except Conflict as error:
-                self.counts["not-queued"] += 1
-                log.warning("nothing to run: %s", error)
-                return
-            self._begin(lease)
-            while self._running and not self._should_stop(stop):
-                await self._wait_for_slot()
-
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
+    async def serving(self) -> AsyncIterator[None]:
         """Be ready to run rollouts; at the end let those that run end, and raise the error that prevents
         any.
         """
@@ -252,25 +232,20 @@ class Runner:
         if self._fatal is not None:
             raise self._fatal
 
-    def _should_stop(self, stop: StopEvent | None) -> bool:
+    def should_stop(self, stop: StopEvent | None) -> bool:
+        """Return whether serving ends: ``stop`` is set, or no end can be written."""
         return (stop is not None and stop.is_set()) or self._fatal is not None
 
-    def serve_within(self, stack: AsyncExitStack) -> asyncio.Task[None]:
-        """Serve in the background until ``stack`` closes, and return the task. Closing raises the runner's
-        error if there is no other.
-        """
-
-        def ends(in_error: bool) -> None:
-            self.drain = FINISH_SECONDS_AFTER_ERROR if in_error else FINISH_SECONDS
-
-        return serve_within(stack, self.serve, ends)
+    def end_soon(self, in_error: bool) -> None:
+        """Bound the seconds that running rollouts have to finish, as a trainer does when its run ends."""
+        self.drain = FINISH_SECONDS_AFTER_ERROR if in_error else FINISH_SECONDS
 
     async def close(self) -> None:
         """End the worker processes, if there are any."""
         if self._pool is not None:
             await self._pool.close()
 
-    async def _wait_for_slot(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until an attempt has ended, or until it is time to look for a stop."""
         await asyncio.wait(self._running, timeout=POLL, return_when=asyncio.FIRST_COMPLETED)
 
@@ -286,10 +261,10 @@ class Runner:
         finally:
             leases = await request
             for lease in leases:
-                self._begin(lease)
+                self.begin(lease)
         return len(leases)
 
-    def _begin(self, lease: AttemptedRollout) -> None:
+    def begin(self, lease: AttemptedRollout) -> None:
         """Run a lease in the background."""
         task = asyncio.create_task(self.run(lease))
         self._running.add(task)
