@@ -16,8 +16,8 @@ import anthropic
 import anthropic._base_client as sdk
 from agl_gateway.apis.messages import MESSAGES
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.recording import Recording, assert_exact
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.through_gateway import leased_attempt
 from hypothesis import given, settings, strategies as st
 from marks import examples
 

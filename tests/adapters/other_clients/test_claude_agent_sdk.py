@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("claude_agent_sdk")
 
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.through_gateway import leased_attempt
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
-from contract.through_gateway import leased_attempt
 
 from agentlightning.types import Call
 from plugins.programs.tests.commands.running import bench
