@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.runs import RUN, make_run, plugins
 
-from agentlightning import cli
 from agentlightning.plugins.stores import open_store
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import UsageError
@@ -20,8 +19,8 @@ from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
 from agl_audit.run import open_run
 from agl_cluster.store.server import start
+from plugins.audit.tests.conftest import Agl
 
-Agl = Callable[..., tuple[int, str, str]]
 GRADING = '''
 import asyncio
 
@@ -58,21 +57,6 @@ def odd(first, second):
 '''
 
 
-@pytest.fixture
-def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Agl:
-    """Runs a command as a person does; (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["agl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return run
-
-
 @pytest.fixture(autouse=True)
 def grading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "grading_of_test.py"
@@ -81,11 +65,6 @@ def grading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield path
     sys.modules.pop("grading_of_test", None)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return asyncio.run(make_run(tmp_path / "runs"))
 
 
 def named(function: str, **given: Any) -> RescoreFunction:
