@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,6 @@ from agentlightning.types import AttemptStatus
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.routes import BY_NAME, TABLE, all_routes
 from agl_cluster.store.server import ServedStore, create_app, start
-
-
-@pytest.fixture
-async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
-    found = await start(sqlite, port=0)
-    yield found
-    await found.close()
-
-
-@pytest.fixture
-async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(served.url) as session:
-        yield session
 
 
 async def answer(response: Any) -> tuple[int, Any]:
