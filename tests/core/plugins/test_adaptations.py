@@ -26,7 +26,7 @@ from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked
-from agentlightning.train import config
+from agentlightning.train import config, session
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
@@ -248,6 +248,23 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
     assert seen == []
     fit(tmp_path, Doorkeeper(), name="mine")
     assert seen[0].startswith("http://127.0.0.1:") and seen[1:] == ["stopped"]
+
+
+def test_fields_of_the_process_plugins_count_in_a_run_with_plugins_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have read the run's description: a field that one of them added is not ignored."""
+    lodger, asked = Lodger(tmp_path), []
+
+    class Doorkeeper:
+        @hookimpl
+        def agl_gateways(self, job: GatewayJob) -> None:
+            asked.append(job.config.agent.name)
+
+    loaded = build([lodger, Doorkeeper()], discover=False)
+    monkeypatch.setattr(session, "load_plugins", lambda: loaded)
+    fit(tmp_path, name="mine")
+    assert asked == ["mine"] and lodger.seen[:2] == ["open mine, folders: 0", "open in the folder"]
 
 
 def test_places_that_a_missing_plugin_knows_are_refused(

@@ -3,6 +3,9 @@
 One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
 is a process of its own. The order of :meth:`TrainingSession.open` is the flow: store → gateway → driver's
 engine → runner.
+
+The run's plugins are asked for its parts (``Trainer(plugins=…)``), and after them those of the process: these
+have read the description, and no field that they added is ignored.
 """
 
 from __future__ import annotations
@@ -150,9 +153,10 @@ class TrainingSession:
         if not self.services:
             return []
         place = artifact_place()
-        if place is not None and "storage" not in self.plugins.run_services:
+        services = {**load_plugins().run_services, **self.plugins.run_services}
+        if place is not None and "storage" not in services:
             raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
-        specs = self.plugins.run_services.values()
+        specs = services.values()
         if folder is None:
             opened = [spec.open(self.config) for spec in specs if spec.open is not None]
         else:
@@ -208,9 +212,10 @@ class TrainingSession:
         if plugins.has_listeners("agl_call_recorded"):
             on_call = partial(_call_recorded, plugins)
         job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
-        if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
-            opened: RunGateway = await stack.enter_async_context(elsewhere)
-            return opened
+        for asked in (plugins, load_plugins()):
+            if (elsewhere := asked.first("agl_gateways", job=job)) is not None:
+                opened: RunGateway = await stack.enter_async_context(elsewhere)
+                return opened
         gateway = Gateway(
             store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
         )

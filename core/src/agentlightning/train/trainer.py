@@ -23,7 +23,7 @@ from agentlightning.runner.agent import hosted
 from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
-from agentlightning.train.policies import Policies, with_pretrained
+from agentlightning.train.policies import with_pretrained
 from agentlightning.train.serving import driver_spec
 from agentlightning.train.session import Data, TrainingSession, finish
 from agentlightning.types import Recipe, Resource, UsageError
@@ -103,11 +103,6 @@ class Trainer:
                 f"{name}=…, or set config to from_fields({{{name!r}: …}}, trainer.config)"
             )
         super().__setattr__(name, value)
-
-    @property
-    def served(self) -> Policies:
-        """Return the policies that the run serves, and which agent talks to which."""
-        return self.config.served
 
     @property
     def recipe(self) -> Recipe:
