@@ -9,6 +9,7 @@ import pytest
 from core.store.conftest import clock as clock, left_behind as left_behind, sqlite as sqlite
 
 from agentlightning.store import SQLiteStore
+from agl_cluster.store.client import StoreClient
 from agl_cluster.store.server import ServedStore, start
 
 
@@ -23,3 +24,10 @@ async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
 async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(served.url) as session:
         yield session
+
+
+@pytest.fixture
+async def client(served: ServedStore) -> AsyncIterator[StoreClient]:
+    found = StoreClient(served.url)
+    yield found
+    await found.close()
