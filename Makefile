@@ -196,6 +196,9 @@ test-dashboard: .venv/spider .venv/werewolf ## the dashboard in Chromium, over a
 test-agentops: ## AgentOps' real client beside capture, in its environment
 	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
 
+test-claude-agent-sdk: ## the Claude Agent SDK as a program and in a rollout, with a scripted model, in its environment
+	@python=$$($(PYTHON) scripts/environment claude_agent_sdk) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_claude_agent_sdk.py
+
 drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the store; the last line is JSON
 	@$(PY) tests/drills/verl.py
 

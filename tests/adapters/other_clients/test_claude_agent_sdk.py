@@ -1,7 +1,7 @@
 """The Claude Agent SDK as it is. It has no adapter: the Claude Code program that it starts asks the model.
 
-Runs where the SDK is installed, which brings that program (``pip install claude-agent-sdk``, tried with
-0.2.187). The model is a script, no account is needed, and nothing but loopback is asked.
+Runs where the SDK is installed, which brings that program (``make test-claude-agent-sdk``). The model is a
+script, no account is needed, and nothing but loopback is asked.
 """
 
 from __future__ import annotations
