@@ -124,7 +124,7 @@ NOTHING = (False, None, "vanilla")
 
 
 class VERL:
-    """A recipe trained by verl's trainer, through the driver of ``plugins/verl``.
+    """A recipe trained by verl's trainer, through the driver ``verl``.
 
     ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
     (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
