@@ -12,7 +12,7 @@ from hypothesis import settings
 
 CORE = Path(__file__).parent / "core"
 THOROUGH = 100
-"""Examples of a property test under the profile ``thorough``; see ``tests/conftest.py``."""
+"""Examples of a property test under the profile ``thorough``; see ``conftest.py``."""
 
 
 def sampled(cases: Iterable[Any], *kept: int) -> list[Any]:

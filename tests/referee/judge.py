@@ -31,7 +31,7 @@ from steps import Steps
 from stored import Rollout, Run, Unjudged, read_run
 from torch import Tensor
 
-EXACT, SHOWN = 1e-9, 50
+EXACT, INTEGRAL, SHOWN = 1e-9, 1e-5, 50
 
 
 @dataclass
@@ -97,15 +97,17 @@ def students_t(degrees: int) -> float:
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
     x = torch.linspace(0, 60, 600_001, dtype=torch.float64)
     mass = torch.cumulative_trapezoid(scale * (1 + x.square() / degrees) ** (-(degrees + 1) / 2), x)
-    return float(x[1 + int(torch.searchsorted(mass, 0.475))])
+    after = int(torch.searchsorted(mass, 0.475))  # mass has no entry for x = 0: mass[i] is that of x[i + 1]
+    beyond = (0.475 - mass[after - 1]) / (mass[after] - mass[after - 1])
+    return float(x[after] + beyond * (x[after + 1] - x[after]))
 
 
 def interval(
     rewards: Sequence[float], units: Sequence[str], cluster: str | None, shares: bool = True
 ) -> tuple[list[float] | None, str, float]:
-    """The 95 % interval of a mean, its kind, and how far a quantile by a series may move its ends. Wilson's
-    (1927) is of shares. Others are of ratios over units (Cochran 1977, chapter 9A): Student's, and of
-    clusters the studentised bootstrap (Efron and Tibshirani 1993, section 12.5).
+    """The 95 % interval of a mean, its kind, and how far a quantile by an integral may move its ends.
+    Wilson's (1927) is of shares. Others are of ratios over units (Cochran 1977, chapter 9A): Student's,
+    and of clusters the studentised bootstrap (Efron and Tibshirani 1993, section 12.5).
     """
     names, n, p = [*dict.fromkeys(units)], len(rewards), fmean(rewards or [0.0])
     g, binary, what = len(names), shares and set(rewards) <= {0.0, 1.0}, cluster or "tasks"
@@ -130,7 +132,7 @@ def interval(
 
     if (error := float(ratio(sums)[1])) <= 1e-12 * abs(p):
         return None, f"all {g} {what} have the mean {p:g}", EXACT
-    around, kind, off = students_t(g - 1) * reals([-error, error]), f"Student's t{over}", 0.005 * error
+    around, kind, off = students_t(g - 1) * reals([-error, error]), f"Student's t{over}", INTEGRAL * error
     if cluster is not None:
         draw, kind, off = random.Random(0), f"bootstrap over {g} {cluster}", EXACT
         means, errors = ratio(sums[torch.tensor([draw.choices(range(g), k=g) for _ in range(999)])])
@@ -138,7 +140,7 @@ def interval(
         around = -error * apart.nan_to_num(0.0, torch.inf, -torch.inf).sort().values[[974, 24]]
     if binary and not (p + around).isfinite().all():
         size = min(n, p * (1 - p) / error**2) * float(z / students_t(g - 1)) ** 2
-        return wilson(z**2 / size), f"Wilson over {g} {cluster}, {size:.3g} effective", EXACT
+        return wilson(z**2 / size), f"Wilson over {g} {cluster}, {size:.3g} effective", INTEGRAL
     ends = (p + around).clamp(*((0.0, 1.0) if binary else (-torch.inf, torch.inf)))
     return (ends.tolist(), kind, off) if ends.isfinite().all() else (None, f"{g} {what} are too few", EXACT)
 

@@ -17,7 +17,7 @@ TRIALS = 1000
 
 @pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
 def test_the_quantile_is_that_of_the_tables(degrees: int, quantile: float) -> None:
-    assert t_quantile(degrees) == pytest.approx(quantile, abs=0.005)
+    assert t_quantile(degrees) == pytest.approx(quantile, rel=1e-4)
 
 
 def test_wilson_for_zero_one_rewards() -> None:

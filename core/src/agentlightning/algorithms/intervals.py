@@ -37,8 +37,8 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 Z95 = 1.959963984540054
@@ -135,22 +135,23 @@ def _bootstrap(units: Sequence[_Unit], mean: float, error: float) -> tuple[float
     return mean - found[-rank] * error, mean - found[rank - 1] * error
 
 
+@lru_cache
 def t_quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t: exactly for one and two degrees of freedom, else by the
-    series of Abramowitz and Stegun, 26.7.5, which is off by less than 0.005.
+    """Return the 97.5 % quantile of Student's t for whole degrees of freedom: the root of its distribution,
+    a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4).
     """
-    if degrees == 1:
-        return math.tan(math.pi * 0.475)
-    if degrees == 2:
-        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
-    z = statistics.NormalDist().inv_cdf(0.975)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + math.fsum(term / degrees**power for power, term in enumerate(terms, 1))
+    odd, low, high = degrees % 2, 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        sine, square = math.sin(angle), math.cos(angle) ** 2
+        term = math.cos(angle) if odd else 1.0
+        terms = [] if degrees == 1 else [term]
+        for k in range(2 + odd, degrees, 2):
+            terms.append(term := term * square * (k - 1) / k)
+        within = sine * math.fsum(terms)
+        within = (angle + within) * 2 / math.pi if odd else within
+        low, high = (angle, high) if within < 0.95 else (low, angle)
+    return math.tan(low) * math.sqrt(degrees)
 
 
 def pass_at(n: int, right: int, k: int) -> float:
