@@ -291,7 +291,7 @@ def read_recipe(
     given: Recipe | str | Mapping[str, Any],
     fields: Mapping[str, Any],
     base: str,
-    wrong: Sequence[str] = (),
+    wrong: Sequence[str],
 ) -> Recipe:
     """Return the named or given recipe with ``fields`` of verl's tree; ``base``: whose name it has, if none
     is named, with :data:`FIELDS`.
