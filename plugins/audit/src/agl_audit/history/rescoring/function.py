@@ -10,7 +10,6 @@ import asyncio
 import inspect
 from typing import Any, Literal
 
-from agentlightning._version import __version__
 from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
 from agentlightning.runner.tracebacks import format_traceback
 from agentlightning.runs.provenance import git_state, installed, source_digest
@@ -25,7 +24,7 @@ NAMES: dict[Per, tuple[str, ...]] = {
     "call": ("task", "result", "call"),
 }
 """Parameters that the function may have, by what it gives a reward to."""
-_DISTRIBUTIONS = ("agl-core", "agl-local", "agl-verifiers")
+_DISTRIBUTIONS = ("agl-core", "agl-audit", "agl-local", "agl-verifiers")
 
 
 class RescoreFunction:
@@ -63,7 +62,7 @@ class RescoreFunction:
             digest=digest,
             per=self.per,
             agent=self.agent,
-            code={"source": source.function, **repository, "versions": versions or {"agl-core": __version__}},
+            code={"source": source.function, **repository, "versions": versions},
         )
 
     async def score(self, record: Record, trace: RolloutTrace, version: str) -> Rescored:
