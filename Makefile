@@ -27,6 +27,9 @@ demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evalu
 demo-real: .venv/spider ## a pretrained model learns from real questions: fetch, evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/router/demo.py $(foreach s,$(SET),--set $(s))
 
+one-file: .venv/demo ## the whole idea in one file: gateway, agent, credit, update; the last line is JSON
+	@$(PY) examples/one_file.py
+
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agentlightning.gateway.app import BODY_LIMIT
+from agentlightning.gateway.pipeline import BODY_LIMIT
 from agentlightning.plugins.manager import build
 from agentlightning.runner.settings import RunnerSection
 

@@ -313,7 +313,7 @@ class RunnerJob:
     """What a runner outside the trainer's process is given."""
 
     config: Any
-    """The run's description, a ``RunConfig``, which this floor does not import."""
+    """The run's description, a ``RunConfig``, which this layer does not import."""
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None
@@ -353,7 +353,7 @@ class RunnerSpec:
 
 @dataclass(frozen=True, slots=True)
 class GatewayJob:
-    """What a run's gateway is made with. Types are those of the gateway, which this floor does not import."""
+    """What a run's gateway is made with. Types are those of the gateway, which this layer does not import."""
 
     config: Any
     """The run's description, a ``RunConfig``."""

@@ -98,9 +98,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def format_counts(counts: Mapping[str, float], most: int = 4) -> str:
-    """Format counts, most common first: ``3 × template, 1 × branch``."""
-    listed = Counter({k: int(v) for k, v in counts.items()}).most_common(most)
+def format_counts(counts: Mapping[str, float]) -> str:
+    """Format the four most common counts: ``3 × template, 1 × branch``."""
+    listed = Counter({k: int(v) for k, v in counts.items()}).most_common(4)
     return ", ".join(f"{n} × {reason}" for reason, n in listed)
 
 

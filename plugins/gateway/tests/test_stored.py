@@ -13,7 +13,6 @@ from agl_testing import ScriptedModelServer
 from core.gateway.conftest import SECRET
 from openai import AsyncOpenAI
 
-from agentlightning import semconv
 from agentlightning.gateway import AttemptInfo, Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
@@ -380,8 +379,8 @@ async def test_a_span_of_the_agents_own_is_no_change(scene, caplog):
         span = Span(
             rollout_id=attempt.rollout_id,
             attempt_id=attempt.attempt_id,
-            name=semconv.CONVERSATION_SPAN,
-            attributes={semconv.CONVERSATION_CHANGE: given},
+            name=history.CONVERSATION_SPAN,
+            attributes={history.CONVERSATION_CHANGE: given},
         )
         await scene.store.add_many_spans([span])
     await scene.restart()

@@ -216,7 +216,7 @@ def test_several_policies_are_for_the_local_driver() -> None:
 
     trainer = agl.Trainer(agl.VERL(), policy={"wolves": "a", "villagers": "b"})
     with pytest.raises(ConfigError, match="one policy a run"):
-        driver_spec(trainer.plugins, trainer.config.backend.driver, trainer.served)
+        driver_spec(trainer.plugins, trainer.config.backend.driver, trainer.config.served)
 
 
 @pytest.mark.plugins

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from agentlightning.gateway import AttemptInfo, Gateway, Limits, Upstream
+from agentlightning.gateway.settings import CallSection
 from agentlightning.keys import Keys
 from agentlightning.store.base import AttemptEnded, NotFound
 from agentlightning.types import Attempt, AttemptStatus, Rollout
@@ -218,10 +219,12 @@ def store():
 
 
 @pytest.fixture
-async def world(engine, store):
-    """A started gateway with route ``default`` to the engine and one open training attempt ``at-1``."""
-    keys = Keys(SECRET)
-    gateway = Gateway(store, keys, limits=Limits(connect=300.0, total=300.0), keep_alive=0.02)
+async def world(request, engine, store):
+    """A started gateway with route ``default`` to the engine and one open training attempt ``at-1``. The
+    fixture's parameter: which calls are trained.
+    """
+    keys, calls = Keys(SECRET), CallSection(select=getattr(request, "param", None))
+    gateway = Gateway(store, keys, calls=calls, limits=Limits(connect=300.0, total=300.0), keep_alive=0.02)
     gateway.add_route(Upstream(url=engine.url, model="tiny", api_key="engine-secret"))
     url = await gateway.start()
     session = aiohttp.ClientSession()

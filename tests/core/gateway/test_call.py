@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from agentlightning.gateway import Limits, Upstream
+from agentlightning.gateway import Limits, Upstream, pipeline
 from agentlightning.store.base import StoreError
 
 from .conftest import PROMPT, tokens_of, whole
@@ -288,8 +288,8 @@ async def test_bad_body(world, raw):
     assert world.store.counted["refused", "bad-body", "at-1"] == 1
 
 
-async def test_body_too_large(world):
-    world.gateway._pipeline.body_limit = 1000
+async def test_body_too_large(world, monkeypatch):
+    monkeypatch.setattr(pipeline, "BODY_LIMIT", 1000)
     got = await world.post({"x": "y" * 2000})
     assert got.status == 413 and json.loads(got.raw)["error"]["code"] == "body-too-large"
     assert not world.engine.bodies

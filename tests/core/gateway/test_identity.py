@@ -82,9 +82,10 @@ async def test_any_client_may_name_its_agent(world):
     assert not [name for headers in world.engine.headers for name in headers if "agl" in name.lower()]
 
 
+@pytest.mark.parametrize("world", ["writer"], indirect=True)
 async def test_a_named_agent_is_selected_and_routed(world):
     world.gateway.add_route(Upstream(policy="writing", url=world.engine.url, model="w"))
-    key = world.open("r", policies={"writer": "writing"}, select="writer")
+    key = world.open("r", policies={"writer": "writing"})
     await world.post(key=key, headers={"x-agl-agent": "writer"})
     assert (world.store.calls[0].policy, world.store.calls[0].selected) == ("writing", True)
 

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from agentlightning.gateway import SamplingPolicy, Upstream
 from agentlightning.gateway.attempts import AttemptInfo, OpenAttempt, content_digest, derive_seed, root_seed
 from agentlightning.gateway.sampling import apply_sampling
+from agentlightning.gateway.settings import CallSection
 from agentlightning.semconv import RESAMPLED
 from agentlightning.types import Attempt, Rollout
 from agentlightning.types.select import selector
@@ -58,7 +59,7 @@ async def test_greedy_evaluation(run):
 
 
 @pytest.mark.parametrize(
-    ("select", "agent", "selected"),
+    ("world", "agent", "selected"),
     [
         (None, "solver", True),
         ("solver", "solver", True),
@@ -70,32 +71,32 @@ async def test_greedy_evaluation(run):
         ("unknown", None, True),
         ("unknown", "solver", False),
     ],
+    indirect=["world"],
 )
-async def test_only_selected_calls_are_forced(run, select, agent, selected):
-    key = run.open("s", select=select, seed=1)
+async def test_only_selected_calls_are_forced(run, agent, selected):
     headers = {"x-agl-tags": f'{{"agent": "{agent}"}}'} if agent else {}
-    await run.post({"temperature": 0.2}, key=key, headers=headers)
+    await run.post({"temperature": 0.2}, headers=headers)
     (call,) = run.store.calls
     assert call.selected is selected
     assert run.engine.bodies[0]["temperature"] == (1.0 if selected else 0.2)
     assert ("seed" in run.engine.bodies[0]) is selected
 
 
-@pytest.mark.parametrize("select", ["wolf", "night", "re:ni.*", ["seer", "wolf"]])
-async def test_roles_and_nodes_can_be_selected(run, select):
+@pytest.mark.parametrize("world", ["wolf", "night", "re:ni.*", ["seer", "wolf"]], indirect=True)
+async def test_roles_and_nodes_can_be_selected(run):
     tags = '{"agent": "player 3", "role": "wolf", "node": "night"}'
-    await run.post(key=run.open("s", select=select), headers={"x-agl-tags": tags})
-    await run.post(key=run.open("t", select=select), headers={"x-agl-tags": '{"agent": "player 4"}'})
+    await run.post(headers={"x-agl-tags": tags})
+    await run.post(headers={"x-agl-tags": '{"agent": "player 4"}'})
     assert [call.selected for call in run.store.calls] == [True, False]
 
 
-@pytest.mark.parametrize(("header", "select", "selected"), [
+@pytest.mark.parametrize(("header", "world", "selected"), [
     ("0", None, False), ("0", "solver", False), ("1", "solver", True), ("1", "critic", False),
     (None, None, True),
-])  # fmt: skip
-async def test_a_marked_class_may_leave_a_call_out(run, header, select, selected):
+], indirect=["world"])  # fmt: skip
+async def test_a_marked_class_may_leave_a_call_out(run, header, selected):
     headers = {"x-agl-tags": '{"agent": "solver"}', **({"x-agl-selected": header} if header else {})}
-    await run.post({"temperature": 0.2}, key=run.open("s", select=select), headers=headers)
+    await run.post({"temperature": 0.2}, headers=headers)
     (call,) = run.store.calls
     assert call.selected is selected and call.masked is None
     assert run.engine.bodies[0]["temperature"] == (1.0 if selected else 0.2)
@@ -255,9 +256,9 @@ def test_seed_is_pinned():
     assert len({derive_seed(1, *one, 0) for one in (("a", b"x"), ("b", b"x"), ("a", b"y"))}) == 3
 
 
-def test_bad_select_says_so(world):
+def test_bad_select_says_so():
     with pytest.raises(ValueError, match="not a regular expression"):
-        world.open("x", select="re:(")
+        CallSection(select="re:(")
 
 
 async def test_a_retry_keeps_its_seed(run):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import agentlightning as agl
 from agentlightning.algorithms.evaluations import read_sets
@@ -24,10 +25,11 @@ from agentlightning.runner.agent import HostedAgent, hosted
 from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.specs import GatewayJob, RunServiceSpec
+from agentlightning.specs import GatewayJob, RunServiceSpec, SectionSpec
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.train import config
+from agentlightning.train.config import from_fields
 from agentlightning.train.configured import evaluation_set
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
@@ -258,6 +260,37 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
     assert seen == []
     fit(tmp_path, Doorkeeper(), name="mine")
     assert seen[0].startswith("http://127.0.0.1:") and seen[1:] == ["stopped"]
+
+
+class Numbers(BaseModel):
+    lucky: int = 0
+
+
+class Numbered:
+    """Adds a field to an agent's section, and reads it."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @hookimpl
+    def agl_sections(self) -> list[SectionSpec]:
+        return [SectionSpec("numbers", "agent", lambda: Numbers)]
+
+    @hookimpl
+    def agl_gateways(self, job: GatewayJob) -> None:
+        self.seen.append(job.config.agent.lucky)
+
+
+def test_a_runs_fields_are_those_of_its_own_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = Numbered(), Numbered()
+    fit(tmp_path, mine, lucky=7)
+    given: dict[str, Any] = {"lucky": 3}
+    agent: Any = from_fields({"name": "b"}, from_fields(given, plugins=build([mine], discover=False))).agent
+    assert mine.seen == [7] and (agent.name, agent.lucky) == ("b", 3)
+    loaded = build([other], discover=False)
+    monkeypatch.setattr(config, "load_plugins", lambda: loaded)
+    with pytest.raises(TypeError, match="Trainer has no field 'lucky'"):  # not ignored
+        fit(tmp_path, lucky=7)
 
 
 def test_places_that_a_missing_plugin_knows_are_refused(

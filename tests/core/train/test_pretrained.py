@@ -53,7 +53,7 @@ def plugins(plugin: Pretrained, monkeypatch: pytest.MonkeyPatch) -> Plugins:
 def test_a_trainers_policy(plugin: Pretrained, plugins: Plugins) -> None:
     trainer = Trainer(policy="tiny", plugins=plugins)
     assert plugin.fetched == 0  # on first use
-    found = with_pretrained(trainer.served, plugins)
+    found = with_pretrained(trainer.config.served, plugins)
     assert found.trained["policy"].path == plugin.folder and plugin.fetched == 1
     trainer.session(lambda task: 1.0)  # before it opens anything
     assert plugin.fetched == 2
@@ -79,7 +79,7 @@ def test_named_policies(plugin: Pretrained, plugins: Plugins, tmp_path: Path) ->
         "wolves": PolicyFolder("tiny", options={"lr": 1.0}), "town": "town", "judge": judge,
         "old": PolicyFolder("tiny", train=False),
     }  # fmt: skip
-    found = with_pretrained(Trainer(policy=given, plugins=plugins).served, plugins)
+    found = with_pretrained(Trainer(policy=given, plugins=plugins).config.served, plugins)
     assert found.trained == {
         "wolves": PolicyFolder(plugin.folder, options={"lr": 1.0}, name="wolves"),
         "town": PolicyFolder("town", name="town"),

@@ -4,9 +4,8 @@ Where a recipe compares rollouts within their group alone, a group is credited a
 the rollouts of other groups still run; what is left to do when the last one ends is a small part of the step.
 
 Invariants: what a step's credit is does not depend on the order in which groups ended; no record outlives its
-page. What stays of a step is its rows, its ledgers, and a fingerprint of
-each rollout, so that memory grows with the rows of the step, and not also with the texts and spans of its
-calls.
+page. What stays of a step is its rows, its ledgers, and a fingerprint of each rollout, so that memory grows
+with the rows of the step, and not also with the texts and spans of its calls.
 """
 
 from __future__ import annotations

@@ -34,14 +34,15 @@ GROWING_ENTRIES = frozenset({"summary", "evaluations", "resumed", "create_time",
 
 
 class Journal:
-    """Writes the chain of run ``run_id``, whose files lie in ``folder``. ``key`` signs the links; default:
-    ``AGL_SIGNING_KEY``."""
+    """Writes the chain of run ``run_id``, whose files lie in ``folder``. The key in ``AGL_SIGNING_KEY`` signs
+    the links, if it is set.
+    """
 
-    def __init__(self, store: Store, run_id: str, folder: Path, key: str | None = None) -> None:
+    def __init__(self, store: Store, run_id: str, folder: Path) -> None:
         self.store = store
         self.run_id = run_id
         self.folder = folder
-        self.key = key or os.environ.get(KEY_VARIABLE)
+        self.key = os.environ.get(KEY_VARIABLE)
         self.last: AuditLink | None = None
         self._checkpoints: set[str] = set()
         """Checkpoints that have a link."""

@@ -10,8 +10,8 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.terminal import Console, TextTable, print_json
 
 KINDS = (
-    "adapters", "recipes", "algorithms", "drivers", "stores", "credit_rules", "baselines", "trackers",
-    "policies", "commands",
+    "adapters", "recipes", "algorithms", "drivers", "runners", "stores", "store_operations", "credit_rules",
+    "baselines", "trackers", "policies", "api_formats", "run_services", "commands",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
             table.add_row(name, ", ".join(sorted(caller.name for caller in callers)))
         console.print(table)
         for kind in KINDS:
-            console.print(f"[bold]{kind:13}[/] {', '.join(sorted(getattr(loaded, kind))) or '–'}")
+            console.print(f"[bold]{kind:17}[/] {', '.join(sorted(getattr(loaded, kind))) or '–'}")
         for name, why in loaded.broken.items():
             console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))
         if loaded.broken:

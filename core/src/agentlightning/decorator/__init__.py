@@ -24,6 +24,7 @@ from agentlightning.capture.context import AgentScope, current_attempt
 from agentlightning.capture.emit import emit_reward
 from agentlightning.capture.identity import inside_scope, open_scope
 from agentlightning.decorator.reward_function import AgentError, RewardFunction
+from agentlightning.plugins import manager
 from agentlightning.types.select import Predicate, Select, selector
 
 DEFAULT_ENTRY = ("run", "arun", "invoke", "ainvoke", "__call__")
@@ -109,8 +110,6 @@ def _check(name: Any, methods: Any) -> None:
 
 
 def _entry_methods(cls: type) -> list[str]:
-    from agentlightning.plugins import manager
-
     for spec in manager.load().adapters.values():
         found = list(spec.entry_methods(cls)) if spec.entry_methods else []
         if found:

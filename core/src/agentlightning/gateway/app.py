@@ -38,8 +38,6 @@ from agentlightning.webserver import app_runner, enlarge_young_generation, resto
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import is_loopback
 
-BODY_LIMIT = 16 * 2**20
-"""Bytes of a request, compressed or not."""
 HEADER_LIMIT = 16_384
 """Bytes of one header line; a request with a longer one gets 400."""
 
@@ -49,9 +47,9 @@ class Gateway(RunGateway):
 
     ``settings``: where it listens, for :meth:`start`. ``calls``: which calls are trained, and by which policy
     they are answered, where an attempt does not say so itself (:class:`AttemptInfo`). ``on_call``: called
-    with each record once it is durable; it must not block.
-    ``body_limit``: bytes of a request. ``keep_alive``: seconds between comments in a silent stream.
-    ``guards`` admit and count its calls. ``plugins``: whose APIs it serves; none: those of this process.
+    with each record once it is durable; it must not block. ``keep_alive``: seconds between comments in a
+    silent stream. ``guards`` admit and count its calls. ``plugins``: whose APIs it serves; none: those of
+    this process.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class Gateway(RunGateway):
         calls: CallSection = CallSection(),
         *,
         on_call: Callable[[Call], None] | None = None,
-        body_limit: int = BODY_LIMIT,
         limits: Limits | None = None,
         keep_alive: float = 5.0,
         guards: Sequence[CallGuard] = (),
@@ -87,7 +84,6 @@ class Gateway(RunGateway):
             metrics=metrics,
             guards=guards,
             keep_alive=keep_alive,
-            body_limit=body_limit,
             max_requests=settings.max_requests,
             quota=ByteQuota(settings.attempt_bytes),
         )

@@ -42,8 +42,6 @@ class AttemptInfo(msgspec.Struct, kw_only=True):
     mode: Mode = "train"
     seed: int | None = None
     """Root of the sampling seeds; ``None``: the engine's own randomness."""
-    select: str | list[str] | None = None
-    """Calls to train; ``None``: the gateway's own ``select``."""
     greedy: bool = False
     """Evaluation at temperature 0 (selected calls, outside of training)."""
     policies: dict[str, str] = {}
@@ -138,23 +136,21 @@ class OpenAttempts:
         """Let an attempt call, and return its key."""
         if info.attempt_id in self._open:
             raise ValueError(f"attempt {info.attempt_id} is open already; close_attempt() ends it")
-        info, selects = self._completed(info)
-        self._open[info.attempt_id] = self._attempt(info, selects)
+        self._open[info.attempt_id] = self._attempt(info)
         return self._keys.mint(info.rollout_id, info.attempt_id, run_id=info.run_id, fence=info.fence)
 
     def expect(self, info: AttemptInfo) -> None:
         """Take the facts about an attempt that another process has opened, for when its key is first seen."""
         self._expected[info.attempt_id] = info
         if (known := self._loaded.get(info.attempt_id)) is not None:
-            known.info, known.selects = self._completed(info)
+            known.info = self._completed(info)
 
-    def _completed(self, info: AttemptInfo) -> tuple[AttemptInfo, Callable[[Tags], bool]]:
-        """The facts, with the gateway's own policies and selection where they name none."""
-        selects = self._selects if info.select is None else selector(info.select)
-        return info if info.policies else msgspec.structs.replace(info, policies=self._policies), selects
+    def _completed(self, info: AttemptInfo) -> AttemptInfo:
+        """The facts, with the gateway's own policies where they name none."""
+        return info if info.policies else msgspec.structs.replace(info, policies=self._policies)
 
-    def _attempt(self, info: AttemptInfo, selects: Callable[[Tags], bool], sequence: int = 0) -> OpenAttempt:
-        return OpenAttempt(info, selects, self._store, sequence, self._prompts)
+    def _attempt(self, info: AttemptInfo, sequence: int = 0) -> OpenAttempt:
+        return OpenAttempt(self._completed(info), self._selects, self._store, sequence, self._prompts)
 
     async def get(self, claims: Claims) -> OpenAttempt:
         """The attempt of a valid key. Raise :class:`RequestRefused` 409 if it has ended or is unknown."""
@@ -229,7 +225,7 @@ class OpenAttempts:
             raise ended(claims) from None
         told = self._expected.get(claims.attempt_id) or AttemptInfo.of(rollout, attempt, self._policies)
         sequence = 1 + max((c.sequence for c in calls), default=-1)
-        found = self._attempt(*self._completed(told), sequence)
+        found = self._attempt(told, sequence)
         for call in calls:
             if call.choice == 0 and (call.selected or "seed" in call.sampling):  # in order of arrival
                 found.seeds.next(branch_of(call.tags), call.request or {}, call.span_id, call.retry)

@@ -1,9 +1,10 @@
 """The over-length policy: a prompt that leaves no room for an answer is refused or cut before inference.
 
-``error`` and ``drop`` refuse it (400 ``context_length_exceeded``); ``truncate`` drops its oldest chatter
-(:mod:`~agentlightning.gateway.over_length`). Only the engine knows its tokenizer, so the engine counts
-(``POST /tokenize``, as vLLM and agl-local have it), and only where the size in bytes cannot prove that the
-prompt fits.
+``error`` and ``drop`` refuse it (400 ``context_length_exceeded``); ``truncate`` drops its oldest chatter,
+block by block: what is neither a leading system message nor the first or last turn of the user. A tool's
+result is in the block of its call. Only the engine knows its tokenizer, so the engine counts (``POST
+/tokenize``, as vLLM and agl-local have it), and only where the size in bytes cannot prove that the prompt
+fits.
 
 Invariant: a shortened prompt was counted by the engine that answers it.
 """

@@ -16,7 +16,7 @@ from aiohttp import web
 from agentlightning.gateway.apis import CHAT, COMPLETIONS, ApiFormat, Route
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.plugins.manager import Plugins
-from agentlightning.plugins.suite import not_installed
+from agentlightning.plugins.suite import checkout, not_installed
 
 NATIVE: Final[Mapping[str, ApiFormat]] = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS}
 
@@ -66,7 +66,6 @@ _INSTEAD = {
 }
 """Ends of paths that clients of a model ask for, and what to do instead."""
 _NO_BACKGROUND = "the gateway runs nothing in the background, no batches and no files"
-_OF_PLUGINS = ("/responses", "/conversations", "/messages")
 Count = Callable[[web.Request, RequestRefused], Awaitable[None]]
 
 
@@ -118,5 +117,5 @@ class Unserved:
 def _of_plugin(path: str) -> str | None:
     """What to install for a path of an API that the suite has; ``None`` for any other."""
     bare = path.removeprefix(VERSION)
-    api = next((api for api in _OF_PLUGINS if bare == api or bare.startswith(f"{api}/")), None)
+    api = next((api for api in checkout()["API"] if bare == api or bare.startswith(f"{api}/")), None)
     return api and not_installed("API", api)

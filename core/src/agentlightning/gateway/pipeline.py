@@ -47,6 +47,8 @@ from agentlightning.types import Call
 from agentlightning.types.select import BadSelect
 
 log = limited(__name__)
+BODY_LIMIT = 16 * 2**20
+"""Bytes of a request, compressed or not."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -61,7 +63,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 @dataclass(kw_only=True)
 class Pipeline:
-    """Serves the model calls of all APIs. ``keep_alive``: seconds; ``body_limit``: bytes."""
+    """Serves the model calls of all APIs. ``keep_alive``: seconds between comments in a silent stream."""
 
     keys: Keys
     attempts: OpenAttempts
@@ -73,7 +75,6 @@ class Pipeline:
     metrics: Metrics
     guards: Sequence[CallGuard]
     keep_alive: float
-    body_limit: int
     max_requests: int
     quota: ByteQuota
     """Of bytes that an attempt may send."""
@@ -118,7 +119,7 @@ class Pipeline:
             message = f"{self.max_requests} requests are under way here: ask again in a second"
             raise RequestRefused(503, "busy", message, retry=True)
         take = partial(self.quota.take, caller.claims)
-        body = await read_json(http, self.body_limit, take) if http.method == "POST" else {}
+        body = await read_json(http, BODY_LIMIT, take) if http.method == "POST" else {}
         if deployment := http.match_info.get("deployment"):
             body = {"model": deployment, **body}
         return Admitted(caller, await self.attempts.get(caller.claims), body)

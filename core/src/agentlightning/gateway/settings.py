@@ -50,9 +50,7 @@ class RouteSection(Section):
 
 
 class GatewaySection(RouteSection):
-    """Where the gateway listens (:mod:`agentlightning.gateway.settings`), and what it does to calls of the
-    policy (``docs/gateway.md``).
-    """
+    """Where the gateway listens, and what it does to calls of the policy (``docs/gateway.md``)."""
 
     listen: str | None = None
     """``host``, ``host:port`` or ``[host]:port``; none: a free port of 127.0.0.1."""

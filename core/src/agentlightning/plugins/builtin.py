@@ -5,8 +5,6 @@ Factories are named by module and imported when they are called: loading this mo
 
 from __future__ import annotations
 
-from functools import partial
-
 from agentlightning import specs
 from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import lazily
@@ -24,10 +22,9 @@ def agl_adapters() -> list[specs.AdapterSpec]:
 
 @hookimpl
 def agl_recipes() -> list[specs.RecipeSpec]:
-    from agentlightning.recipes import PAPERS
+    from agentlightning.recipes import PAPERS, RECIPES
 
-    get = lazily("agentlightning.recipes:get")
-    return [specs.RecipeSpec(name, partial(get, name), paper) for name, paper in PAPERS.items()]
+    return [specs.RecipeSpec(name, RECIPES[name], paper) for name, paper in PAPERS.items()]
 
 
 @hookimpl

@@ -14,11 +14,11 @@ def open_store(
     place: str | Path | None = None, *, read_only: bool = False, plugins: manager.Plugins | None = None
 ) -> Store:
     """Open the store at a place: a file, a folder, ``:memory:``, or a URL of a scheme that a plugin registers
-    (``sqlite:///…`` and ``http(s)://…`` are built in; ``postgresql://…`` comes with agl-postgres).
+    (``sqlite:///…`` is built in; ``http(s)://…`` comes with agl-cluster, ``postgresql://…`` with
+    agl-postgres).
 
     One process writes a file; a second writer is refused with an error that names the first. ``read_only``:
-    read a file, also while another process writes it, or a database. The token of an HTTP store is read from
-    ``AGL_TOKEN``.
+    read a file, also while another process writes it, or a database.
 
     ``place=None`` means ``AGL_STORAGE``, else ``~/.agent-lightning/store.sqlite``. ``plugins`` registers the
     schemes; the default is the process's own plugins.

@@ -30,8 +30,8 @@ def checkout() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def install_line(kind: str, name: str) -> str | None:
-    """Return the command that installs an adapter, driver or tracker from a checkout; ``None`` for any other
-    name.
+    """Return the command that installs, from a checkout, what brings ``name`` (``kind``: ``driver``, ``API``,
+    …); ``None`` if nothing of the suite does.
     """
     folders = checkout().get(kind, {}).get(name)
     if folders is None:

@@ -1,4 +1,4 @@
-"""Trackers write a run's metrics to files, terminal and a picture. ``agl_trackers`` registers others."""
+"""Trackers write a run's metrics: to files and the terminal. Plugins have others (hook ``agl_trackers``)."""
 
 from __future__ import annotations
 

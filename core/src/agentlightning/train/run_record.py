@@ -45,7 +45,7 @@ REPORTED = (
     "versions",
 )
 """Settings that may change at a resume; each change is printed and recorded."""
-RECORDED = ("agl-core", "agl-local", "agl-autogen", "torch", "openai")
+RECORDED = ("agl-core", "agl-local", "torch", "openai")
 """Distributions whose versions are recorded, where they are installed."""
 
 

@@ -26,7 +26,7 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins, load as load_plugins
+from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.options import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
@@ -72,8 +72,9 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
-        guards: list[CallGuard] = self._asked("agl_call_guards")
-        comparisons: list[Comparison] = self._asked("agl_comparisons")
+        asked: dict[str, Any] = {"config": self.config, "plugins": self.plugins}
+        guards: list[CallGuard] = [*self.plugins.answers("agl_call_guards", **asked)]
+        comparisons: list[Comparison] = [*self.plugins.answers("agl_comparisons", **asked)]
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -179,16 +180,6 @@ class TrainingSession:
         store.act_as("trainer")
         stack.push_async_callback(store.close)
         return store
-
-    def _asked(self, hook: str) -> list[Any]:
-        """Return the answers of the run's plugins, and of those that have read its description: one of each
-        name.
-        """
-        found: dict[str, Any] = {}
-        for plugins in (self.plugins, load_plugins()):
-            for answer in plugins.answers(hook, config=self.config, plugins=plugins):
-                found.setdefault(answer.name, answer)
-        return list(found.values())
 
     async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
         """Give the guards the run's record, if it has one."""

@@ -23,7 +23,7 @@ from agentlightning.runner.agent import hosted
 from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
 from agentlightning.train.config import RunConfig, fields as run_fields, from_fields
-from agentlightning.train.policies import Policies, with_pretrained
+from agentlightning.train.policies import with_pretrained
 from agentlightning.train.serving import driver_spec
 from agentlightning.train.session import Data, TrainingSession, finish
 from agentlightning.types import Recipe, Resource, UsageError
@@ -87,7 +87,7 @@ class Trainer:
         self.plugins = plugins or load_plugins()
         parts = [*self.plugins.answers("agl_trainer_arguments", given=given)]
         self._part: TrainerPart | None = parts[0] if parts else None
-        self.config = from_fields(given) if config is None else config
+        self.config = from_fields(given, plugins=plugins) if config is None else config
         gateway = self.config.gateway
         parse_listen(gateway.listen, gateway.advertise)  # refused before anything starts
         self.initial_resources = dict(resources or {})
@@ -97,17 +97,12 @@ class Trainer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a field, which would change nothing here."""
-        if name in run_fields().section_of:
+        if name in run_fields(self.__dict__.get("plugins")).section_of:
             raise AttributeError(
                 f"Trainer has no attribute {name!r}: its fields stand in Trainer.config; give it "
                 f"{name}=…, or set config to from_fields({{{name!r}: …}}, trainer.config)"
             )
         super().__setattr__(name, value)
-
-    @property
-    def served(self) -> Policies:
-        """Return the policies that the run serves, and which agent talks to which."""
-        return self.config.served
 
     @property
     def recipe(self) -> Recipe:

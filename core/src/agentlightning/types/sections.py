@@ -61,8 +61,6 @@ Text: TypeAlias = Annotated[Any, AfterValidator(_text), WithJsonSchema(_TEXT)]
 """A name, or the object itself."""
 Names: TypeAlias = Annotated[list[str], BeforeValidator(_names), WithJsonSchema(_NAMES)]
 """A list of names; a single name may stand without brackets."""
-NamesOrDefault: TypeAlias = Annotated[list[str] | None, BeforeValidator(_names), WithJsonSchema(_NAMES)]
-"""Names, or ``None`` for the default."""
 _WITH_OPTIONS = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
 _CHOICE = {"anyOf": [_TEXT, _WITH_OPTIONS]}
 _CHOICES = {"anyOf": [*_CHOICE["anyOf"], {"type": "array", "items": _CHOICE}, {"type": "null"}]}

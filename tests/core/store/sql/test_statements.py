@@ -59,7 +59,7 @@ def prepared(package: ModuleType) -> dict[str, Executable]:
 
 def test_prepared_statements() -> None:
     found = prepared(room)
-    assert len(found) > 60
+    assert len(found) > 50, "the walk finds the statements"
     for statement in found.values():
         in_postgresql(statement)
 

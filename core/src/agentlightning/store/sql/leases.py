@@ -64,7 +64,6 @@ _QUEUED = (
     .limit(bindparam("n"))
     .with_for_update(skip_locked=True)  # says nothing in SQLite, where one process writes
 )
-_NEXT = _QUEUED
 _NEXT_OF = _QUEUED.where(given(_r.c.run_id)).with_hint(_r, "INDEXED BY rollouts_queue_run", "sqlite")
 _FAILED = (
     select(_a.c.status, _a.c.reason)
@@ -121,7 +120,7 @@ def _count_failed(store: Tables, rollout_id: str) -> int:
 
 def _dequeue(store: Tables, worker_id: str | None, limit: int, run_id: str | None) -> list[AttemptedRollout]:
     now = store.clock()
-    query = _NEXT if run_id is None else _NEXT_OF
+    query = _QUEUED if run_id is None else _NEXT_OF
     rows = store.db.all(query, n=limit, run_id=run_id)
     if not rows and store.timer.in_charge and end_overdue(store, now):
         rows = store.db.all(query, n=limit, run_id=run_id)

@@ -31,7 +31,6 @@ from agentlightning.types.record import reward_of
 _s, _c, _a, _r = schema.spans, schema.calls, schema.attempts, schema.rollouts
 _OF = given(_c.c.rollout_id)
 _CALLS = select(_c.c.arrival, *CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
-_CALLS_ALL = _CALLS
 _CALLS_OF = _CALLS.where(given(_c.c.attempt_id))
 
 
@@ -46,7 +45,6 @@ _PAGE_OF = _page(_c.c.sequence, _c.c.choice, _c.c.seq).where(given(_c.c.attempt_
 _BEFORE_ALL = (-LARGEST, -LARGEST, -LARGEST)
 _PLACE = select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, given(_c.c.call_id))
 _SPANS = select(*SPAN_COLUMNS).where(given(_s.c.rollout_id)).order_by(_s.c.seq)
-_SPANS_ALL = _SPANS
 _SPANS_OF = _SPANS.where(given(_s.c.attempt_id))
 _NUMBERS = select(_a.c.attempt_id, _a.c.sequence_id).where(given(_a.c.rollout_id))
 
@@ -105,8 +103,8 @@ def query_spans(
 def _spans_with_calls(store: Tables, rollout_id: str, attempt_id: str | None) -> list[Span]:
     ids = {"rollout_id": rollout_id, "attempt_id": _attempt_id(store, rollout_id, attempt_id)}
     whole = ids["attempt_id"] is None
-    spans = [span_from_row(row) for row in store.db.all(_SPANS_ALL if whole else _SPANS_OF, **ids)]
-    rows = store.db.all(_CALLS_ALL if whole else _CALLS_OF, **ids)
+    spans = [span_from_row(row) for row in store.db.all(_SPANS if whole else _SPANS_OF, **ids)]
+    rows = store.db.all(_CALLS if whole else _CALLS_OF, **ids)
     calls = calls_of(store, [row[1:] for row in rows])
     return merge_calls(spans, zip(calls, (row[0] for row in rows), strict=True))
 

@@ -7,10 +7,10 @@ import math
 import secrets
 from collections.abc import Sequence
 from functools import cache, partial, reduce, wraps
-from importlib import import_module
 from operator import or_
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from agentlightning.plugins.manager import store_operation
 from agentlightning.store.base import OPERATIONS, Store, StoreError
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.codec import BatchOutcome, from_outcome, to_outcome
@@ -128,7 +128,7 @@ _NO_OPERATION = inspect.Signature()
 
 
 def _plugin_operation(name: str) -> Operation[Any]:
-    found: Operation[Any] = import_module("agentlightning.plugins.manager").store_operation(name)
+    found: Operation[Any] = store_operation(name)
     return found
 
 

@@ -337,7 +337,7 @@ def _is_stored(store: Tables, call: Call) -> bool:
 def _insert_calls(store: Tables, calls: Sequence[Call], arrivals: int) -> None:
     """Insert the calls of one attempt, behind its ``arrivals`` spans and calls."""
     rollout_id, attempt_id = calls[0].rollout_id, calls[0].attempt_id
-    make = partial(partial(_make_index, store), rollout_id, attempt_id, arrivals)
+    make = partial(_make_index, store, rollout_id, attempt_id, arrivals)
     index = store.cache.call_index(attempt_id, make)
     try:
         rows = []

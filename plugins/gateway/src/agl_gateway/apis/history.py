@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from agentlightning import semconv
 from agentlightning.gateway.apis import WRONG_SHAPE, Message
 from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.errors import RequestRefused, store_failed
@@ -30,6 +29,10 @@ from agentlightning.types import Call, Span
 from agl_gateway.apis.items import ANSWER, CONVERSATION, NAME, answer_items, items_of, turn_of
 
 log = logging.getLogger(__name__)
+CONVERSATION_SPAN: Final = "agentlightning.conversation"
+"""Name of the span of a change of a conversation."""
+CONVERSATION_CHANGE: Final = "agl.conversation.change"
+"""Its attribute with the change, in JSON."""
 BUDGET = 4 * 2**20
 """Bytes of JSON that an attempt's history holds; the latest entry is held whatever its size."""
 _OF_ANSWER = re.compile(r"(?:msg|rs|fc)_(.+?-[0-9]+)(?:_[0-9]+)?")
@@ -276,7 +279,7 @@ class History:
         of_attempt = (self._rollout, self._attempt)
         changes: list[Change | None] = []
         try:
-            async for page in pages(self._store.query_spans, *of_attempt, name=semconv.CONVERSATION_SPAN):
+            async for page in pages(self._store.query_spans, *of_attempt, name=CONVERSATION_SPAN):
                 changes += map(_change_of, page)
         except Exception as error:
             raise self._failed(error) from None
@@ -286,8 +289,8 @@ class History:
         span = Span(
             rollout_id=self._rollout,
             attempt_id=self._attempt,
-            name=semconv.CONVERSATION_SPAN,
-            attributes={semconv.CONVERSATION_CHANGE: msgspec.json.encode(change).decode()},
+            name=CONVERSATION_SPAN,
+            attributes={CONVERSATION_CHANGE: msgspec.json.encode(change).decode()},
             start_time=(now := time.time()),
             end_time=now,
         )
@@ -359,7 +362,7 @@ def _rebuild(conversation: Conversation, changes: Iterable[Change], calls: Itera
 def _change_of(span: Span) -> Change | None:
     """The change of a span; ``None`` if it is not ours: an agent may export spans of any name."""
     try:
-        change = msgspec.json.decode(str(span.attributes.get(semconv.CONVERSATION_CHANGE)), type=Change)
+        change = msgspec.json.decode(str(span.attributes.get(CONVERSATION_CHANGE)), type=Change)
         for index, message in enumerate(change.messages):
             list(items_of(message, str(index)))
     except (msgspec.DecodeError, *WRONG_SHAPE) as error:

@@ -55,7 +55,7 @@ async def check_capture(findings: Findings) -> Check:
         findings, probe_tasks(configured, findings.size.tasks)[:1], samples, name="capture"
     )
     findings.usage.append(measure("first rollouts"))
-    served = configured.trainer.served if configured.trainer.served.named else None
+    served = configured.trainer.config.served if configured.trainer.config.served.named else None
     unrouted = findings.require_context().gateway.metrics.unrouted
     return judge_capture(findings.probe, configured.trainer.config.agent.select, served, unrouted)
 

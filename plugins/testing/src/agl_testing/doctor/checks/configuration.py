@@ -76,7 +76,7 @@ def _recipe(configured: ConfiguredRun) -> None:
 
 
 def _policy(notes: Notes, configured: ConfiguredRun) -> None:
-    served = configured.trainer.served
+    served = configured.trainer.config.served
     driver_spec(configured.trainer.plugins, configured.trainer.config.backend.driver, served)
     if not served.trained:
         notes.fail("no policy is named", "Set backend.policy to a model folder in Hugging Face layout.")

@@ -42,7 +42,7 @@ async def check_forecast(findings: Findings) -> Check:
     forecast = predict(
         workload(findings),
         seen,
-        policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.served.trained.values()),
+        policy_bytes=sum(folder_bytes(Path(one.path)) for one in trainer.config.served.trained.values()),
         checkpoints=int(options.get("keep_checkpoints", options.get("keep", 2)))
         if options.get("save_every")
         else 0,
