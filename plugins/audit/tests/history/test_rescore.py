@@ -59,9 +59,10 @@ def odd(first, second):
 
 @pytest.fixture(autouse=True)
 def grading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "grading_of_test.py"
+    path = tmp_path / "agentlightning-lab" / "grading_of_test.py"
+    path.parent.mkdir()
     path.write_text(GRADING)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield path
     sys.modules.pop("grading_of_test", None)
@@ -105,13 +106,19 @@ def test_compare_makes_evaluations_and_curves_again(agl: Agl, folder: Path) -> N
     assert json.loads(out)["curves"]["first"] == [0.5, pytest.approx(1 / 3)]
 
 
+def test_what_the_function_returned_wrongly_is_said_without_a_traceback(agl: Agl, folder: Path) -> None:
+    status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:nan")
+    assert status == 2 and "returned nan (float): return a finite number" in " ".join(out.split())
+    assert "None" not in out.replace("or None if", "") and 'File "' not in out
+
+
 def test_errors_are_kept_with_their_traceback_and_end_nothing(agl: Agl, folder: Path) -> None:
     status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:fails", "--name", "v", "--json")
     found = json.loads(out)
     assert status == 0 and (found["errors"], found["no_reward"], found["scored"]) == (2, 2, 6)
     first = found["first_errors"][0]
     assert "ValueError: cannot grade 5" in first["error"] and "grading_of_test.py" in first["traceback"]
-    assert "agentlightning" not in first["traceback"]
+    assert "raise ValueError" in first["traceback"] and "reward_function.py" not in first["traceback"]
     status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:fails", "--name", "v", "--json")
     again = json.loads(out)
     assert (again["errors"], again["already"], again["scored"]) == (2, 6, 0), "only errors are tried again"

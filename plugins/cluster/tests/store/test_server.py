@@ -23,9 +23,10 @@ from agentlightning.plugins.stores import open_store
 from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreError
 from agentlightning.store.base import OPERATIONS, Unauthorized
 from agentlightning.types import AttemptStatus
+from agl_cluster.store.app import create_app
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.routes import BY_NAME, TABLE, all_routes
-from agl_cluster.store.server import ServedStore, create_app, start
+from agl_cluster.store.server import ServedStore, start
 
 
 async def answer(response: Any) -> tuple[int, Any]:

@@ -13,19 +13,15 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import BEST, read_best
+from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.specs import Driver
 from agentlightning.types import Evaluation
 
 FOLDER = "best"
-
-
-class Exporter(Protocol):
-    """What can write the present policy: a driver."""
-
-    async def export(self, folder: Path) -> Path: ...
 
 
 class KeptBest:
@@ -58,7 +54,7 @@ class BestPolicy:
         self.folder = folder
         self.record = read_best(folder)
 
-    async def consider(self, step: int, evaluation: Evaluation, driver: Exporter) -> bool:
+    async def consider(self, step: int, evaluation: Evaluation, driver: Driver | MultiPolicyDriver) -> bool:
         """Keep the present policy, of ``step`` finished steps, if no evaluation was better; return whether it
         is kept.
         """

@@ -69,6 +69,6 @@ def agl_curricula() -> list[CurriculumSpec]:
     about = "prefers tasks that the policy solves sometimes, by a window of measured solve rates"
     return [
         CurriculumSpec(
-            "solve_rate", lazily(f"{room}:solve_rate"), about, lazy_type(f"{room}:SolveRateOptions")
+            "solve_rate", lazily(f"{room}:SolveRate"), about, lazy_type(f"{room}:SolveRateOptions")
         )
     ]
