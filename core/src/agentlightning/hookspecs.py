@@ -190,6 +190,14 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> Any:
     """
 
 
+@hookspec
+def agl_agent_loops() -> Any:
+    """Asked when a runner is made whose agents run on event loops of their own in its process: a
+    ``runner.execution.RunOnLoop``. The first answer counts; ``None``: a loop that nobody watches. An error
+    is raised.
+    """
+
+
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
 def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.ScheduleSpec | None:

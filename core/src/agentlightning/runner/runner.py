@@ -32,7 +32,7 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.agent import hosted
 from agentlightning.runner.attempt import AttemptKeys, open_attempt
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.execution import Execution, worker_pool
+from agentlightning.runner.execution import Execution, run_on_loop, worker_pool
 from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcome import CannotRun, Outcome, cancelled, outcome_of_error
 from agentlightning.runner.settings import RunnerSection
@@ -83,10 +83,11 @@ class Runner:
     """
     counts: Counter[str] = field(init=False, default_factory=Counter)
     """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
-    ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
-    agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
-    blocked their loop), ``lease-lost`` and ``heartbeat-failed``. Plugins count more: ``killed`` and ``died``
-    (worker processes), ``not-queued`` (agl-cluster), ``supplied-refused`` and ``end-hook-failed`` (agl-v03).
+    ``abandoned`` (agents that went on after their attempt had ended), ``lease-lost`` and
+    ``heartbeat-failed``. agl-cluster counts ``loop-blocked`` (lines at which an agent blocks its event loop),
+    ``stopped-for-another`` (attempts that were stopped because another attempt blocked their loop),
+    ``killed`` and ``died`` (worker processes) and ``not-queued``, agl-v03 ``supplied-refused`` and
+    ``end-hook-failed``.
     """
 
     def __post_init__(self) -> None:
@@ -95,7 +96,8 @@ class Runner:
         self.agent = hosted(self.agent, self.plugins)
         self.agent.runner = self
         self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins)
-        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
+        on_loop = (self.plugins.first("agl_agent_loops") or run_on_loop) if self.own_loop else None
+        self._execution = Execution(self.agent, self.counts, self._pool, on_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(
             self.agent, self.store, self.counts, calls_recorded=self.attempt_keys is not None

@@ -1,4 +1,4 @@
-"""Source lines of an agent: where it blocks its event loop, or where it raised; and its tracebacks as text.
+"""Source lines of an agent, such as the one where it raised; and its tracebacks as text.
 
 A line is the agent's if its file belongs neither to the standard library, nor to an installed package, nor to
 Agent Lightning. The first line of a traceback is the agent's own innermost line. Frames of Agent Lightning
@@ -13,7 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 import msgspec
 
@@ -26,8 +26,6 @@ _CALLER = (f"{_OWN_CODE}runner{os.sep}agent.py", "call")
 """File and function that call the agent; what is around them may be a plugin's."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
-_IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once")}
-"""Innermost frames of an event loop that is idle."""
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -49,18 +47,7 @@ def is_user_code(file: str) -> bool:
     return not any(part in file for part in _INSTALLED)
 
 
-def busy_line(top: FrameType | None) -> SourceLine | None:
-    """Return the line that a thread is at, the agent's if it can be; ``None`` if it has ended, or if its
-    event loop waits for events.
-    """
-    walked = () if top is None else traceback.walk_stack(top)
-    frames = [SourceLine(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked][::-1]
-    if not frames or (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE:
-        return None
-    return _innermost_user_line(frames)
-
-
-def _innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
+def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
     """Return the agent's innermost line, or a library's if there is none. ``frames``: outermost first."""
     for wanted in (is_user_code, lambda file: not file.startswith(_OWN_CODE)):
         for line in reversed(frames):
@@ -75,7 +62,7 @@ def format_traceback(error: BaseException) -> str | None:
         shown = _without_ours(error.__traceback__)
         raised = shown or next((one.__traceback__ for one in causes_of(error) if one.__traceback__), None)
         frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(raised)]
-        line = _innermost_user_line(frames)
+        line = innermost_user_line(frames)
         if line is None:
             return None
         text = "".join(traceback.format_exception(type(error), error, shown)).rstrip()

@@ -21,6 +21,7 @@ from agentlightning.specs import (
 )
 
 if TYPE_CHECKING:
+    from agentlightning.runner.execution import RunOnLoop
     from agl_cluster.runners.workers import WorkerPool
     from agl_cluster.store.client import StoreClient
 
@@ -70,6 +71,13 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> WorkerP
     from agl_cluster.runners.workers import WorkerPool
 
     return WorkerPool(agent, settings, counts)
+
+
+@hookimpl
+def agl_agent_loops() -> RunOnLoop:
+    from agl_cluster.runners.watched_loops import run_watched
+
+    return run_watched
 
 
 @hookimpl
