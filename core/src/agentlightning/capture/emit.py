@@ -210,8 +210,15 @@ def recorded_operation(name: str, about: dict[str, Any]) -> Iterator[None]:
         raise
     finally:
         known = {NAME: name, **about, semconv.AGENT_NAME: agent}
-        ids = {"span_id": f"{number:016x}", "start": start}
-        span = new_span(context, semconv.OPERATION_SPAN, parent, known, error=failed, **ids)
+        span = new_span(
+            context,
+            semconv.OPERATION_SPAN,
+            parent,
+            known,
+            span_id=f"{number:016x}",
+            start=start,
+            error=failed,
+        )
         span.attributes = jsonable(span.attributes)
         deliver(context, span)
 

@@ -52,7 +52,8 @@ class AgentSpan(CallHooks):
     def __init__(self, operation: str, name: str, attributes: dict[str, Any], tags: Tags) -> None:
         self.operation, self.name, self.attributes, self.tags = operation, name, attributes, tags
         self.span: trace.Span | None = None
-        self._begin, self._on_item = True, _nothing
+        self._begin = True
+        self._on_item: Callable[[Any], None] = _nothing
 
     @classmethod
     def for_agent(cls, name: str, **tags: str) -> Self:

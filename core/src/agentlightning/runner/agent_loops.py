@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -132,7 +132,7 @@ class AgentLoop:
         await self.loop.shutdown_asyncgens()
 
 
-async def end_loops(loops: list[AgentLoop]) -> None:
+async def end_loops(loops: Sequence[AgentLoop]) -> None:
     """End loops of agents, and give them some time for it."""
     for loop in loops:
         loop.stop()

@@ -47,7 +47,9 @@ class operation(CallHooks):
         """Record a result."""
         self.output = output
 
-    on_return = set_output
+    def on_return(self, value: Any) -> None:
+        """Record the result of a decorated function."""
+        self.output = value
 
     def __enter__(self) -> operation:
         self._block = self.around()
