@@ -209,7 +209,7 @@ def recorded_operation(name: str, about: dict[str, Any]) -> Iterator[None]:
         failed = describe_error(error)
         raise
     finally:
-        known = {NAME: name, **about, semconv.AGENT_NAME: agent}
+        known, span_id = {NAME: name, **about, semconv.AGENT_NAME: agent}, f"{number:016x}"
         span = new_span(
             context,
             semconv.OPERATION_SPAN,
