@@ -211,13 +211,7 @@ def recorded_operation(name: str, about: dict[str, Any]) -> Iterator[None]:
     finally:
         known, span_id = {NAME: name, **about, semconv.AGENT_NAME: agent}, f"{number:016x}"
         span = new_span(
-            context,
-            semconv.OPERATION_SPAN,
-            parent,
-            known,
-            span_id=f"{number:016x}",
-            start=start,
-            error=failed,
+            context, semconv.OPERATION_SPAN, parent, known, span_id=span_id, start=start, error=failed
         )
         span.attributes = jsonable(span.attributes)
         deliver(context, span)
