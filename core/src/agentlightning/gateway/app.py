@@ -21,12 +21,12 @@ from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.identity import identify
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.over_length import ContextFitter
 from agentlightning.gateway.paths import Formats, Unserved, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import CallSection, GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
@@ -67,7 +67,8 @@ class Gateway(RunGateway):
     ) -> None:
         super().__init__()
         self._metrics = metrics = Metrics()
-        self._formats = Formats.of_plugins(plugins or load())
+        self._plugins = plugins or load()
+        self._formats = Formats.of_plugins(self._plugins)
         self._keys = keys
         self._settings = settings
         self._gate = PauseGate()
@@ -79,7 +80,6 @@ class Gateway(RunGateway):
             planner=Planner(self.routes, self.sampling, metrics),
             gate=self._gate,
             client=self._client,
-            fitter=ContextFitter(self._client, metrics),
             writer=CallWriter(store, self._attempts, metrics, guards, on_call),
             metrics=metrics,
             guards=guards,
@@ -94,6 +94,12 @@ class Gateway(RunGateway):
     def metrics(self) -> Metrics:
         """Counters since the start."""
         return self._metrics
+
+    def add_route(self, upstream: Upstream) -> None:
+        """Serve a policy from an engine, in place of any earlier engine."""
+        asked = {"route": upstream, "client": self._client, "metrics": self._metrics}
+        upstream.edits = self._plugins.first("agl_call_edits", **asked) or upstream.edits
+        super().add_route(upstream)
 
     # ------------------------------------------------------------------------------- attempts and holds
     def open_attempt(self, info: AttemptInfo) -> str:

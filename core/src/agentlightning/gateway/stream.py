@@ -26,7 +26,6 @@ from agentlightning.gateway.answer import (
 )
 from agentlightning.gateway.apis import DONE, data_event, wants_usage
 from agentlightning.gateway.errors import BadAnswer, CallFailure
-from agentlightning.gateway.reasoning import StreamReasoningSplitter
 from agentlightning.gateway.request import ModelRequest
 
 EVENT_LIMIT = 8 * 2**20
@@ -40,9 +39,8 @@ class StreamedAnswer:
     def __init__(self, request: ModelRequest, limit: int) -> None:
         self._request, self._limit, self._left = request, limit, limit
         self._events = EventSplitter()
-        api, reasoning = request.api.engine_api, request.route.settings.reasoning
-        splits = api == "chat" and reasoning != "keep"
-        self._split = StreamReasoningSplitter(reasoning == "split-opened") if splits else None
+        api = request.api.engine_api
+        self._edit = request.route.edits.events(api)
         self._assembler = AnswerAssembler(api, request.choices)
         self._closing: list[bytes] = []
         self._done = False
@@ -111,8 +109,8 @@ class StreamedAnswer:
                 self.edited[MENDED] = NO_INDEX
             if not chunk.choices and chunk.usage is not None and not wants_usage(request.body):
                 return b""  # the gateway asked for it, and the agent did not
-            if self._split is not None and chunk.choices and (split := self._split.chunk(data)) is not data:
-                event = data_event(split)
+            if self._edit is not None and chunk.choices and (edited := self._edit(data)) is not data:
+                event = data_event(edited)
             if self._early is not None and not _has_content(chunk) and not self._assembler.finished:
                 self._early.append(event)
                 return b""
