@@ -63,7 +63,7 @@ class StoreDouble:
             raise self.fail
         self.spans.extend(spans)
 
-    async def query_spans(self, rollout_id, attempt_id="latest", *, name=None, limit=None, after=None):
+    async def spans(self, rollout_id, attempt_id="latest", *, name=None, limit=None, after=None):
         found = [s for s in self.spans if s.attempt_id == attempt_id and s.name == name]
         return found[:limit] if after is None else []
 

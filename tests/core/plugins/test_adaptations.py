@@ -334,7 +334,7 @@ async def called_twice(isolation: Any, plugins: Plugins) -> None:
     runner = Runner(half, store, settings, plugins=plugins)
     done = await runner.step(3.0)
     await runner.close()
-    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason
+    assert agl.find_final_reward(await store.spans(done.rollout_id)) == 3.0, done.reason
     assert runner.counts["called"] == 1 and runner.agent.runner is runner
     await store.close()
 

@@ -11,26 +11,44 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from agentlightning.store.bounds import check_count
+from agentlightning.types import (
+    Attempt,
+    AuditLink,
+    Call,
+    Resources,
+    Rollout,
+    RolloutFingerprint,
+    Span,
+    StepReport,
+    Worker,
+)
 
 T = TypeVar("T")
-SortBy = Literal["sequence_id", "start_time", "end_time", "name"]
 SortOrder = Literal["asc", "desc"]
 
-CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
+_CURSORS: Mapping[type, str] = MappingProxyType(
     {
-        "query_rollouts": lambda rollout: rollout.rollout_id,
-        "query_attempts": lambda attempt: attempt.attempt_id,
-        "query_spans": lambda span: f"{span.attempt_id}/{span.sequence_id}",
-        "query_calls": lambda call: call.call_id,
-        "query_resources": lambda resources: resources.resources_id,
-        "query_runs": lambda run: run["run_id"],
-        "query_steps": lambda report: f"{report.step}/{report.policy}",
-        "query_fingerprints": lambda one: f"{one.step}/{one.policy}/{one.rollout_id}",
-        "query_links": lambda link: str(link.number),
-        "query_workers": lambda worker: worker.worker_id,
+        Rollout: "{0.rollout_id}",
+        Attempt: "{0.attempt_id}",
+        Span: "{0.attempt_id}/{0.sequence_id}",
+        Call: "{0.call_id}",
+        Resources: "{0.resources_id}",
+        StepReport: "{0.step}/{0.policy}",
+        RolloutFingerprint: "{0.step}/{0.policy}/{0.rollout_id}",
+        AuditLink: "{0.number}",
+        Worker: "{0.worker_id}",
+        dict: "{0[run_id]}",  # a run
     }
 )
-"""Query → the cursor of one of its items."""
+"""Kind of item → the cursor of one."""
+
+
+def cursor_of(item: Any) -> str:
+    """The cursor of an item of a query. ``TypeError``: lists of such items have no pages."""
+    for kind, form in _CURSORS.items():
+        if isinstance(item, kind):
+            return form.format(item)
+    raise TypeError(f"a list of {type(item).__name__} has no pages")
 
 
 RECORD_PAGE = 16
@@ -50,11 +68,7 @@ async def pages(
 
     ``async for page in pages(store.query_rollouts, run_id="r"): …``
     """
-    name = getattr(method, "__name__", repr(method))
-    if name not in CURSORS:
-        raise ValueError(f"{name} has no pages; one of {', '.join(CURSORS)}")
     check_limit(size, "size")
-    cursor = CURSORS[name]
     after: str | None = None
     while True:
         page = await method(*args, limit=size, after=after, **filters)
@@ -62,7 +76,7 @@ async def pages(
             yield page
         if len(page) < size:
             return
-        after = cursor(page[-1])
+        after = cursor_of(page[-1])
 
 
 def check_limit(limit: int | None, name: str = "limit") -> None:

@@ -50,7 +50,7 @@ async def answer(response: Any) -> tuple[int, Any]:
 def test_every_method_has_a_route_and_every_route_a_method() -> None:
     methods = {n for n, m in vars(Store).items() if not n.startswith("_") and callable(m)}
     # the client sends an OpenTelemetry span as one of ours
-    assert methods - {"close", "for_other_loop", "act_as", "add_otel_span"} == OPERATIONS
+    assert methods - {"close", "for_other_loop", "act_as"} == OPERATIONS
     assert set(BY_NAME) == OPERATIONS and len(TABLE) == len(BY_NAME)
     assert set(all_routes()) == OPERATIONS | load().store_operations.keys()
     for name in methods:

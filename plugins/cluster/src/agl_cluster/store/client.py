@@ -26,7 +26,6 @@ import msgspec
 from agentlightning.plugins.manager import store_operation
 from agentlightning.store.base import REMEMBERED, Busy, Store, StoreError, TooLarge
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
 from agentlightning.store.codec import BatchOutcome, ErrorBody, error_from_body, from_outcome
 from agentlightning.store.pages import record_pages
@@ -340,8 +339,7 @@ def _method(route: Route) -> Callable[..., Awaitable[Any]]:
         arguments = {name: value for name, value in bound.arguments.items() if name != this}
         if route.name in _WAITS:
             return await _wait(self, route, arguments)
-        result = await self._call(route, **arguments)
-        return [as_call_span(span) for span in result] if route.name == "query_spans" else result
+        return await self._call(route, **arguments)
 
     call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
     call.__signature__ = signature  # type: ignore[attr-defined]

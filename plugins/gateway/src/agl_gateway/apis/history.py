@@ -279,7 +279,7 @@ class History:
         of_attempt = (self._rollout, self._attempt)
         changes: list[Change | None] = []
         try:
-            async for page in pages(self._store.query_spans, *of_attempt, name=CONVERSATION_SPAN):
+            async for page in pages(self._store.spans, *of_attempt, name=CONVERSATION_SPAN):
                 changes += map(_change_of, page)
         except Exception as error:
             raise self._failed(error) from None
