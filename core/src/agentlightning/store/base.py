@@ -45,10 +45,6 @@ class StoreError(UsageError):
     """A store operation failed; the message names the problem and a way out."""
 
 
-class TooLarge(StoreError, ValueError):
-    """The request is larger than the store takes: to send it again cannot succeed."""
-
-
 class NotFound(StoreError):
     """The rollout, attempt, run, resources or worker does not exist."""
 
@@ -59,18 +55,6 @@ class Conflict(StoreError):
 
 class AttemptEnded(Conflict):
     """A late write, refused and counted: the attempt has ended, or a later attempt has its lease."""
-
-
-class Unauthorized(StoreError):
-    """The server of the store knows no token of the request; the message says which kind is wanted."""
-
-
-class Forbidden(StoreError):
-    """The token's role may not do this; the message names the role that may."""
-
-
-class Busy(StoreError):
-    """The server has more writes under way than it takes; the same request may be sent again later."""
 
 
 class Store:

@@ -24,7 +24,7 @@ from agentlightning.store.sql.expiry import begin_limits, ensure_timer
 from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, refuse_other
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sql.waiting import Waiters, monotonic_clock
-from agentlightning.store.sqlite.lock import FileLock, holder_of
+from agentlightning.store.sqlite.lock import FileLock
 from agentlightning.store.sqlite.writer import SQLiteWriter
 
 _PAGE = 16384
@@ -266,16 +266,6 @@ class SQLiteStore(SQLStore):
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
-
-    def announce(self, url: str) -> None:
-        """Write the URL of this process's server into the file's lock, for those who ask who writes it."""
-        if self.db.lock is not None:
-            self.db.lock.announce(url=url)
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a process writes the file."""
-        return self.db.path is not None and holder_of(self.db.path) is not None
 
     async def close(self) -> None:
         """Commit, close the file and release its lock. A second call does nothing."""

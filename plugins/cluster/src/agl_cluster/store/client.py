@@ -24,14 +24,14 @@ import aiohttp
 import msgspec
 
 from agentlightning.plugins.manager import store_operation
-from agentlightning.store.base import REMEMBERED, Busy, Store, StoreError, TooLarge
+from agentlightning.store.base import REMEMBERED, Store, StoreError
 from agentlightning.store.bounds import check_seconds
 from agentlightning.store.calls import StoredRecord
-from agentlightning.store.codec import BatchOutcome, ErrorBody, error_from_body, from_outcome
 from agentlightning.store.pages import record_pages
 from agentlightning.store.places import patience_from_env
 from agentlightning.types import Record
 from agl_cluster.roles import PREFIX as ROLE_TOKEN, Role, derived_token
+from agl_cluster.store.outcomes import BatchOutcome, Busy, ErrorBody, TooLarge, error_from_body, from_outcome
 from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     BODY_LIMIT,

@@ -19,9 +19,9 @@ import msgspec
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.store import codec
 from agentlightning.store.base import Store
-from agentlightning.store.codec import ErrorBody
 from agentlightning.types.arrays import from_either, to_bytes, to_list
 from agl_cluster.roles import Role
+from agl_cluster.store.outcomes import ErrorBody
 
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
@@ -161,7 +161,7 @@ BY_NAME: Final = {route.name: route for route in TABLE}
 @lru_cache(maxsize=1)
 def added(plugins: Plugins) -> dict[str, Route]:
     """Return the routes of operations that plugins add, by name."""
-    specs = plugins.store_operations.values()
+    specs = [one for one in plugins.store_operations.values() if one.path]
     return {one.name: _route(one.verb, one.path, one.operation(), Role(one.least)) for one in specs}
 
 
