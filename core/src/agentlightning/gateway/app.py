@@ -21,7 +21,7 @@ from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.identity import identify
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.paths import Formats, Unserved, spellings
+from agentlightning.gateway.paths import Unserved, format_of, formats_of, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.reply import AgentReply
@@ -68,7 +68,7 @@ class Gateway(RunGateway):
         super().__init__()
         self._metrics = metrics = Metrics()
         self._plugins = plugins or load()
-        self._formats = Formats.of_plugins(self._plugins)
+        self._formats = formats_of(self._plugins)
         self._keys = keys
         self._settings = settings
         self._gate = PauseGate()
@@ -138,7 +138,7 @@ class Gateway(RunGateway):
         app = web.Application(middlewares=[no_pages])
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
-            for spelled in spellings(path, azure=self._formats.of(path).azure):
+            for spelled in spellings(path, azure=format_of(self._formats, path).azure):
                 app.router.add_route(method, spelled, handler)
         unserved = Unserved(self._formats, handlers, self._count_unserved)
         app.router.add_route("*", "/{path:.*}", unserved.serve)
@@ -148,7 +148,7 @@ class Gateway(RunGateway):
 
     def _handlers(self) -> dict[Route, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
         """The route table."""
-        pipeline, formats = self._pipeline, self._formats.by_path
+        pipeline, formats = self._pipeline, self._formats
         return {
             **{("POST", path): partial(pipeline.serve, api=api) for path, api in formats.items()},
             **{
@@ -230,7 +230,7 @@ class Gateway(RunGateway):
 
     async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
         await self._pipeline.writer.count_refused(why)
-        return await AgentReply(request, self._formats.of(request.path)).refuse(why)
+        return await AgentReply(request, format_of(self._formats, request.path)).refuse(why)
 
     async def _count_unserved(self, request: web.Request, why: RequestRefused) -> None:
         """Count a request of no route, for the attempt of its key if it has one."""

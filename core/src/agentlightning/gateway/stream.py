@@ -149,20 +149,12 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The events that ``data`` completes, each with its blank line."""
         data = self._rest + data if self._rest else data
-        out: list[bytes] = []
-        start = 0
-        if b"\r" in data:
-            for match in _BOUNDARY.finditer(data):
-                out.append(data[start : match.end()])
-                start = match.end()
-        else:
-            while (end := data.find(b"\n\n", start)) >= 0:
-                out.append(data[start : end + 2])
-                start = end + 2
-        self._rest = data[start:]
+        ends = [match.end() for match in _BOUNDARY.finditer(data)]
+        starts = [0, *ends]
+        self._rest = data[starts[-1] :]
         if len(self._rest) > EVENT_LIMIT:
             raise BadAnswer(f"an event of the engine's stream is longer than {EVENT_LIMIT} bytes")
-        return out
+        return [data[start:end] for start, end in zip(starts, ends, strict=False)]
 
     def end(self) -> list[bytes]:
         """The unfinished event at the end of the stream, closed."""
@@ -172,12 +164,5 @@ class EventSplitter:
 
 def payload(event: bytes) -> bytes | None:
     """The data of an event; ``None`` for comments and events without data."""
-    if (
-        event.startswith(b"data: ")
-        and event.endswith(b"\n\n")
-        and event.find(b"\n") == len(event) - 2
-        and b"\r" not in event
-    ):
-        return event[6:-2]
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

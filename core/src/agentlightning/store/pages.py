@@ -10,33 +10,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+from agentlightning import types
 from agentlightning.store.bounds import check_count
-from agentlightning.types import (
-    Attempt,
-    AuditLink,
-    Call,
-    Resources,
-    Rollout,
-    RolloutFingerprint,
-    Span,
-    StepReport,
-    Worker,
-)
 
 T = TypeVar("T")
 SortOrder = Literal["asc", "desc"]
 
 _CURSORS: Mapping[type, str] = MappingProxyType(
     {
-        Rollout: "{0.rollout_id}",
-        Attempt: "{0.attempt_id}",
-        Span: "{0.attempt_id}/{0.sequence_id}",
-        Call: "{0.call_id}",
-        Resources: "{0.resources_id}",
-        StepReport: "{0.step}/{0.policy}",
-        RolloutFingerprint: "{0.step}/{0.policy}/{0.rollout_id}",
-        AuditLink: "{0.number}",
-        Worker: "{0.worker_id}",
+        types.Rollout: "{0.rollout_id}",
+        types.Attempt: "{0.attempt_id}",
+        types.Span: "{0.attempt_id}/{0.sequence_id}",
+        types.Call: "{0.call_id}",
+        types.Resources: "{0.resources_id}",
+        types.StepReport: "{0.step}/{0.policy}",
+        types.RolloutFingerprint: "{0.step}/{0.policy}/{0.rollout_id}",
+        types.AuditLink: "{0.number}",
+        types.Worker: "{0.worker_id}",
         dict: "{0[run_id]}",  # a run
     }
 )
