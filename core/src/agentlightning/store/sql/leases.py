@@ -231,9 +231,6 @@ async def wait_for_rollouts(
 
 
 async def _await_ends(store: Tables, ids: list[str], timeout: float | None) -> list[Rollout]:
-    if timeout == 0:
-        done = await store.writer.read(lambda: _ended(store, ids))
-        return [await get_rollout_by_id(store, i) for i in ids if i in done]
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:

@@ -277,12 +277,6 @@ def stored_calls(
     return [call for _, call in sorted(found.values(), key=lambda pair: pair[0])]
 
 
-def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[Call]:
-    """Return the calls of rows, in the order of the rows, each as it was recorded."""
-    calls = {call.call_id: call for call in whole_calls(stored_calls(rows, find))}
-    return [calls[row[0]] for row in rows]
-
-
 _MOST_ARRIVALS = 2000
 """Spans and calls of an attempt whose index is made again from the table."""
 
@@ -340,12 +334,10 @@ def _make_index(store: Tables, rollout_id: str, attempt_id: str, arrivals: int) 
 
 
 def calls_of(store: Tables, rows: Sequence[Row]) -> list[Call]:
-    """Return the calls of rows of ``CALL_COLUMNS``."""
-    return calls_from_rows(rows, partial(_rows_of_calls, store))
-
-
-def _rows_of_calls(store: Tables, call_ids: Sequence[str]) -> list[tuple[Any, ...]]:
-    return store.db.all(_BY_IDS, ids=json.dumps(call_ids))
+    """Return the calls of rows of ``CALL_COLUMNS``, in the order of the rows, each as it was recorded."""
+    stored = stored_calls(rows, lambda call_ids: store.db.all(_BY_IDS, ids=json.dumps(call_ids)))
+    calls = {call.call_id: call for call in whole_calls(stored)}
+    return [calls[row[0]] for row in rows]
 
 
 def _content(call: Call) -> tuple[Any, ...]:
