@@ -106,10 +106,6 @@ class Gateway(RunGateway):
         """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
 
-    def expect_attempt(self, info: AttemptInfo) -> None:
-        """Take the facts about an attempt that was opened in another process; the rest is in the store."""
-        self._attempts.expect(info)
-
     async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
         """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
         await self._attempts.close(attempt_id, grace)

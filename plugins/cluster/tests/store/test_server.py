@@ -137,7 +137,7 @@ async def test_a_bug_of_ours_is_a_500_without_its_text(
     def broken() -> None:
         raise KeyError("a secret")
 
-    monkeypatch.setattr(served.store.db, "size_bytes", broken)
+    monkeypatch.setattr(served.store.db, "sizes", broken)
     status, error = await answer(http.get("/v1/agl/statistics"))
     assert status == 500 and "secret" not in error["message"] and "secret" in caplog.text
 

@@ -148,16 +148,17 @@ def insert_spans(store: Tables, spans: Sequence[Span], returned: bool = False) -
     rows = []
     for span in spans:
         span.returned = returned and span.name == semconv.REWARD_SPAN
-        row = {
-            "rollout_id": span.rollout_id,
-            "attempt_id": span.attempt_id,
-            "sequence": span.sequence_id,
-            "name": span.name,
-            "wire": int(span.attributes.get(semconv.LAYER) == "wire"),
-            "data": codec.pack_span(span),
-            "returned": int(span.returned),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "rollout_id": span.rollout_id,
+                "attempt_id": span.attempt_id,
+                "sequence": span.sequence_id,
+                "name": span.name,
+                "wire": int(span.attributes.get(semconv.LAYER) == "wire"),
+                "data": codec.pack_span(span),
+                "returned": int(span.returned),
+            }
+        )
     store.db.insert(_s, *rows)
 
 

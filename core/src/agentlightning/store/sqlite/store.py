@@ -137,16 +137,11 @@ class SQLiteDatabase(Database):
     def keep_order(self, table: Table) -> None:
         """Do nothing, for the same reason."""
 
-    def size_bytes(self) -> int:
-        """Return the size of the database in bytes, without the write-ahead log."""
-        return self._pragma("page_count") * self._pragma("page_size")
-
-    def free_bytes(self) -> int:
-        """Return the bytes of free pages, which are used before the file grows."""
-        return self._pragma("freelist_count") * self._pragma("page_size")
-
-    def _pragma(self, name: str) -> int:
-        return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the database without the write-ahead log, and those of its free pages."""
+        names = ("page_size", "page_count", "freelist_count")
+        size, pages, free = (int(self.connection.execute(f"PRAGMA {n}").fetchone()[0]) for n in names)
+        return size * pages, size * free
 
     def close(self) -> None:
         """Close the file and release its lock. The last close copies the write-ahead log into the file."""
