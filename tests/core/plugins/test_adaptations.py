@@ -159,9 +159,7 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
         config.from_fields({"gateways": 2})
     (tmp_path / "run.yaml").write_text("agent: {target: m:a}\ngateway: {over_length: truncate}\n")
-    with pytest.raises(
-        ConfigError, match=r"gateway.over_length: .*comes with agl-gateway.*plugins/gateway$"
-    ):
+    with pytest.raises(ConfigError, match=r"gateway.over_length: .*comes with agl-gateway.*plugins/gateway$"):
         load_config(tmp_path / "run.yaml")
 
 

@@ -97,11 +97,10 @@ def apply_sampling(
     asked = {name: wish for name, value in forced.items() if (wish := body.get(name)) not in (None, value)}
     body.update(forced)
     shaping = _shaping(body) if policy else {}
-    guided = bool(shaping) and _CONSTRAINTS.issuperset(shaping)  # nothing but constraints on the answer
     use_structured_outputs(body)
     used = {name: body[name] for name in _NAMES if body.get(name) is not None}
     return SamplingDecision(
-        used, asked | shaping, bool(shaping), guided, _REPORTED.issuperset(_shaping(body))
+        used, asked | shaping, bool(shaping), is_constraint(shaping), _REPORTED.issuperset(_shaping(body))
     )
 
 
@@ -135,6 +134,11 @@ def ask_for_tokens(sent: dict[str, Any], api: str) -> None:
         sent["logprobs"] = True
     elif not isinstance(sent.get("logprobs"), int) or sent["logprobs"] is False:
         sent["logprobs"] = 1  # not 0: some engines return none for it
+
+
+def is_constraint(shaping: Mapping[str, Any]) -> bool:
+    """Whether nothing but constraints on the answer shapes the distribution."""
+    return bool(shaping) and _CONSTRAINTS.issuperset(shaping)
 
 
 def use_structured_outputs(body: dict[str, Any]) -> None:
