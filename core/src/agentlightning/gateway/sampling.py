@@ -15,7 +15,7 @@ by importance weights if the route's logprobs are ``processed`` (:attr:`Sampling
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
