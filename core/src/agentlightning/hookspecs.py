@@ -167,6 +167,14 @@ def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
 
 
 @hookspec
+def agl_call_edits(route: Any, client: Any, metrics: Any) -> Any:
+    """Asked when a gateway gets a ``gateway.route.Upstream``, with the gateway's ``EngineClient`` and its
+    ``Metrics``: the ``gateway.route.CallEdits`` of the route's calls, by its ``settings``. The first answer
+    counts. An error is raised.
+    """
+
+
+@hookspec
 def agl_comparisons(config: Any) -> specs.Comparison | None:
     """Asked when a run is opened, with its description: policies that the run's are compared with. An error
     is raised.

@@ -471,14 +471,15 @@ class StoreSpec:
 class StoreOperationSpec:
     """An operation that every store gets: ``await store.<name>(…)``. ``operation()`` imports the function
     (:func:`agentlightning.store.sql.core.everywhere`); ``verb``, ``path`` and ``least`` are how a server
-    offers it, and to which role: ``GET``, ``/statistics``, ``runner``.
+    offers it, and to which role: ``GET``, ``/statistics``, ``runner``; without a path it offers it not, or in
+    a way of its own.
     """
 
     name: str
     operation: Callable[[], Any]
-    verb: str
-    path: str
-    least: str
+    verb: str = ""
+    path: str = ""
+    least: str = ""
 
 
 @dataclass(frozen=True, slots=True)

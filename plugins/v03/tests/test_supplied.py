@@ -163,7 +163,7 @@ async def test_a_span_with_ids_is_a_transition(store: Store, engine: ModelServer
     first, second = [c for c in record.calls if c.api == "supplied"]
     assert (first.prompt_ids, first.response_ids, first.logprobs) == ([1, 2], [3], [-0.5])
     assert first.tags == {"agent": "a"} and second.response_ids == [5]
-    [kept] = await store.query_spans(rollout.rollout_id, name="my call")
+    [kept] = await store.spans(rollout.rollout_id, name="my call")
     assert semconv.PROMPT_IDS not in kept.attributes and kept.attributes["note"] == "kept"
 
 

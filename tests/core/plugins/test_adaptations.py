@@ -158,6 +158,9 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
         load_config(tmp_path / "run.yaml")
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
         config.from_fields({"gateways": 2})
+    (tmp_path / "run.yaml").write_text("agent: {target: m:a}\ngateway: {over_length: truncate}\n")
+    with pytest.raises(ConfigError, match=r"gateway.over_length: .*comes with agl-gateway.*plugins/gateway$"):
+        load_config(tmp_path / "run.yaml")
 
 
 def test_a_task_set_of_a_plugin_that_is_not_there_says_how_to_install_it() -> None:
@@ -339,7 +342,7 @@ async def called_twice(isolation: Any, plugins: Plugins) -> None:
     runner = Runner(half, store, settings, plugins=plugins)
     done = await runner.step(3.0)
     await runner.close()
-    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason
+    assert agl.find_final_reward(await store.spans(done.rollout_id)) == 3.0, done.reason
     assert runner.counts["called"] == 1 and runner.agent.runner is runner
     await store.close()
 

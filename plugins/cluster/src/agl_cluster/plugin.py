@@ -15,6 +15,7 @@ from agentlightning.specs import (
     GatewayJob,
     RunServiceSpec,
     SectionSpec,
+    StoreOperationSpec,
     StoreSpec,
     lazily,
     lazy_type,
@@ -36,6 +37,11 @@ def _client(url: str) -> StoreClient:
     from agl_cluster.store.client import StoreClient
 
     return StoreClient(url, token_from_env("AGL_TOKEN"))
+
+
+@hookimpl
+def agl_store_operations() -> list[StoreOperationSpec]:
+    return [StoreOperationSpec("batch", lazy_type("agl_cluster.store.batch:batch"))]
 
 
 @hookimpl

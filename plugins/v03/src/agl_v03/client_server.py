@@ -30,6 +30,7 @@ from agentlightning.types import (
     UsageError,
     new_id,
 )
+from agl_audit.store.trace import query_spans
 from agl_v03.converters import TracerTraceToTriplet
 from agl_v03.former_agents import RolloutLegacy
 from agl_v03.hooks import HookedAgent
@@ -43,7 +44,7 @@ T = TypeVar("T")
 async def report_of(store: Store, rollout: Rollout) -> RolloutLegacy:
     """Return what the runner of 0.1 reported of a rollout that has ended. One that failed has no reward."""
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id) if attempt is not None else []
+    spans = await query_spans(store, rollout.rollout_id, attempt.attempt_id) if attempt is not None else []
     ended_well = rollout.status is RolloutStatus.SUCCEEDED
     return RolloutLegacy(
         rollout_id=rollout.rollout_id,

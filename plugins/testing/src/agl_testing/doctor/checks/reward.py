@@ -46,7 +46,7 @@ class RewardJudgement(NamedTuple):
 async def _stored_bytes(store: Store) -> int:
     """Return the size of the probe's own store."""
     assert isinstance(store, SQLStore)
-    return await store.writer.read(store.db.size_bytes)
+    return (await store.writer.read(store.db.sizes))[0]
 
 
 async def check_reward(findings: Findings) -> Check:
