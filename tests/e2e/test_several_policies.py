@@ -19,7 +19,7 @@ import agl_local.driver
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
+from agentlightning.algorithms.journal import policy_home
 from agentlightning.algorithms.rl import RLJob
 from agentlightning.runs.locations import stores
 from agentlightning.store import SQLiteStore
@@ -31,6 +31,7 @@ from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
+from agl_local.peers import CheckpointMismatch
 from agl_local.policy.checkpoint import saved_steps
 from agl_local.policy.folder import fingerprint, load_policy
 

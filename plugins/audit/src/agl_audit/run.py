@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.evaluate import Counting
-from agentlightning.algorithms.multi_policy import policy_home
+from agentlightning.algorithms.journal import policy_home
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.checks import check_recipe
