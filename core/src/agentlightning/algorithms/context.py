@@ -46,7 +46,11 @@ class EngineDied(UsageError):
 
 
 class TrainingLoop(Protocol):
-    """A loop over tasks; its result goes into the run's summary."""
+    """A loop over tasks; its result goes into the run's summary.
+
+    It may say ``trains_policy = False``: then no policy is exported at the end; and ``needs_policy = False``:
+    the run need not serve one. An object with a method ``bind(trainer)`` is asked for the loop by it.
+    """
 
     async def run(self, context: Context) -> dict[str, Any]: ...
 

@@ -30,7 +30,7 @@ def agl_recipes() -> list[specs.RecipeSpec]:
 @hookimpl
 def agl_algorithms() -> list[specs.AlgorithmSpec]:
     rl = lazily("agentlightning.algorithms.rl:RL")
-    baseline = lazily("agentlightning.algorithms.custom:Baseline")
+    baseline = lazily("agentlightning.algorithms.evaluations:Baseline")
     return [
         specs.AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
         specs.AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),

@@ -73,9 +73,14 @@ class Alternate(PromptSearch):
         self.every = at_least("every", every, 1)
         self.branch_factor = at_least("branch_factor", branch_factor, 1)
 
-    async def run(self, context: Context, trainer: Any) -> dict[str, Any]:  # type: ignore[override]
+    def bind(self, trainer: Any) -> Alternate:
+        """Note whose runs it makes: the recipe and the schedule are the trainer's."""
+        self._trainer = trainer
+        return self
+
+    async def run(self, context: Context) -> dict[str, Any]:
         """Train and tune; return both evaluations, the prompts and what was spent."""
-        training = trainer.config.training
+        trainer, training = self._trainer, self._trainer.config.training
         self._check(trainer, context)
         search = await self.open(context)
         if missing := sorted({*self.prompt_names} - set(search.first.prompts)):
