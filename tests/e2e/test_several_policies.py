@@ -21,11 +21,11 @@ from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.algorithms.journal import policy_home
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.runs.locations import stores
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
 from agl_audit.explanation.explain import explain
+from agl_audit.locations import stores
 from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from contract.runs import RUN, make_run, plugins
 
-from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, match_name, stores
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
+from agl_audit.locations import NoSuchRun, RunLocation, find_run, match_name, stores
 from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
@@ -149,3 +149,21 @@ async def test_an_unreadable_store_does_not_hide_a_rollout_of_another(here: Path
 def test_places_of_urls() -> None:
     assert find_run("http://localhost:1") == RunLocation("http://localhost:1")
     assert stores("http://localhost:1") == [RunLocation("http://localhost:1")]
+
+
+@pytest.mark.plugins
+def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentlightning.cli.evaluate import _folder
+
+    run = tmp_path / "runs" / "mine"
+    (run / "policy").mkdir(parents=True)
+    (run / "policy" / "config.json").write_text("{}")
+    (run / "store.sqlite").touch()
+    (tmp_path / "runs" / "none").mkdir()
+    (tmp_path / "runs" / "none" / "store.sqlite").touch()
+    monkeypatch.chdir(tmp_path)
+    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
+    with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
+        _folder("yours")
+    with pytest.raises(UsageError, match=r"^run none has written no policy yet"):
+        _folder("runs/none")

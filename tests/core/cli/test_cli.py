@@ -174,17 +174,14 @@ def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_says_who_finds_the_policy_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agentlightning.cli.evaluate import _folder
 
-    run = tmp_path / "runs" / "mine"
-    (run / "policy").mkdir(parents=True)
-    (run / "policy" / "config.json").write_text("{}")
-    (run / "store.sqlite").touch()
+    (tmp_path / "policy").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
-    with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
-        _folder("yours")
+    assert _folder("policy") == str((tmp_path / "policy").resolve())
+    with pytest.raises(UsageError, match=r"no such folder.*a run's policy: it comes with agl-audit"):
+        _folder("mine")
 
 
 def _line(stream: IO[str] | None) -> str:

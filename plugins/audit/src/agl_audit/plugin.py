@@ -87,6 +87,12 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
 
 
 @hookimpl
+def agl_policies() -> list[specs.PolicySpec]:
+    about = "the policy of a run, by its id, the beginning of its id, or its folder"
+    return [specs.PolicySpec("run:", lazily("agl_audit.policies:folder_of_run"), about, prefix=True)]
+
+
+@hookimpl
 def agl_sections() -> list[specs.SectionSpec]:
     return [specs.SectionSpec("log", "", lazy_type("agl_audit.run_log:LoggedRun"))]
 

@@ -21,12 +21,12 @@ from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.checks import check_recipe
 from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
-from agentlightning.runs.provenance import installed
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
+from agentlightning.train.provenance import installed
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
+from agl_audit.locations import RunLocation, find_run, opened, run_at
 
 
 class CannotRecompute(UsageError):

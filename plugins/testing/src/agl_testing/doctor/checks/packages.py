@@ -12,8 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from agentlightning.capture.sdk import OPENAI
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.manager import GROUP, load
-from agentlightning.runs.provenance import installed
 from agentlightning.specs import AdapterSpec
+from agentlightning.train.provenance import installed
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.journal import checkpoints_in
-from agentlightning.runs.locations import find_run
 from agentlightning.types import UsageError
+from agl_audit.locations import find_run
 
 CONFIG = "config.json"
 """A file that every model folder has."""
@@ -56,6 +56,11 @@ def find_policy(what: str, *, step: int | None = None, name: str | None = None) 
         return TrainedPolicy(folder)
     run = run_folder(what)
     return choose(run, policies_of(run), step, name)
+
+
+def folder_of_run(what: str) -> Path:
+    """Return the folder of a run's policy (:func:`find_policy`)."""
+    return find_policy(what).folder
 
 
 def run_folder(what: str) -> Path:
