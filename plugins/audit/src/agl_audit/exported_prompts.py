@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.train.provenance import ORIGIN, read_object
+from agentlightning.algorithms.provenance import ORIGIN, read_object
 from agentlightning.types import UsageError
 from agl_audit.locations import find_run
 

@@ -16,6 +16,7 @@ import msgspec
 
 from agentlightning.algorithms.evaluate import Counting
 from agentlightning.algorithms.journal import policy_home
+from agentlightning.algorithms.provenance import installed
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.checks import check_recipe
@@ -23,7 +24,6 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
-from agentlightning.train.provenance import installed
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_audit.locations import RunLocation, find_run, opened, run_at

@@ -10,9 +10,9 @@ import pytest
 from contract.runs import make_run
 from typer.testing import CliRunner
 
+from agentlightning.algorithms.provenance import ORIGIN, code_of, origin_of, origins
 from agentlightning.cli import app
 from agentlightning.store import SQLiteStore
-from agentlightning.train.provenance import ORIGIN, code_of, origin_of, origins
 from agentlightning.types.work import JsonResource, PolicyFolder, PromptTemplate
 from agl_audit.history.lineage.prompts import lineage_of_prompt
 from agl_audit.history.lineage.runs import lineage_of_run

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.provenance import origin_of
 from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.store.base import StoreError
 from agentlightning.store.pages import pages, record_pages
-from agentlightning.train.provenance import origin_of
 from agentlightning.types import UsageError
 from agl_audit.locations import NoSuchRun
 from agl_audit.run import OpenRun, open_run

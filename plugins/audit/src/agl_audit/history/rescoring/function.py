@@ -11,9 +11,9 @@ import traceback
 from typing import Any, Literal
 
 from agentlightning._version import __version__
+from agentlightning.algorithms.provenance import git_state, installed, source_digest
 from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
 from agentlightning.train.configured import import_target
-from agentlightning.train.provenance import git_state, installed, source_digest
 from agentlightning.types import Record, Reward, UsageError
 from agl_audit.history.rescoring.trace import RolloutTrace, TracedCall
 from agl_audit.store.reward_versions import ORIGINAL, Rescored, RewardVersion

@@ -9,11 +9,11 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from agentlightning.algorithms.provenance import installed
 from agentlightning.capture.sdk import OPENAI
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.manager import GROUP, load
 from agentlightning.specs import AdapterSpec
-from agentlightning.train.provenance import installed
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes
 
