@@ -63,7 +63,7 @@ def agl_process(*arguments: str) -> Ended:
 
 def test_the_version_and_short_help(agl: Command) -> None:
     assert agl("--version").stdout == f"agl {__version__}\n"
-    assert "Print the mean reward" in agl("eval", "-h").stdout
+    assert "Evaluate, train, evaluate" in agl("train", "-h").stdout
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_shell_completes_options_of_a_command(
 def test_help_lists_every_command() -> None:
     result = CliRunner().invoke(cli.app(), ["--help"])
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("train", "eval", "plugins"))
+    assert all(name in result.output for name in ("train", "plugins"))
 
 
 def test_only_the_named_command_is_imported() -> None:
@@ -145,7 +145,6 @@ def test_only_the_named_command_is_imported() -> None:
             ["train", "-c", str(CONFIG), "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
             "backend.policy: Qwen/Qwen2.5-0.5B-Instruct: there is no such folder; ",
         ),
-        (["eval", "-c", str(CONFIG), "--policy", "Qwen/Q-1"], "give hub:Qwen/Q-1"),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(
@@ -174,14 +173,11 @@ def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_eval_says_who_finds_the_policy_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentlightning.cli.evaluate import _folder
-
-    (tmp_path / "policy").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert _folder("policy") == str((tmp_path / "policy").resolve())
-    with pytest.raises(UsageError, match=r"no such folder.*a run's policy: it comes with agl-audit"):
-        _folder("mine")
+def test_a_command_of_a_plugin_that_is_not_there_says_how_to_install_it(agl: Command) -> None:
+    for words in (["eval", "-c", "run.yaml"], ["-q", "explain", "x"]):
+        done = agl(*words)
+        assert done.returncode == 2 and "it comes with agl-audit, which is not installed" in done.stderr
+    assert "No such command 'evil'" in agl("evil").stderr
 
 
 def _line(stream: IO[str] | None) -> str:

@@ -69,7 +69,6 @@ def agl_trackers() -> list[specs.TrackerSpec]:
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),
-        "eval": ("evaluate", "score an agent on tasks"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

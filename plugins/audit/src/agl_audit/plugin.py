@@ -14,6 +14,7 @@ from agl_audit import hookspecs
 from agl_audit.hookspecs import ImportFormatSpec
 
 _COMMANDS = {
+    "eval": ("commands.evaluate", "score an agent on tasks"),
     "runs": ("commands.runs", "list runs"),
     "top": ("commands.top", "watch runs while they train"),
     "rollouts": ("commands.rollouts", "list the rollouts of a run"),
@@ -84,12 +85,6 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
         specs.AlgorithmSpec(name, partial(learning, method=name), about, partial(recipe, name))
         for name, about in _STORED.items()
     ]
-
-
-@hookimpl
-def agl_policies() -> list[specs.PolicySpec]:
-    about = "the policy of a run, by its id, the beginning of its id, or its folder"
-    return [specs.PolicySpec("run:", lazily("agl_audit.policies:folder_of_run"), about, prefix=True)]
 
 
 @hookimpl

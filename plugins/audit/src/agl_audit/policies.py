@@ -58,11 +58,6 @@ def find_policy(what: str, *, step: int | None = None, name: str | None = None) 
     return choose(run, policies_of(run), step, name)
 
 
-def folder_of_run(what: str) -> Path:
-    """Return the folder of a run's policy (:func:`find_policy`)."""
-    return find_policy(what).folder
-
-
 def run_folder(what: str) -> Path:
     """Return the folder of a run. Raise :class:`NoPolicy` for one that has none, or :class:`.NoSuchRun`."""
     run = find_run(what).folder

@@ -11,17 +11,15 @@ import typer
 
 from agentlightning.cli.options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
-from agentlightning.plugins.suite import not_installed
 from agentlightning.train.config import RunConfig, from_fields
 from agentlightning.train.configured import configure
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.train.session import finish
-from agentlightning.types import Evaluation, UsageError
+from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
 from agentlightning.types.work import missing_policy_message
-
-RUN = "run:"
-"""How the names of runs' policies begin (hook ``agl_policies``)."""
+from agl_audit.locations import STORE, NoSuchRun
+from agl_audit.policies import find_policy
 
 
 def register(app: typer.Typer) -> None:
@@ -72,23 +70,19 @@ def _named(given: str) -> tuple[str, str]:
 
 
 def _folder(given: str) -> str:
-    """Return the absolute path of a policy: a model folder, relative to the working directory, the name of a
-    plugin's pretrained policy, or a run's, which agl-audit finds.
+    """Return the absolute path of a policy: a model folder, relative to the working directory, a run's, or
+    the name of a plugin's pretrained policy.
     """
-    plugins, path = load_plugins(), Path(given)
-    if path.is_dir() and not (path / "store.sqlite").is_file():
-        return str(path.resolve())
-    if (fetched := fetch_pretrained(given, plugins)) is not None:
+    if (Path(given) / STORE).is_file():
+        return str(find_policy(given).folder.resolve())
+    if Path(given).is_dir():
+        return str(Path(given).resolve())
+    if (fetched := fetch_pretrained(given, load_plugins())) is not None:
         return str(fetched)
-    problem = f"--policy {missing_policy_message(given)}"
-    if RUN not in plugins.policies:
-        raise ConfigError(f"{problem}; a run's policy: {not_installed('policy', RUN)}")
     try:
-        return str(fetch_pretrained(f"{RUN}{given}", plugins))
-    except UsageError as nowhere:
-        if path.is_dir():
-            raise
-        raise ConfigError(f"{problem}; and as a run: {nowhere}") from None
+        return str(find_policy(given).folder.resolve())
+    except NoSuchRun as nowhere:
+        raise ConfigError(f"--policy {missing_policy_message(given)}; and as a run: {nowhere}") from None
 
 
 def _point(config: RunConfig, folders: dict[str, str]) -> RunConfig:
