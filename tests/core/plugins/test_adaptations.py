@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 import agentlightning as agl
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.capture.context import AttemptContext
 from agentlightning.gateway import Gateway
 from agentlightning.hookspecs import hookimpl
@@ -29,6 +30,7 @@ from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked
 from agentlightning.train import config
 from agentlightning.train.config import from_fields
+from agentlightning.train.configured import evaluation_set
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
@@ -157,6 +159,14 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
         load_config(tmp_path / "run.yaml")
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
         config.from_fields({"gateways": 2})
+
+
+def test_a_task_set_of_a_plugin_that_is_not_there_says_how_to_install_it() -> None:
+    line = r"it comes with agl-examples, .*pip install -c constraints\.txt \./core \./plugins/examples$"
+    with pytest.raises(UsageError, match=f"evaluation set 'sums': the task set math: {line}"):
+        read_sets({"sums": "math"}, build(discover=False))
+    with pytest.raises(ConfigError, match=f"evaluation.sets.sums: the task set math: {line}"):
+        evaluation_set("math", config.from_fields({}), "evaluation.sets.sums")
 
 
 # ------------------------------------------------------------------------------------------------ services

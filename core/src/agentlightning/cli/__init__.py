@@ -37,6 +37,12 @@ class _Group(TyperGroup):
         except KeyboardInterrupt:
             raise Interrupted from None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Of an unknown command that the suite has, say which distribution brings it."""
+        if self.get_command(ctx, args[0]) is None and (said := not_installed("command", args[0])):
+            raise UsageError(f"agl {args[0]}: {said}")
+        return super().resolve_command(ctx, args)
+
 
 def app(line: Sequence[str] | None = None) -> typer.Typer:
     """Return the application with every plugin's commands.
