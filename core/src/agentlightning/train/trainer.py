@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentlightning.algorithms.context import Context, TrainingLoop
 from agentlightning.algorithms.evaluations import Baseline
-from agentlightning.algorithms.recipe_checks import (
+from agentlightning.algorithms.schedule import added_settings, check_ends_early, schedule_of
+from agentlightning.credit.checks import (
     check_credit_fields,
-    check_ends_early,
     check_supported_fields,
     without_unsupported_default,
 )
-from agentlightning.algorithms.schedule import added_settings, schedule_of
 from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
 from agentlightning.plugins.suite import not_installed
@@ -240,6 +239,6 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     schedule = schedule_of(plugins, recipe, config.training)
     check_ends_early(schedule, spec.name, spec.ends_early)
-    check_credit_fields(recipe, plugins)
+    check_credit_fields(recipe, **plugins.credit_functions)
     made: TrainingLoop = plugins.algorithms[name].factory(recipe=recipe, training=config.training)
     return made

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from agl_gateway.budget.limits import BudgetSpent
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
+from agentlightning.credit.checks import check_credit_fields
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
 from agl_apo.prompt_search import PromptSearch
@@ -108,7 +108,7 @@ class Alternate(PromptSearch):
         """Raise ``UsageError`` if the run would train other calls than those of the agents with weights."""
         if not self.trained:
             return
-        check_credit_fields(trainer.recipe, context.plugins)
+        check_credit_fields(trainer.recipe, **context.plugins.credit_functions)
         if context.driver is None:
             raise UsageError("agents: weights are trained by a driver: give the run a policy to train")
         if trainer.config.training.async_steps:
