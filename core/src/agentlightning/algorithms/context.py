@@ -281,7 +281,8 @@ class Context:
 
     def _check_engines(self) -> None:
         """Raise :class:`EngineDied` if an engine has ended by itself."""
-        for name, driver in self.drivers.items():
+        drivers: Mapping[str, object] = self.drivers
+        for name, driver in drivers.items():
             if isinstance(driver, WatchedDriver) and (how := driver.engine_died()) is not None:
                 raise EngineDied(f"the engine of policy {name!r} died: {how}")
 
