@@ -14,11 +14,7 @@ from agentlightning._lazy import PluginModules as _PluginModules, lazy_names as 
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from agentlightning.algorithms.custom import (
-        Algorithm as Algorithm,
-        Baseline as Baseline,
-        algo as algo,
-    )
+    from agentlightning.algorithms.evaluations import Baseline as Baseline
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -55,7 +51,7 @@ if TYPE_CHECKING:
 
 # module → its public names
 _PUBLIC = {
-    "algorithms.custom": "Algorithm Baseline algo",
+    "algorithms.evaluations": "Baseline",
     "decorator.agents": "rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """

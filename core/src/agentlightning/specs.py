@@ -173,11 +173,8 @@ class Job(Protocol):
         """Let calls pass again: the engine serves :attr:`Driver.version`."""
 
 
-class Driver(Protocol):
-    """Runs a recipe: owns the loop, the engine and the gradient."""
-
-    async def start(self) -> LLM:
-        """Serve the policy; the returned endpoint is the engine the gateway calls."""
+class StartedDriver(Protocol):
+    """A driver whose engine serves: what a run trains with."""
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
         """After ``start``: load the last complete checkpoint in the run's ``folder``.
@@ -197,25 +194,23 @@ class Driver(Protocol):
     async def export(self, folder: Path) -> Path:
         """Write the present policy in Hugging Face layout."""
 
+
+class Driver(StartedDriver, Protocol):
+    """Runs a recipe: owns the loop, the engine and the gradient."""
+
+    async def start(self) -> LLM:
+        """Serve the policy; the returned endpoint is the engine the gateway calls."""
+
     async def close(self) -> None:
         """Stop the engine and free its resources."""
 
 
-class PeerDriver(Driver, Protocol):
-    """A driver that can train beside others in one run, each a policy of its own
-    (``DriverSpec.multi_policy``).
+@runtime_checkable
+class DriverGroup(StartedDriver, Protocol):
+    """Several drivers as one: each trains a policy of the run (``DriverSpec.together``)."""
 
-    Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
-    saves, ``evaluate``. Older checkpoints are removed after ``saved`` returned, not before.
-    """
-
-    async def checkpoints(self, folder: Path) -> list[int]:
-        """Numbers of finished steps that have a complete checkpoint in the run's ``folder``."""
-
-    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-        """As :meth:`Driver.resume`. ``step``: load the checkpoint of that many finished steps (0: none) and
-        remove later ones.
-        """
+    drivers: Mapping[str, Driver]
+    """Policy → its driver."""
 
 
 @runtime_checkable
@@ -283,8 +278,10 @@ class DriverSpec:
     """Whether its drivers end when ``Job.steps`` falls to the finished steps, and export the present policy
     at any step (``training.early_stopping``, ``training.keep_best``).
     """
-    multi_policy: bool = False
-    """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""
+    together: Callable[[Sequence[PolicyFolder], Mapping[str, Driver], Any], DriverGroup] | None = None
+    """``together(policies, drivers, gateway)`` makes one of several drivers that are not started yet, each
+    for a policy of the run; ``None``: it trains one policy a run. ``gateway``: a ``gateway.base.RunGateway``.
+    """
     unsupported_fields: Mapping[str, str] = field(default_factory=dict)
     """Recipe fields without an implementation → the reason, if there is one."""
     serve: Callable[[PolicyFolder], Server] | None = None

@@ -12,10 +12,10 @@ from e2e.test_line import THREAD, Watch, trainer
 
 from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.policies import NoPolicy
 from agentlightning.types.base import ConfigError
 from agl_audit.commands.export import register
 from agl_audit.exported_policy import find_best
+from agl_audit.policies import NoPolicy
 from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve
 from calc_x.datasets import load

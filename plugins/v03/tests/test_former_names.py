@@ -129,7 +129,7 @@ def test_an_import_without_the_plugin_names_the_line_that_installs_it() -> None:
     for line in ("from agentlightning import LightningStore", "import agentlightning.tracer.base"):
         done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=env)
         assert done.returncode
-        folders = "./core ./plugins/audit ./plugins/cluster ./plugins/v03"
+        folders = "./core ./plugins/trackers ./plugins/audit ./plugins/cluster ./plugins/v03"
         assert f"pip install -c constraints.txt {folders}" in done.stderr
 
 

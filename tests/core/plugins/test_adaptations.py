@@ -36,7 +36,8 @@ from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
 
 CLUSTER = r"pip install -c constraints\.txt \./core \./plugins/cluster"
-INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/cluster \./plugins/v03"
+FOLDERS = r"\./core \./plugins/trackers \./plugins/audit \./plugins/cluster \./plugins/v03"
+INSTALL = rf"pip install -c constraints\.txt {FOLDERS}"
 
 
 @pytest.fixture

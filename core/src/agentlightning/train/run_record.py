@@ -18,11 +18,11 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
+from agentlightning.algorithms.provenance import code_of, installed, origins
 from agentlightning.algorithms.queue import cancel_leftovers
 from agentlightning.algorithms.schedule import added_settings
 from agentlightning.decorator.agents import as_agent
 from agentlightning.gateway.settings import GatewaySection
-from agentlightning.runs.provenance import code_of, installed, origins
 from agentlightning.store.base import Store
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError

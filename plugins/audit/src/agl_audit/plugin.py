@@ -14,6 +14,7 @@ from agl_audit import hookspecs
 from agl_audit.hookspecs import ImportFormatSpec
 
 _COMMANDS = {
+    "eval": ("commands.evaluate", "score an agent on tasks"),
     "runs": ("commands.runs", "list runs"),
     "top": ("commands.top", "watch runs while they train"),
     "rollouts": ("commands.rollouts", "list the rollouts of a run"),

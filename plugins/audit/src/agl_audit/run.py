@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.evaluate import Counting
-from agentlightning.algorithms.multi_policy import policy_home
+from agentlightning.algorithms.journal import policy_home
+from agentlightning.algorithms.provenance import installed
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.checks import check_recipe
 from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
-from agentlightning.runs.provenance import installed
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
+from agl_audit.locations import RunLocation, find_run, opened, run_at
 from agl_audit.store.fingerprints import query_fingerprints
 
 

@@ -13,11 +13,11 @@ import msgspec
 
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import ALL, RunLocation, opened
 from agentlightning.store.sqlite.lock import holder_of
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
+from agl_audit.locations import ALL, RunLocation, opened
 
 STOPPED = "stopped by budget"
 """Beginning of ``ended`` in the summary of a run that its budget ended."""

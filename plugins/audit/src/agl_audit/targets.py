@@ -14,10 +14,10 @@ from typing import NamedTuple
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import ALL, NoSuchRun, RunLocation, find_run, stores
 from agentlightning.store import Store, StoreError
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
+from agl_audit.locations import ALL, NoSuchRun, RunLocation, find_run, stores
 from agl_audit.run import OpenRun, open_run, run_in
 from agl_audit.store.fingerprints import query_fingerprints
 

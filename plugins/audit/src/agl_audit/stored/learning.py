@@ -37,13 +37,13 @@ from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.credit.accounts import row_metrics
 from agentlightning.plugins.stores import open_store
 from agentlightning.recipes import make
-from agentlightning.runs.locations import find_run, match_name
 from agentlightning.specs import Driver
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, RolloutFingerprint, Row
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection
+from agl_audit.locations import find_run, match_name
 from agl_audit.store.reward_versions import find_version, read_records
 from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
 

@@ -150,7 +150,8 @@ class ProbeAttempt:
     def _post(self, http: aiohttp.ClientSession, body: dict[str, Any], headers: dict[str, str]) -> Any:
         url = f"{self.context.gateway.url}/chat/completions"
         limit = aiohttp.ClientTimeout(total=self.context.config.timeout_seconds or DEFAULT_SECONDS)
-        return http.post(url, json={"model": self.context.trained[0], **body}, headers=headers, timeout=limit)
+        model = next(iter(self.context.drivers))
+        return http.post(url, json={"model": model, **body}, headers=headers, timeout=limit)
 
 
 @asynccontextmanager
