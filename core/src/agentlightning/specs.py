@@ -32,12 +32,8 @@ def lazy_type(place: str) -> Callable[[], Any]:
 
 def lazily(place: str) -> Callable[..., Any]:
     """Return a function that imports the one at ``"package.module:name"`` on its first call, and calls it."""
-    module, _, name = place.partition(":")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(module), name)(*args, **kwargs)
-
-    return call
+    found = lazy_type(place)
+    return lambda *args, **kwargs: found()(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +225,6 @@ class WatchedDriver(Protocol):
         """
 
 
-class ScoringDriver(Driver, Protocol):
-    """A driver that tells how likely answers are under its present weights."""
-
-    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
-        """The sum of the log-probabilities of each row's trained tokens. Nothing is trained."""
-
-
 class DriverFactory(Protocol):
     """Makes a driver that trains one policy."""
 
@@ -314,7 +303,7 @@ class RunnerJob:
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None
-    """The agent, a ``LitAgent``; ``None``: whoever starts the runner does not import it."""
+    """The agent, a ``RunnableAgent``; ``None``: whoever starts the runner does not import it."""
     run_id: str | None = None
     """Only the rollouts of this run."""
     gateway: str | None = None
@@ -479,14 +468,15 @@ class StoreSpec:
 class StoreOperationSpec:
     """An operation that every store gets: ``await store.<name>(…)``. ``operation()`` imports the function
     (:func:`agentlightning.store.sql.core.everywhere`); ``verb``, ``path`` and ``least`` are how a server
-    offers it, and to which role: ``GET``, ``/statistics``, ``runner``.
+    offers it, and to which role: ``GET``, ``/statistics``, ``runner``; without a path it offers it not, or in
+    a way of its own.
     """
 
     name: str
     operation: Callable[[], Any]
-    verb: str
-    path: str
-    least: str
+    verb: str = ""
+    path: str = ""
+    least: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def spec(log: list[str], **fields: Any) -> DriverSpec:
 async def test_what_is_served_and_closed() -> None:
     log: list[str] = []
     given = {**THREE, "town": PolicyFolder("t", options={"lr": 2}), "old": PolicyFolder("o", train=False)}
-    config = from_fields({"policy": given, "options": {"lr": 1}, "driver": "fake", "reserve": 7})
+    config = from_fields({"policy": given, "options": {"lr": 1}, "driver": "fake", "max_requests": 7})
     plugins = build([], discover=False)
     plugins.drivers["fake"] = spec(log)
     gateway = Gateway(open_store(":memory:"), Keys())
@@ -136,10 +136,13 @@ async def test_what_is_served_and_closed() -> None:
         assert isinstance(together, Together) and together.gateway is gateway
         assert together.names == list(together.drivers) == ["wolves", "town"]
         routes = dict(gateway.routes)
-        assert {n: (r.trainable, r.seeded, r.settings.reserve, r.model) for n, r in routes.items()} == {
+        assert {
+            n: (r.trainable, r.seeded, r.settings and r.settings.max_requests, r.model)
+            for n, r in routes.items()
+        } == {
             "wolves": (True, True, 7, "wolves-model"),
             "town": (True, True, 7, "town-model"),
-            "judge": (False, False, 0, "m"),
+            "judge": (False, False, None, "m"),
             "old": (False, True, 7, "old-model"),
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)

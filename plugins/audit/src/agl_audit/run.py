@@ -27,6 +27,7 @@ from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_audit.locations import RunLocation, find_run, opened, run_at
+from agl_audit.store.fingerprints import query_fingerprints
 
 
 class CannotRecompute(UsageError):
@@ -96,7 +97,7 @@ class OpenRun:
         self, step: int | None = None, rollout_id: str | None = None
     ) -> list[RolloutFingerprint]:
         """Return the fingerprints that were logged at training time."""
-        return await self.store.query_fingerprints(self.run_id, step, rollout_id)
+        return await query_fingerprints(self.store, self.run_id, step, rollout_id)
 
     async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         """Return rollout id → rollout, for the rollouts that are in the store."""

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.terminal import Console, TextTable, number, print_json, wide_console
+from agentlightning.terminal import Console, TextTable, print_json
 from agentlightning.types import Evaluation
 from agl_audit.commands import Rewards
 from agl_audit.comparison import Comparison, PairedEvaluation, compare as compare_runs
 from agl_audit.drawing import short
+from agl_audit.figures import number, wide_console
 from agl_audit.run import open_run
 from agl_trackers.curve import curve, smooth
 

@@ -16,11 +16,12 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import task_batches
 from agentlightning.gateway import AttemptInfo
-from agentlightning.terminal import format_seconds, plural
+from agentlightning.terminal import plural
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
+from agl_testing.doctor.figures import format_seconds
 from agl_testing.doctor.findings import Findings
 
 DEFAULT_SECONDS = 600.0

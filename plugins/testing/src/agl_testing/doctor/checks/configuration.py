@@ -17,12 +17,13 @@ from agentlightning.credit.checks import (
     check_supported_fields,
 )
 from agentlightning.plugins.manager import pick
-from agentlightning.terminal import format_bytes, plural
+from agentlightning.terminal import plural
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 from agl_testing.doctor.checks.environment import nearest_existing
 from agl_testing.doctor.checks.private_fields import check_private_fields
+from agl_testing.doctor.figures import format_bytes
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes, failure
 
