@@ -88,6 +88,21 @@ def answered(before: Messages, answer: str, then: str) -> Messages:
     return [*before, {"role": "assistant", "content": answer}, {"role": "user", "content": then}]
 
 
+EXAMPLE: Messages = [
+    *answered(
+        opening("pet(pet_id, kind, owner_id>owner)\nowner(owner_id, name, city)", "Who owns a dog?"),
+        "pet, owner",
+        WRITE,
+    ),
+    {
+        "role": "assistant",
+        "content": "select owner.name from pet join owner on pet.owner_id = owner.owner_id "
+        "where pet.kind = 'dog'",
+    },
+]
+"""A solved question about an invented database."""
+
+
 def complaint(error: str) -> str:
     """Return what the model is told of a query that failed."""
     return " ".join(error.split())[:ERROR_CHARS]

@@ -1,13 +1,13 @@
 """The training chats for ``agl sft``: each question with the tables and the plain form of its gold query.
 
-    agl sft --policy smollm2 --data spider.chats:train --val spider.chats:val --output DIR
+    agl sft --policy smollm2 --data spider.real.chats:train --val spider.real.chats:val --output DIR
 
-One question in six comes again with a third answer: after a query in which one name was put in the place of
-another, so that the database refuses it, and what the database says. The broken query is context and is not
-learned (``weight: 0``).
+One question in twelve comes again with a third answer: after a query in which one name was put in the place
+of another, so that the database refuses it, and what the database says. The broken query is context and is
+not learned (``weight: 0``).
 
 Left out, and counted: questions whose gold query needs a name that the schema does not show any more
-(``short.schema_of`` has the rule), because their answers would teach to invent names.
+(``prompts.schema_of`` has the rule), because their answers would teach to invent names.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 from router.datasets import questions
 from spider.databases import databases_of
-from spider.plain import plain, schema_names, tables_in, written
 from spider.questions import Question
-from spider.short import WRITE, answered, complaint, names_in, opening, schema_of
+from spider.real.plain import plain, schema_names, tables_in, written
+from spider.real.prompts import WRITE, answered, complaint, names_in, opening, schema_of
 from spider.sql.execution import SqlError, run
 from spider.sql.tokens import Token, meaningful
 
 Chat = dict[str, Any]
-BROKEN = 6
+BROKEN = 12
 """One question in so many comes again with a correction."""
-VAL = 3
+VAL = 6
 """One held-out question in so many is enough for a loss."""
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def train() -> list[Chat]:
 
 
 def val() -> list[Chat]:
-    """Return a third of those about the other 12 training databases, on which settings are chosen."""
+    """Return a sixth of those about the other 12 training databases, on which settings are chosen."""
     return chats("tuning:heldout", every=VAL)
 
 
