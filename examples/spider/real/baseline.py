@@ -1,9 +1,9 @@
 """What can be reached without a model: the gold query of the most similar training question, renamed.
 
 The training question with the most words in common (Jaccard index of all words) lends its query, if that
-reads one table. Its table becomes the table whose name shares most runs of three letters with the question,
-and its columns become, in turn, those columns of that table that share most of the others; numbers and strings become the
-question's. It knows nothing else of SQL. Nothing of it was chosen on the test.
+reads one table. Its table becomes the table whose name shares most runs of three letters with the question;
+its columns become, in turn, those columns of that table that share most of the others; numbers and strings
+become the question's. It knows nothing else of SQL. Two variants were compared, on the selection databases.
 """
 
 from __future__ import annotations
