@@ -40,6 +40,8 @@ class Outcome:
     db_id: str
     question: str
     gold: str
+    evaluation: str
+    """Its name: ``before``, ``after``, …"""
     sample: int
     tables: str
     """What the node ``link`` said."""
@@ -59,8 +61,8 @@ class Outcome:
 
 
 async def outcomes(place: str, mode: str = "val") -> list[Outcome]:
-    """Return what a run's rollouts of ``mode`` did, in the order of their questions and samples; those that
-    failed are not among them.
+    """Return what a run's rollouts of ``mode`` did, by evaluation, question and sample; those that failed
+    are not among them.
     """
     async with open_run(place) as run:
         rollouts = await run.store.query_rollouts(run_id=run.run_id, mode=mode, limit=100_000)
@@ -68,7 +70,7 @@ async def outcomes(place: str, mode: str = "val") -> list[Outcome]:
         found = []
         for at in range(0, len(ids), BATCH):
             found += [outcome(record) for record in await run.store.records(ids[at : at + BATCH])]
-    return sorted(found, key=lambda one: (one.id, one.sample))
+    return sorted(found, key=lambda one: (one.evaluation, one.id, one.sample))
 
 
 def outcome(record: Record) -> Outcome:
@@ -86,6 +88,7 @@ def outcome(record: Record) -> Outcome:
         db_id=task["db_id"],
         question=task["question"],
         gold=task["query"],
+        evaluation=str((record.rollout.metadata or {}).get("evaluation", "")),
         sample=record.rollout.sample or 0,
         tables=said.get("link", [""])[0],
         queries=queries,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ pytest.importorskip("langchain_openai")
 from agl_testing import ScriptedModelServer
 
 from agentlightning.types import UsageError
+from agl_audit.run import open_run
 from spider.databases import BUNDLED, databases_of, find
 from spider.datasets import DatasetError
 from spider.real import baseline, chats, outcomes, tasks
@@ -29,6 +31,7 @@ from spider.real.prompts import EXAMPLE, names_in, opening, schema_of
 from spider.sql.execution import SqlError, run
 from spider.sql.matching import match
 
+HERE = Path(tasks.__file__).parent
 SINGERS = find("concert_singer")[0]
 TASK = next(one for one in tasks.load("test") if one["db_id"] == "concert_singer")
 
@@ -243,7 +246,7 @@ def test_the_baseline_copies_a_query_with_other_names() -> None:
 
 def made(name: str, *rewards: float, database: str = "a") -> outcomes.Outcome:
     errors = ("no such column: x", "")[-len(rewards) :]
-    return outcomes.Outcome(name, database, "q", "g", 0, "t", ("q",) * len(rewards), errors, rewards)
+    return outcomes.Outcome(name, database, "q", "g", "eval", 0, "t", ("q",) * len(rewards), errors, rewards)
 
 
 def test_figures_of_an_evaluation() -> None:
@@ -256,6 +259,71 @@ def test_figures_of_an_evaluation() -> None:
     assert (gained["gain"], gained["learned"], gained["lost"]) == (0.0, ["2"], ["3"])
     with pytest.raises(UsageError, match="of other questions"):
         outcomes.gain(after[:2], before)
+
+
+# ------------------------------------------------------------------------------------------------- training
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny policy of SmolLM2's family with random weights: Llama, tied embeddings, byte-level tokens."""
+    pytest.importorskip("torch")
+    from agl_local.policy.folder import Policy, init_model, save_policy
+    from plugins.local.tests.driver_fixtures import tiny_config, tiny_tokenizer
+
+    config = replace(tiny_config(positions=2048), arch="llama", qkv_bias=False, tied=True)
+    policy = Policy(init_model(config, 0, std=0.05).eval(), tiny_tokenizer(), config)
+    return save_policy(policy, tmp_path_factory.mktemp("llama"))
+
+
+@pytest.mark.plugins
+@pytest.mark.parametrize("target", ["agent", "named"])
+async def test_each_node_is_trained_on_its_true_probabilities(
+    llama: Path, tmp_path: Path, target: str
+) -> None:
+    """Also where the schema's names are all that may be written."""
+    pytest.importorskip("torch")
+    from agentlightning.cli.options import read
+    from agentlightning.train.configured import configure
+
+    sets = {
+        "agent.target": f"spider.real.agent:{target}",
+        "agent.timeout_seconds": "60",
+        "training.steps": "1",
+        "training.batch_size": "2",
+        "training.recipe.group_size": "4",
+        "environment.train.args": "{spec: train, limit: 2}",
+        "environment.val.args": "{spec: select, limit: 3}",
+        "trackers": "[files]",
+        "backend.policy": str(llama),
+        "backend.options": "{lr: 1.0e-3, threads: 1, engine: thread, max_num_seqs: 8, max_len: 2048}",
+        "output": str(tmp_path),
+        "run": "r",
+    }
+    config = read(HERE / "cpu.yaml", [f"{key}={value}" for key, value in sets.items()])
+    trainer, chosen, train, val = configure(config)
+    summary = await trainer.afit(chosen, train, val)
+    assert summary["totals"]["logprob_gap_max"] < 1e-4
+    assert summary["totals"]["calls"] == summary["totals"]["calls_exact"] >= 16
+    async with open_run(str(tmp_path / "r")) as opened:
+        rollouts = await opened.store.query_rollouts(run_id="r", mode="train")
+        records = await opened.store.records([one.rollout_id for one in rollouts])
+    calls = [call for record in records for call in record.calls]
+    assert {call.tags["node"] for call in calls} <= {"link", "write", "rewrite"}
+    assert all(call.selected for call in calls)
+    assert all((call.grammar is not None) is (target == "named") for call in calls)
+    found = await outcomes.outcomes(str(tmp_path / "r"))
+    assert Counter(one.evaluation for one in found) == {"before": 3, "after": 3}
+    assert all(1 <= len(one.queries) == len(one.errors) == len(one.rewards) <= 2 for one in found)
+    outcomes.write(found, tmp_path / "kept.jsonl")
+    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 6
+
+
+def test_the_gpu_profile_is_the_cpu_profile_with_another_policy_and_more_questions() -> None:
+    from agentlightning.train.run_file import load_config
+
+    cpu, gpu = (load_config(HERE / f"{name}.yaml") for name in ("cpu", "gpu"))
+    assert cpu.agent.target == gpu.agent.target and cpu.agent.select == gpu.agent.select
+    assert cpu.training.recipe == gpu.training.recipe
+    assert gpu.backend.options["device"] == "cuda" and gpu.training.batch_size > cpu.training.batch_size
 
 
 def test_the_bundled_databases_are_those_of_the_test() -> None:
