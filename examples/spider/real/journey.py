@@ -1,4 +1,4 @@
-"""What a policy learned and what it lost: questions that one of two evaluations answers and the other does not.
+"""What a policy learned and what it lost: questions that one of two evaluations answers and the other not.
 
     python -m spider.real.journey AFTER BEFORE [--count 10] [--out FILE]
 
