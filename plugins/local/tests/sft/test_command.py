@@ -177,6 +177,21 @@ def test_an_adapter_is_rounded_to_the_precision_of_the_weights_beside_it(start, 
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
 
 
+def test_an_adapter_is_trained_on_beside_the_same_weights(start, tmp_path, cache) -> None:
+    first = json.loads(agl_sft("--lora", "2", "--epochs", "2", "--json", "--val", "train.jsonl")[-1])
+    again = ("--lora", "2", "--epochs", "2", "--json", "--val", "train.jsonl", "--dtype", "bfloat16")
+    second = json.loads(agl_sft("--policy", "out/tuned", "--output", "out/more", *again)[-1])
+    # The adapter was written in float32; beside weights of bfloat16 it computes nearly what it did.
+    assert second["val_losses"][0] == pytest.approx(first["val_losses"][-1], rel=0.02)
+    assert second["val_losses"][-1] < second["val_losses"][0] < first["val_losses"][0]
+    assert second["parent_sha256"] == first["parent_sha256"]
+    config = json.loads((tmp_path / "out/more/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(start)
+    assert fetch(tmp_path / "out/more").path != fetch(tmp_path / "out/tuned").path
+    with pytest.raises(UsageError, match="--lora is 3; the adapter in out/tuned has the rank 2"):
+        agl_sft("--policy", "out/tuned", "--lora", "3")
+
+
 def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
     (folder,) = agl_sft("--lora", "2", "--epochs", "1")
     agl_sft("--epochs", "1", "--output", "other")

@@ -19,7 +19,7 @@ from agl_local.network.config import read_json
 from agl_local.network.lora import adapt, adapted, lora_of, matrices, peft_config
 from agl_local.network.model import LanguageModel
 from agl_local.policy.files import ADAPTER
-from agl_local.policy.folder import Policy, StateError, fingerprint, load_policy
+from agl_local.policy.folder import Policy, StateError
 
 _WEIGHTS = "adapter_model.safetensors"
 FILES = frozenset({ADAPTER, _WEIGHTS})
@@ -74,22 +74,20 @@ def base_of(folder: Path) -> str:
     return base
 
 
-def with_adapter(base: Path, folder: Path) -> Policy:
-    """Return the policy of folder ``base`` with the adapter in ``folder`` beside it, in float32.
+def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
+    """Put the adapter in ``folder`` beside the weights of ``policy``, whose fingerprint in float32 is ``digest``.
 
     Raises LoraError or StateError for an adapter that does not fit, and StateError for one that was trained
     beside other weights.
     """
     lora = lora_of(read_json(folder / ADAPTER))
-    policy = load_policy(base)
-    if (wanted := _trained_beside(folder)) and wanted != (found := fingerprint(policy.model)):
+    if (wanted := _trained_beside(folder)) and wanted != digest:
         raise StateError(
-            f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those in "
-            f"{base} have {found[:12]}…"
+            f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those of "
+            f"{policy.path} have {digest[:12]}…"
         )
     adapt(policy.model, lora, seed=0)
     load_adapters(policy.model, folder)
-    return policy
 
 
 def _trained_beside(folder: Path) -> str:

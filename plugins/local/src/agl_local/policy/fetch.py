@@ -34,7 +34,7 @@ from agl_local.policy.cache import (
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.convert import FORMAT, convert_gguf
 from agl_local.policy.fetch_progress import FetchProgress, fetch_progress
-from agl_local.policy.files import ADAPTER, sha256_of
+from agl_local.policy.files import is_adapter, sha256_of
 from agl_local.policy.hub import from_hub
 from agl_local.policy.hub_files import HubModel
 from agl_local.text.tokenizer import TEMPLATE_FILE
@@ -93,7 +93,7 @@ def fetch(given: str | Path) -> CachedPolicy:
 
 
 def _of_folder(path: Path) -> CachedPolicy:
-    if (path / ADAPTER).is_file() and not (path / "config.json").exists():
+    if is_adapter(path):
         return _of_adapter(path.absolute())
     read_json(path / "config.json")  # raises for a folder that holds no model
     return CachedPolicy(path.absolute(), ModelOrigin(path.name, "see the folder", f"folder {path}"))
@@ -101,8 +101,8 @@ def _of_folder(path: Path) -> CachedPolicy:
 
 def _of_adapter(path: Path) -> CachedPolicy:
     """Put the model that an adapter belongs to, with the adapter in its weights, into the cache."""
-    from agl_local.policy.adapters import FILES, base_of, with_adapter
-    from agl_local.policy.folder import save_policy
+    from agl_local.policy.adapters import FILES, add_adapter, base_of
+    from agl_local.policy.folder import fingerprint, load_policy, save_policy
 
     base = fetch(base_of(path))
     sha256 = hashlib.sha256("".join(sha256_of(path / name) for name in sorted(FILES)).encode()).hexdigest()
@@ -117,7 +117,9 @@ def _of_adapter(path: Path) -> CachedPolicy:
         )
 
         def fill(draft: Path) -> ModelOrigin:
-            save_policy(with_adapter(base.path, path), draft)
+            policy = load_policy(base.path)
+            add_adapter(policy, path, fingerprint(policy.model))
+            save_policy(policy, draft)
             return origin
 
         return add_policy(folder, fill)

@@ -19,6 +19,11 @@ _MARK = ".unfinished-"
 _OLD = "old-"
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether ``folder`` holds matrices of LoRA and no model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
+
+
 def write_folder(target: Path, fill: Callable[[Path], None]) -> Path:
     """Let ``fill`` write into a fresh folder beside ``target``, then put it in place of ``target`` in one
     rename.

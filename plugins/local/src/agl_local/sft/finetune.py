@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from agentlightning.types import UsageError
-from agl_local.network.lora import Lora, adapt
+from agl_local.network.lora import Lora, adapt, adapted
 from agl_local.network.model import LanguageModel
 from agl_local.policy.folder import DTYPES, Policy
 from agl_local.sft.chats import Chat, EncodedChats, encode
@@ -142,7 +142,7 @@ def finetune(
     max_len = longest(policy, settings)
     data = encode(policy.tokenizer, chats, max_len)
     held_out = encode(policy.tokenizer, val, max_len) if val else None
-    if settings.lora is not None:
+    if settings.lora is not None and not adapted(policy.model):
         adapt(policy.model, settings.lora, settings.seed)
     with frozen(policy.model, settings.freeze):
         return _Finetuning(policy.model, data, held_out, settings, progress, validated, workers).run()
