@@ -74,7 +74,7 @@ class Commands:
 
     def run(self, stage: str, command: str, *words: str, more: Sequence[str] = ()) -> dict[str, Any]:
         """Run ``agl eval`` or ``agl train`` by the example's configuration and return its last line."""
-        given = [word for one in (f"output={self.output}", *more, *self.sets) for word in ("--set", one)]
+        given = [word for one in (f"output={self.output}", *self.sets, *more) for word in ("--set", one)]
         line = self.agl(stage, command, "--config", str(CONFIG), *words, *given, allowed=[LEARNED_NOTHING])
         found: dict[str, Any] = json.loads(line)
         self.calls += int(found.get("calls", found.get("calls_made", 0)))

@@ -75,10 +75,10 @@ def base_of(folder: Path) -> str:
 
 
 def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
-    """Put the adapter in ``folder`` beside the weights of ``policy``, whose fingerprint in float32 is ``digest``.
+    """Put the adapter in ``folder`` beside the weights of ``policy``.
 
-    Raises LoraError or StateError for an adapter that does not fit, and StateError for one that was trained
-    beside other weights.
+    ``digest``: the fingerprint of these weights in float32. Raises LoraError or StateError for an adapter
+    that does not fit, and StateError for one that was trained beside other weights.
     """
     lora = lora_of(read_json(folder / ADAPTER))
     if (wanted := _trained_beside(folder)) and wanted != digest:
