@@ -93,7 +93,8 @@ class Commands:
 def figures(found: dict[str, list[Outcome]]) -> dict[str, Any]:
     """Return what the last line says of the evaluations by stage: base, sft, sft_rl."""
     last = found["sft_rl"]
-    baseline = baseline_rewards(load("test"), load("train"))
+    tasks = {task["id"]: task for task in load("test")}
+    baseline = baseline_rewards([tasks[one.id] for one in last], load("train"))
     scripted = [baseline[one.id] for one in last]
     parts = {stage: summary(own) for stage, own in found.items()}
     return {

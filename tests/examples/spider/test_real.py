@@ -23,7 +23,7 @@ from agentlightning.types import UsageError
 from agl_audit.run import open_run
 from spider.databases import BUNDLED, databases_of, find
 from spider.datasets import DatasetError
-from spider.real import baseline, chats, outcomes, tasks
+from spider.real import baseline, chats, demo, outcomes, tasks
 from spider.real.agent import LINK_TOKENS, agent, named, shown
 from spider.real.names import query_pattern, tables_pattern
 from spider.real.plain import plain, tables_in
@@ -259,6 +259,26 @@ def test_figures_of_an_evaluation() -> None:
     assert (gained["gain"], gained["learned"], gained["lost"]) == (0.0, ["2"], ["3"])
     with pytest.raises(UsageError, match="of other questions"):
         outcomes.gain(after[:2], before)
+
+
+def test_the_last_line_of_the_demo() -> None:
+    asked = tasks.load("test", limit=8)
+    right = [
+        outcomes.Outcome(
+            one["id"], one["db_id"], one["question"], one["query"], "eval", 0, "t", ("q",), ("",), (1.0,)
+        )
+        for one in asked
+    ]
+    wrong = [replace(one, rewards=(0.0,), errors=("no such column: x",)) for one in right]
+    line = demo.figures({"base": wrong, "sft": wrong, "sft_rl": right})
+    wanted = {
+        "base", "sft", "sft_rl", "ci_base", "ci_sft", "ci_sft_rl", "gain", "ci_gain", "baseline",
+        "ci_baseline", "one_shot", "with_correction",
+    }  # fmt: skip
+    assert wanted <= set(line) and (line["base"], line["sft"], line["sft_rl"]) == (0.0, 0.0, 1.0)
+    assert line["gain"] == 1.0 and len(line["learned"]) == 8 == line["n"] and not line["lost"]
+    assert 0.0 <= line["baseline"] <= 1.0
+    json.dumps(line)
 
 
 # ------------------------------------------------------------------------------------------------- training
