@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -33,9 +34,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_cluster.store.client import StoreClient
@@ -119,15 +120,20 @@ class Scene:
         self.start(role)
 
     def close(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_all(self.processes.values())
+
+
+def end_all(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    """End processes, with SIGKILL those that do not end by SIGTERM."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 class Witness:

@@ -13,7 +13,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from agentlightning import specs
@@ -167,6 +167,14 @@ def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
 
 
 @hookspec
+def agl_call_edits(route: Any, client: Any, metrics: Any) -> Any:
+    """Asked when a gateway gets a ``gateway.route.Upstream``, with the gateway's ``EngineClient`` and its
+    ``Metrics``: the ``gateway.route.CallEdits`` of the route's calls, by its ``settings``. The first answer
+    counts. An error is raised.
+    """
+
+
+@hookspec
 def agl_comparisons(config: Any) -> specs.Comparison | None:
     """Asked when a run is opened, with its description: policies that the run's are compared with. An error
     is raised.
@@ -190,10 +198,18 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> Any:
     """
 
 
+@hookspec
+def agl_agent_loops() -> Any:
+    """Asked when a runner is made whose agents run on event loops of their own in its process: a
+    ``runner.execution.RunOnLoop``. The first answer counts; ``None``: a loop that nobody watches. An error
+    is raised.
+    """
+
+
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
 def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.ScheduleSpec | None:
-    """Asked before a run trains with a recipe: which groups its steps train, and when it ends. ``None``:
+    """Asked before a run trains with a recipe: which groups its steps train. ``None``:
     ``training`` asks for nothing of the plugin's. Fields that plugins add to the section ``training`` are a
     schedule's: a run in which they are set is refused if nobody answers, and any run if two plugins do. An
     error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for
@@ -202,9 +218,12 @@ def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.Sch
 
 
 @hookspec
-def agl_end_training(step: int, evaluation: Evaluation) -> str | None:
+def agl_end_training(
+    step: int, evaluation: Evaluation | None, evaluations: Mapping[str, Evaluation], training: TrainingSection
+) -> str | None:
     """Asked after each evaluation of the run's schedule, when ``step`` steps are finished. A reason ends the
-    training here; ``None`` goes on.
+    training here; ``None`` goes on. ``evaluation``: of the held-out tasks, if there are any; ``evaluations``:
+    all that the run has made, by name (``before``, ``step-10``, ``step-10/hard`` of the set ``hard``).
     """
 
 

@@ -18,8 +18,8 @@ from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, fanout_pipeline
 from agentscope.tool import Toolkit, ToolResponse
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from pydantic import BaseModel, Field
 
@@ -141,7 +141,7 @@ async def test_a_tool_that_streams_runs_in_its_span(server: ScriptedModelServer,
     async def count(to: int) -> AsyncGenerator[ToolResponse, None]:
         """Count."""
         for n in range(to):
-            agl.emit_message(f"at {n}")
+            agl.emit_object(f"at {n}")
             yield text(" ".join(map(str, range(n + 1))))
 
     replies = iter([tool_call("count", {"to": 3}), "done"])

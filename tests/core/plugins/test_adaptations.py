@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import agentlightning as agl
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.capture.context import AttemptContext
 from agentlightning.gateway import Gateway
 from agentlightning.hookspecs import hookimpl
@@ -20,19 +22,22 @@ from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.agent import HostedAgent, hosted
-from agentlightning.runner.outcome import Outcome
+from agentlightning.runner.outcome import Outcome, read_return
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.specs import GatewayJob, RunServiceSpec
+from agentlightning.specs import GatewayJob, RunServiceSpec, SectionSpec
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked
-from agentlightning.train import config, session
+from agentlightning.train import config
+from agentlightning.train.config import from_fields
+from agentlightning.train.configured import evaluation_set
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
 
 CLUSTER = r"pip install -c constraints\.txt \./core \./plugins/cluster"
-INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/cluster \./plugins/v03"
+FOLDERS = r"\./core \./plugins/trackers \./plugins/audit \./plugins/cluster \./plugins/v03"
+INSTALL = rf"pip install -c constraints\.txt {FOLDERS}"
 
 
 @pytest.fixture
@@ -154,6 +159,17 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
         load_config(tmp_path / "run.yaml")
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
         config.from_fields({"gateways": 2})
+    (tmp_path / "run.yaml").write_text("agent: {target: m:a}\ngateway: {over_length: truncate}\n")
+    with pytest.raises(ConfigError, match=r"gateway.over_length: .*comes with agl-gateway.*plugins/gateway$"):
+        load_config(tmp_path / "run.yaml")
+
+
+def test_a_task_set_of_a_plugin_that_is_not_there_says_how_to_install_it() -> None:
+    line = r"it comes with agl-examples, .*pip install -c constraints\.txt \./core \./plugins/examples$"
+    with pytest.raises(UsageError, match=f"evaluation set 'sums': the task set math: {line}"):
+        read_sets({"sums": "math"}, build(discover=False))
+    with pytest.raises(ConfigError, match=f"evaluation.sets.sums: the task set math: {line}"):
+        evaluation_set("math", config.from_fields({}), "evaluation.sets.sums")
 
 
 # ------------------------------------------------------------------------------------------------ services
@@ -250,21 +266,35 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
     assert seen[0].startswith("http://127.0.0.1:") and seen[1:] == ["stopped"]
 
 
-def test_fields_of_the_process_plugins_count_in_a_run_with_plugins_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have read the run's description: a field that one of them added is not ignored."""
-    lodger, asked = Lodger(tmp_path), []
+class Numbers(BaseModel):
+    lucky: int = 0
 
-    class Doorkeeper:
-        @hookimpl
-        def agl_gateways(self, job: GatewayJob) -> None:
-            asked.append(job.config.agent.name)
 
-    loaded = build([lodger, Doorkeeper()], discover=False)
-    monkeypatch.setattr(session, "load_plugins", lambda: loaded)
-    fit(tmp_path, name="mine")
-    assert asked == ["mine"] and lodger.seen[:2] == ["open mine, folders: 0", "open in the folder"]
+class Numbered:
+    """Adds a field to an agent's section, and reads it."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @hookimpl
+    def agl_sections(self) -> list[SectionSpec]:
+        return [SectionSpec("numbers", "agent", lambda: Numbers)]
+
+    @hookimpl
+    def agl_gateways(self, job: GatewayJob) -> None:
+        self.seen.append(job.config.agent.lucky)
+
+
+def test_a_runs_fields_are_those_of_its_own_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = Numbered(), Numbered()
+    fit(tmp_path, mine, lucky=7)
+    given: dict[str, Any] = {"lucky": 3}
+    agent: Any = from_fields({"name": "b"}, from_fields(given, plugins=build([mine], discover=False))).agent
+    assert mine.seen == [7] and (agent.name, agent.lucky) == ("b", 3)
+    loaded = build([other], discover=False)
+    monkeypatch.setattr(config, "load_plugins", lambda: loaded)
+    with pytest.raises(TypeError, match="Trainer has no field 'lucky'"):  # not ignored
+        fit(tmp_path, lucky=7)
 
 
 def test_places_that_a_missing_plugin_knows_are_refused(
@@ -293,7 +323,7 @@ class Twice(HostedAgent):
         counts["called"] += 1
         given = (rollout.input, context.resources, rollout)
         first = await self.call(rollout.mode, context, given)
-        return self.outcome(first + await self.call(rollout.mode, context, given), context)
+        return read_return(first + await self.call(rollout.mode, context, given))
 
 
 class Doubling:
@@ -313,7 +343,7 @@ async def called_twice(isolation: Any, plugins: Plugins) -> None:
     runner = Runner(half, store, settings, plugins=plugins)
     done = await runner.step(3.0)
     await runner.close()
-    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason
+    assert agl.find_final_reward(await store.spans(done.rollout_id)) == 3.0, done.reason
     assert runner.counts["called"] == 1 and runner.agent.runner is runner
     await store.close()
 
@@ -322,14 +352,5 @@ def half(task: float) -> float:
     return task / 2
 
 
-class Careful(agl.LitAgent[str]):
-    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("agent", "has"), [(Careful(), "on_rollout_end"), (agl.LitAgent(trained_agents="x"), "trained_agents")]
-)
-def test_an_agent_that_needs_a_plugin_is_refused_without_it(agent: Any, has: str) -> None:
-    with pytest.raises(UsageError, match=f"has {has}: it comes with agl-v03.*{INSTALL}"):
-        hosted(agent, build(discover=False))
+def test_an_agent_of_no_plugin_is_called_as_the_runner_does() -> None:
     assert type(hosted(half, build(discover=False))) is HostedAgent

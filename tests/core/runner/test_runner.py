@@ -6,12 +6,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from contract.running import finish, reason, serving
 from core.runner.across import Event
 
 from agentlightning import emit_annotation, emit_reward
@@ -22,7 +22,7 @@ from agentlightning.plugins.manager import build
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
+from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, UsageError
 
 
 class FakeGateway:
@@ -48,24 +48,6 @@ async def store() -> AsyncIterator[Store]:
     opened = SQLiteStore(":memory:")
     yield opened
     await opened.close()
-
-
-@asynccontextmanager
-async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Runner]:
-    settings = {name: options.pop(name) for name in [*options] if name in RunnerSection.model_fields}
-    runner = Runner(agent, store, RunnerSection(**{"timeout_seconds": None, **settings}), **options)
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.serve(stop))
-    try:
-        yield runner
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 300)
-
-
-async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
-    rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
-    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=300)
 
 
 async def test_async_agent_returns_its_reward(store: Store) -> None:
@@ -317,16 +299,6 @@ async def test_the_agents_own_timeout_is_its_own(store: Store) -> None:
     assert (await reason(store, rollout)).startswith("agent-raised: TimeoutError")
 
 
-async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(store: Store) -> None:
-    async def agent(task: int) -> Any:
-        return [Span(rollout_id="another", attempt_id="another", name="n")] if task else 1.0
-
-    async with serving(agent, store):
-        bad, good = await finish(store, [1, 0])
-    assert (await reason(store, bad)).startswith("bad-record: ")
-    assert good.status == RolloutStatus.SUCCEEDED
-
-
 async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:
     async def agent(task: int) -> None:
         emit_annotation({"x": np.float64(1.5), "y": np.int64(2), "z": np.array(3.0)})
@@ -379,9 +351,3 @@ async def test_serving_that_ends_stops_late_rollouts_after_a_while(store: Store)
 async def test_no_place_is_an_error(store: Store) -> None:
     with pytest.raises(UsageError, match="concurrency is 0"):
         Runner(lambda task: 1.0, store, RunnerSection(concurrency=0))
-
-
-async def reason(store: Store, rollout: Rollout) -> str:
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    assert attempt is not None
-    return attempt.reason or ""

@@ -40,11 +40,11 @@ class Schedule(Protocol):
 
 
 class Watch(Protocol):
-    """Looks at the evaluations of a run, and may end its training."""
+    """Looks at the evaluations of a run while the policy is as it was evaluated."""
 
-    async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> str | None:
+    async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """Take the evaluations after ``step`` finished steps: name of the set → evaluation, and that of the
-        held-out tasks under an empty name. While it trains, a reason ends the training here.
+        held-out tasks under an empty name.
         """
 
     def summary(self) -> dict[str, Any]:
@@ -74,6 +74,16 @@ def schedule_of(plugins: Plugins, recipe: Recipe | None, training: TrainingSecti
             "that does"
         )
     return found[0] if found else ScheduleSpec()
+
+
+def check_ends_early(schedule: ScheduleSpec, driver: str, ends_early: bool) -> None:
+    """Raise if ``schedule`` ends the run early or keeps its best policy, and the driver can do neither."""
+    if schedule.ends_early and not ends_early:
+        raise ConfigError(
+            f"driver {driver!r} cannot carry out training.{schedule.ends_early[0]}: it neither ends at "
+            "another step than its last nor exports a policy between two checkpoints; use the driver "
+            "'local', or drop it and choose a checkpoint with `agl export --step`"
+        )
 
 
 def added_settings(training: TrainingSection) -> dict[str, Any]:
