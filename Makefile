@@ -33,6 +33,9 @@ one-file: .venv/demo ## the whole idea in one file: gateway, agent, credit, upda
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py
 
+spider-real: .venv/spider ## a pretrained model writes SQL for databases it never saw: by examples, then by reward (SPIDER="--seed 2"); the last line is JSON
+	@$(PY) examples/spider/real/demo.py $(SPIDER)
+
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
 	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 

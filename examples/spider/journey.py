@@ -36,6 +36,8 @@ from spider.sql.matching import match
 from spider.sql.showing import ERROR, show, show_error
 
 HERE = Path(__file__).resolve().parent
+WRITING = ("write", "rewrite")
+"""Nodes whose answers are queries."""
 FIRST = 10
 """Steps that are looked through for a rollout to show."""
 
@@ -72,7 +74,7 @@ class CallOnPage:
     out: str
     """Why it was not trained; empty if it was."""
     outcome: str
-    """What the query returned; empty for a review."""
+    """What the query returned; empty for an answer that is no query."""
 
     @property
     def text(self) -> str:
@@ -100,13 +102,14 @@ async def story(run: OpenRun, rollout_id: str | None = None) -> dict[str, Any]:
     inspector = run.inspector(folders[0][0])
     task = rollout.input
     calls = [_call(stands, call, task, inspector) for call in _in_order(stands.record)]
-    last = query_in(next(call for call in reversed(calls) if call.node != "check").text)
+    last = query_in(next(call for call in reversed(calls) if call.node in WRITING).text)
     verdict = match(task["query"], last, databases_of(task))
     return {
         "task": task,
         "calls": calls,
         "reward": rollout_reward(stands.record).value,
         "verdict": verdict.reason or "it answers as the gold query does",
+        "gold": _outcome(task, task["query"]),
         "group": [rollout_reward(r).value for r in stands.records if r.rollout.group_id == rollout.group_id],
         "step": stands.fingerprint.step + 1 if stands.fingerprint else None,
         "rollout": rollout.rollout_id,
@@ -139,7 +142,8 @@ async def _chosen(run: OpenRun, rollout_id: str | None) -> Rollout:
 
 def _corrected(record: Record) -> bool:
     nodes = [call.tags.get("node") for call in _in_order(record)]
-    return nodes == ["write", "check", "rewrite", "check"] and rollout_reward(record).value == 1.0
+    seen = nodes in (["write", "check", "rewrite", "check"], ["link", "write", "rewrite"])
+    return seen and rollout_reward(record).value == 1.0
 
 
 def _in_order(record: Record) -> list[Call]:
@@ -158,7 +162,8 @@ def _call(stands: RecomputedStep, call: Call, task: dict[str, Any], inspector: I
         tokens[-1] = TokenOnPage("", tokens[-1].probability, tokens[-1].advantage)
     messages = (call.request or {}).get("messages") or [{}]
     out = stands.out.get(call.call_id, "")
-    outcome = "" if node == "check" else _outcome(task, query_in("".join(token.text for token in tokens)))
+    written = query_in("".join(token.text for token in tokens))
+    outcome = _outcome(task, written) if node in WRITING else ""
     return CallOnPage(node, str(messages[-1].get("content", "")), tokens, REASONS.get(out, out), outcome)
 
 
@@ -210,6 +215,7 @@ def markdown(told: dict[str, Any]) -> str:
             lines += ["Returned:", "", "~~~~", call.outcome, "~~~~", ""]
     group = ", ".join("–" if value is None else f"{value:g}" for value in told["group"])
     lines += [f"**Reward {told['reward']:g}**: {told['verdict']}. Rewards of its group: {group}.", ""]
+    lines += ["The gold query returns:", "", "~~~~", told["gold"], "~~~~", ""]
     return "\n".join(lines)
 
 

@@ -37,8 +37,8 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="A name of `agl policy list`, a .gguf file, or owner/name of the Hugging Face hub "
-                "(owner/name:file.gguf for one of several GGUF files)."
+                help="A name of `agl policy list`, a .gguf file, a folder with an adapter of LoRA, or "
+                "owner/name of the Hugging Face hub (owner/name:file.gguf for one of several GGUF files)."
             ),
         ],
         as_json: Json = False,

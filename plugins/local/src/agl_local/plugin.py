@@ -114,6 +114,7 @@ def agl_policies() -> list[PolicySpec]:
     """The policy that comes with the package, the models of the catalogue, and those of the hub."""
     return [
         PolicySpec(TINY, tiny_policy, "half a million parameters, taught the task set math"),
+        PolicySpec("adapter:", fetch_policy, "a folder with an adapter of LoRA", prefix=True),
         *(
             PolicySpec(model.name, partial(fetch_policy, model.name), model.source)
             for model in CATALOGUE.values()

@@ -7,13 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.types import UsageError
+from agl_local.policy.fetch import fetch
 from agl_local.policy.folder import fingerprint, load_policy
+from agl_local.sft.chats import chats_of, encode
 from agl_local.sft.command import register
+from agl_local.training.sft import sft_loss
 from plugins.local.tests.driver_fixtures import saved_policy
 from plugins.local.tests.sft.test_chats import chat
 
@@ -98,6 +103,8 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
         (["--lr", "0"], "lr must be positive"),
         (["--freeze", "nothing"], "'nothing' matches no parameter"),
         (["--max-len", "5"], "all 6 chats have more than 5 tokens"),
+        (["--dtype", "bfloat16"], "needs lora"),
+        (["--lora", "2", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
     ],
 )
 def test_what_is_refused_leaves_no_folder(start, tmp_path, line: list[str], problem: str) -> None:
@@ -133,6 +140,77 @@ def test_nothing_is_written_before_training_is_done(start, tmp_path, monkeypatch
 
 def interrupt(*given: object, **more: object) -> None:
     raise KeyboardInterrupt
+
+
+# -------------------------------------------------------------------------------------------- adapters
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """Where fetched policies go."""
+    monkeypatch.setenv("AGL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_lora_writes_an_adapter_of_which_fetch_makes_the_tuned_policy(start, tmp_path, cache) -> None:
+    summary = json.loads(agl_sft("--lora", "2", "--epochs", "2", "--json")[-1])
+    folder = Path(summary["policy"])
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (2, 4, str(start))
+    assert summary["lora"] == {"rank": 2, "alpha": 4, "targets": "all-linear"}
+    assert "'rank': 2" in (folder / "README.md").read_text()
+    found = fetch(folder)
+    assert found.new and not fetch(folder).new and found.path.is_relative_to(cache)
+    base, tuned = load_policy(start), load_policy(found.path)
+    assert fingerprint(base.model) == summary["parent_sha256"] != fingerprint(tuned.model)
+    rows = chats_of(ROWS, "rows").chats
+    samples = encode(tuned.tokenizer, rows, 256).samples
+    assert sft_loss(tuned.model, samples, 4096) < sft_loss(base.model, samples, 4096)
+
+
+def test_an_adapter_is_rounded_to_the_precision_of_the_weights_beside_it(start, tmp_path) -> None:
+    (folder,) = agl_sft("--lora", "2", "--dtype", "bfloat16", "--epochs", "1")
+    tensors = load_file(Path(folder) / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_an_adapter_is_trained_on_beside_the_same_weights(start, tmp_path, cache) -> None:
+    first = json.loads(agl_sft("--lora", "2", "--epochs", "2", "--json", "--val", "train.jsonl")[-1])
+    again = ("--lora", "2", "--epochs", "2", "--json", "--val", "train.jsonl", "--dtype", "bfloat16")
+    second = json.loads(agl_sft("--policy", "out/tuned", "--output", "out/more", *again)[-1])
+    # The adapter was written in float32; beside weights of bfloat16 it computes nearly what it did.
+    assert second["val_losses"][0] == pytest.approx(first["val_losses"][-1], rel=0.02)
+    assert second["val_losses"][-1] < second["val_losses"][0] < first["val_losses"][0]
+    assert second["parent_sha256"] == first["parent_sha256"]
+    config = json.loads((tmp_path / "out/more/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(start)
+    assert fetch(tmp_path / "out/more").path != fetch(tmp_path / "out/tuned").path
+    with pytest.raises(UsageError, match="--lora is 3; the adapter in out/tuned has the rank 2"):
+        agl_sft("--policy", "out/tuned", "--lora", "3")
+
+
+def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:
+    (folder,) = agl_sft("--lora", "2", "--epochs", "1")
+    agl_sft("--epochs", "1", "--output", "other")
+    config = Path(folder) / "adapter_config.json"
+    kept = json.loads(config.read_text())
+    config.write_text(json.dumps({**kept, "base_model_name_or_path": str(tmp_path / "other")}))
+    with pytest.raises(UsageError, match="was trained beside weights with the sha256"):
+        fetch(folder)
+    for change, problem in (
+        ({"base_model_name_or_path": None}, "names no model"),
+        ({"use_dora": True}, "use_dora is True: only False is read"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is given"),
+        ({"r": 3}, "of other layers or of another rank"),
+        ({"target_modules": ["nowhere"]}, "'nowhere'"),
+        ({"r": None}, "r, lora_alpha and target_modules"),
+    ):
+        config.write_text(json.dumps({**kept, **change}))
+        with pytest.raises(UsageError, match=problem):
+            fetch(folder)
 
 
 @pytest.mark.plugins

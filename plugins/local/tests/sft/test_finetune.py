@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from agl_local.generation.engine import Engine
 from agl_local.http.protocol import parse_chat
-from agl_local.policy.folder import fingerprint
+from agl_local.network.lora import Lora, adapted
+from agl_local.policy.folder import fingerprint, state
 from agl_local.sft.chats import chats_of, encode
-from agl_local.sft.finetune import SftSettings, SftSettingsError, SftStep, finetune
+from agl_local.sft.finetune import SftSettings, SftSettingsError, SftStep, _Finetuning, finetune
 from agl_local.training.freeze import FreezeError
 from plugins.local.tests.driver_fixtures import tiny_policy
 from plugins.local.tests.sft.test_chats import chat
@@ -127,3 +131,74 @@ def test_a_max_len_beyond_the_policy_is_refused_before_training() -> None:
     with pytest.raises(SftSettingsError, match="the policy has 256 positions"):
         finetune(policy, CHATS, replace(SETTINGS, max_len=300))
     assert fingerprint(policy.model) == before
+
+
+# ------------------------------------------------------------------------- adapters, precision and groups
+LORA = replace(SETTINGS, lora=Lora(rank=2, alpha=4))
+
+
+def test_lora_leaves_the_weights_and_trains_float32_matrices_beside_bfloat16() -> None:
+    policy = tiny_policy()
+    policy.model.to(dtype=torch.bfloat16)
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    report = finetune(policy, CHATS, replace(LORA, epochs=4, dtype="bfloat16"))
+    layers = adapted(policy.model)
+    assert report.parameters == sum(one.lora_A.numel() + one.lora_B.numel() for one in layers.values())
+    assert report.loss < report.loss_first
+    for layer in layers.values():
+        assert layer.lora_A.dtype == layer.lora_B.dtype == torch.float32 and layer.lora_B.abs().sum() > 0
+        assert layer.merged().dtype == torch.bfloat16
+    after = dict(policy.model.named_parameters())
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_micro_batches_at_a_time_give_the_gradient_of_one_after_the_other(workers: int) -> None:
+    found = []
+    for at_once, micro in ((1, 4096), (1, 20), (workers, 20), (workers, 20)):
+        policy = tiny_policy()
+        finetune(policy, CHATS, replace(LORA, micro_batch_tokens=micro), workers=at_once)
+        found.append(policy.model)
+    assert fingerprint(found[2]) == fingerprint(found[3])
+    for other in found[1:]:
+        for name, value in state(found[0]).items():
+            assert torch.allclose(value, state(other)[name], atol=1e-5)
+
+
+def test_chats_with_the_same_first_message_come_together() -> None:
+    """Four beginnings with five chats each, in groups of up to three."""
+    rows = [
+        {"messages": [{"role": "system", "content": f"schema {i}"}, *chat(f"{i} {j}", "yes")["messages"]]}
+        for i in range(4)
+        for j in range(5)
+    ]
+    chats = chats_of(rows, "made").chats
+    policy = tiny_policy()
+    data = encode(policy.tokenizer, chats, 256)
+    assert Counter(data.beginnings) == {f'{{"content": "schema {i}", "role": "system"}}': 5 for i in range(4)}
+    positions = {}
+    for group in (1, 3):
+        report = finetune(policy, chats, replace(SETTINGS, epochs=1, batch_size=3, group=group))
+        assert report.sequences == 20 and report.steps == 7
+        positions[group] = report.positions
+    assert positions[3] < positions[1]
+    settings = replace(SETTINGS, group=3)
+    work = _Finetuning(policy.model, data, None, settings, lambda step: None, lambda epoch, loss: None, 1)
+    order = work._grouped(range(20), torch.Generator().manual_seed(0))
+    assert sorted(order) == list(range(20))
+    runs = [len(list(own)) for _, own in itertools.groupby(order, key=lambda i: data.beginnings[i])]
+    assert all(length in (2, 3, 5, 4, 6) for length in runs) and len(runs) <= 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"dtype": "bfloat16"}, "dtype bfloat16 needs lora"),
+        ({"dtype": "int8", "lora": Lora(rank=2)}, "'int8' is not one of bfloat16, float16, float32"),
+        ({"lora": Lora(rank=2), "freeze": ("*embed*",)}, "leave freeze out"),
+        ({"group": 0}, "group must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SftSettingsError, match=problem):
+        replace(SETTINGS, **settings)

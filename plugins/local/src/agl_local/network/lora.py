@@ -1,7 +1,8 @@
 """LoRA: a linear layer computes with ``W + alpha / rank * B @ A``, and only A and B are trained
 (arXiv:2106.09685).
 
-W keeps its name, its memory and its values. Invariants: right after :func:`adapt` the network computes what
+W keeps its name, its memory and its values; A and B are float32 also beside a W of less, where an update of a
+thousandth would be rounded away. Invariants: right after :func:`adapt` the network computes what
 it computed before (B is 0); :meth:`LoraLinear.merged` is the one matrix that gives the same outputs, to
 rounding, and it is what engines, fingerprints and exports get (``policy.folder.state``).
 """
@@ -58,16 +59,19 @@ class LoraLinear(Linear):
         self.scale = scale
         bound = 1 / math.sqrt(base.in_features)
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-        self.lora_A = nn.Parameter(start.to(base.weight))
-        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        dtype = torch.promote_types(base.weight.dtype, torch.float32)
+        self.lora_A = nn.Parameter(start.to(base.weight.device, dtype))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+        low = F.linear(x, self.lora_A.to(x.dtype))
+        return super().forward(x) + F.linear(low, self.lora_B.to(x.dtype)) * self.scale
 
     @torch.no_grad()
     def merged(self) -> Tensor:
         """The matrix that the layer computes with: new memory."""
-        return torch.addmm(self.weight, self.lora_B, self.lora_A, alpha=self.scale)
+        weight = self.weight.to(self.lora_A.dtype)
+        return torch.addmm(weight, self.lora_B, self.lora_A, alpha=self.scale).to(self.weight.dtype)
 
     def plain(self) -> Linear:
         """The layer without A and B, on the same weight."""
@@ -130,6 +134,26 @@ def starting_point(model: LanguageModel) -> LanguageModel:
     shared: dict[int, object] = {id(p): p for p in model.parameters() if not p.requires_grad}
     shared |= {id(layer): layer.plain() for layer in adapted(model).values()}
     return copy.deepcopy(model, shared)
+
+
+def lora_of(config: Mapping[str, object]) -> Lora:
+    """The settings that PEFT's ``adapter_config.json`` stands for. Raises :class:`LoraError` for what is more
+    than two matrices beside a layer.
+    """
+    plain = {"peft_type": "LORA", "bias": "none", "use_dora": False, "use_rslora": False}
+    if other := [name for name, value in plain.items() if config.get(name, value) != value]:
+        raise LoraError(f"{other[0]} is {config[other[0]]!r}: only {plain[other[0]]!r} is read")
+    if more := [name for name in ("rank_pattern", "alpha_pattern", "modules_to_save") if config.get(name)]:
+        raise LoraError(f"{more[0]} is given: only adapters of one rank, of linear layers, are read")
+    given = {
+        "rank": config.get("r"),
+        "alpha": config.get("lora_alpha"),
+        "targets": config.get("target_modules"),
+    }
+    try:
+        return msgspec.convert(given, Lora)
+    except msgspec.ValidationError as error:
+        raise LoraError(f"r, lora_alpha and target_modules: {error}") from error
 
 
 def peft_config(layers: Mapping[str, LoraLinear]) -> dict[str, object]:

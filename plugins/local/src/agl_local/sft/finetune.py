@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from agentlightning.types import UsageError
+from agl_local.network.lora import Lora, adapt, adapted
 from agl_local.network.model import LanguageModel
-from agl_local.policy.folder import Policy
+from agl_local.policy.folder import DTYPES, Policy
 from agl_local.sft.chats import Chat, EncodedChats, encode
 from agl_local.training.freeze import frozen, trained_values
 from agl_local.training.sft import ChatSample, sft_loss, train_sft
@@ -48,9 +49,20 @@ class SftSettings:
     """Seed of the order of the chats."""
     freeze: tuple[str, ...] = ()
     """Patterns of names of parameters that are not trained (``training.freeze``)."""
+    lora: Lora | None = None
+    """Train small matrices beside frozen weights; what is written is an adapter (``policy.adapters``)."""
+    group: int = 1
+    """So many chats with the same first message follow each other, as far as there are: what they have in
+    common, such as a long system message, is computed once for all that one forward pass takes.
+    """
+    dtype: str = "float32"
+    """Precision of the weights while training. Below float32 only beside ``lora``, whose matrices are
+    float32: an update of the weights themselves would be rounded away.
+    """
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "micro_batch_tokens"):
+        for name in ("epochs", "batch_size", "micro_batch_tokens", "group"):
             if getattr(self, name) < 1:
                 raise SftSettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -59,6 +71,12 @@ class SftSettings:
             raise SftSettingsError(f"max_len must be at least 2, got {self.max_len}")
         if not 0 <= self.warmup <= 1:
             raise SftSettingsError(f"warmup is a share between 0 and 1, got {self.warmup}")
+        if self.dtype not in DTYPES:
+            raise SftSettingsError(f"dtype {self.dtype!r} is not one of {', '.join(sorted(DTYPES))}")
+        if self.dtype != "float32" and self.lora is None:
+            raise SftSettingsError(f"dtype {self.dtype} needs lora, whose matrices stay float32")
+        if self.lora is not None and self.freeze:
+            raise SftSettingsError("lora freezes all weights: leave freeze out")
 
 
 @dataclass(frozen=True)
@@ -110,18 +128,24 @@ def finetune(
     val: Sequence[Chat] = (),
     progress: Callable[[SftStep], None] = lambda step: None,
     validated: Callable[[int, float], None] = lambda epoch, loss: None,
+    workers: int = 1,
 ) -> SftReport:
-    """Train ``policy`` in place on ``chats``. Parameters that require no gradient are left as they are.
+    """Train ``policy`` in place on ``chats``, where it is and in its precision. Parameters that require no
+    gradient are left as they are; with ``lora`` all are, and the matrices beside them are trained.
 
     ``progress`` is called after each step; ``validated(epoch, loss)`` before training (epoch 0) and after
-    each epoch, if there are ``val`` chats. Raise :class:`~agl_local.sft.chats.ChatDataError`,
-    :class:`SftSettingsError` or :class:`~agl_local.training.freeze.FreezeError` before anything is trained.
+    each epoch, if there are ``val`` chats. ``workers``: micro-batches that are computed at a time. Raise
+    :class:`~agl_local.sft.chats.ChatDataError`, :class:`SftSettingsError`,
+    :class:`~agl_local.training.freeze.FreezeError` or :class:`~agl_local.network.lora.LoraError` before
+    anything is trained.
     """
     max_len = longest(policy, settings)
     data = encode(policy.tokenizer, chats, max_len)
     held_out = encode(policy.tokenizer, val, max_len) if val else None
+    if settings.lora is not None and not adapted(policy.model):
+        adapt(policy.model, settings.lora, settings.seed)
     with frozen(policy.model, settings.freeze):
-        return _Finetuning(policy.model, data, held_out, settings, progress, validated).run()
+        return _Finetuning(policy.model, data, held_out, settings, progress, validated, workers).run()
 
 
 def longest(policy: Policy, settings: SftSettings) -> int:
@@ -143,9 +167,10 @@ class _Finetuning:
         settings: SftSettings,
         progress: Callable[[SftStep], None],
         validated: Callable[[int, float], None],
+        workers: int,
     ) -> None:
         self.model, self.data, self.held_out, self.settings = model, data, held_out, settings
-        self.progress, self.validated = progress, validated
+        self.progress, self.validated, self.workers = progress, validated, workers
         self.steps_of_epoch = math.ceil(len(data.samples) / settings.batch_size)
         self.report = SftReport(
             chats=data.chats,
@@ -172,6 +197,7 @@ class _Finetuning:
             weight_decay=settings.weight_decay,
             clip_norm=settings.max_grad_norm,
             micro_tokens=settings.micro_batch_tokens,
+            workers=self.workers,
             progress=self._after_step,
         )
         return self.report
@@ -182,8 +208,19 @@ class _Finetuning:
         random = torch.Generator().manual_seed(self.settings.seed)
         while True:
             order = torch.randperm(len(samples), generator=random).tolist()
+            if self.settings.group > 1:
+                order = self._grouped(order, random)
             for first in range(0, len(order), size):
                 yield [samples[i] for i in order[first : first + size]]
+
+    def _grouped(self, order: Sequence[int], random: torch.Generator) -> list[int]:
+        """Return ``order`` with samples of equal beginnings in groups, these in an order of their own."""
+        size, beginnings = self.settings.group, self.data.beginnings
+        own: dict[str, list[int]] = {}
+        for i in order:
+            own.setdefault(beginnings[i], []).append(i)
+        groups = [found[at : at + size] for found in own.values() for at in range(0, len(found), size)]
+        return [i for g in torch.randperm(len(groups), generator=random).tolist() for i in groups[g]]
 
     def _after_step(self, step: int, metrics: Mapping[str, float]) -> None:
         report = self.report

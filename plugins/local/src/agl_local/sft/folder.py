@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from agl_local.policy import adapters
 from agl_local.policy.export import check_export, export_policy
+from agl_local.policy.files import write_folder
 from agl_local.policy.folder import Policy
 from agl_local.sft.chats import ChatSet
 from agl_local.sft.finetune import SftReport, SftSettings
@@ -21,6 +25,8 @@ class Parent:
     """The policy that was fine-tuned."""
 
     name: str
+    address: str
+    """What `agl policy fetch` takes to get it: a name of its catalogue, or a folder."""
     licence: str
     source: str
     digest: str
@@ -29,9 +35,9 @@ class Parent:
 
 def check_output(folder: str | Path) -> Path:
     """Return the absolute path of an output folder. Raise FileExistsError if it holds anything else than an
-    earlier policy.
+    earlier policy or adapter.
     """
-    return check_export(folder, {CARD})
+    return check_export(folder, {CARD, *adapters.FILES})
 
 
 def write_finetuned(
@@ -42,9 +48,21 @@ def write_finetuned(
     settings: SftSettings,
     report: SftReport,
 ) -> Path:
-    """Write ``policy`` and its card to ``folder``, whole or not at all; an earlier one there is replaced."""
+    """Write ``policy`` and its card to ``folder``, whole or not at all; an earlier one there is replaced.
+
+    Of a policy that was trained with ``lora`` that is the adapter alone, rounded to the precision in which
+    the weights beside it were.
+    """
     card = model_card(parent, data, settings, report)
-    return export_policy(policy, folder, {CARD: card})
+    if settings.lora is None:
+        return export_policy(policy, folder, {CARD: card})
+
+    def fill(draft: Path) -> None:
+        about = {"base_model_name_or_path": parent.address}
+        adapters.save_adapters(policy.model, draft, policy.model.dtype, about, parent.digest)
+        (draft / CARD).write_text(card, encoding="utf-8")
+
+    return write_folder(check_output(folder), fill)
 
 
 def model_card(parent: Parent, data: ChatSet, settings: SftSettings, report: SftReport) -> str:
@@ -75,7 +93,13 @@ def model_card(parent: Parent, data: ChatSet, settings: SftSettings, report: Sft
         f"{parent.licence}.",
         "",
     ]
-    return "\n".join([*head, *_table(facts), "", *_table(asdict(settings)), ""])
+    return "\n".join([*head, *_table(facts), "", *_table(shown(settings)), ""])
+
+
+def shown(settings: SftSettings) -> dict[str, Any]:
+    """Return the settings as JSON."""
+    found: dict[str, Any] = msgspec.to_builtins(settings)
+    return found
 
 
 def _table(facts: Mapping[str, Any]) -> list[str]:

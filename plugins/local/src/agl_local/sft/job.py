@@ -20,12 +20,16 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from agentlightning.terminal import Console
+from agl_local.network.lora import adapted
+from agl_local.options import pick_device
+from agl_local.policy.adapters import add_adapter, base_of
+from agl_local.policy.catalogue import CATALOGUE
 from agl_local.policy.fetch import first_use
-from agl_local.policy.files import remove_unfinished
-from agl_local.policy.folder import fingerprint, load_policy
+from agl_local.policy.files import is_adapter, remove_unfinished
+from agl_local.policy.folder import DTYPES, fingerprint, load_policy
 from agl_local.sft.chats import ChatDataError, ChatSet, chats_of, read_chats
 from agl_local.sft.finetune import SftReport, SftSettings, SftSettingsError, SftStep, finetune
-from agl_local.sft.folder import Parent, check_output, write_finetuned
+from agl_local.sft.folder import Parent, check_output, shown, write_finetuned
 
 LINES = 20
 """Lines of progress in a log that is no terminal."""
@@ -65,6 +69,7 @@ def run(
 ) -> dict[str, Any]:
     """Fine-tune ``policy`` (a folder, or a name that ``fetch`` knows) and write the folder ``output``.
 
+    With ``lora`` a folder with an adapter may stand in the place of the policy: its matrices are trained on.
     Return the summary that ``agl sft --json`` prints. Raise a :class:`UsageError` for what cannot be used.
     """
     console = console or Console(stderr=True)
@@ -73,13 +78,36 @@ def run(
     except FileExistsError as error:
         raise SftSettingsError(f"--output: {error}") from None
     remove_unfinished(target.parent, glob.escape(target.name))
-    torch.set_num_threads(threads)
-    found = first_use(policy)
+    # Gradients of adapters are small enough for one of each micro-batch, and threads that wait for nobody
+    # get more done than those that share a small product.
+    workers = threads if settings.lora is not None else 1
+    torch.set_num_threads(threads // workers)
+    given = Path(policy).expanduser()
+    goes_on = settings.lora is not None and is_adapter(given)
+    base = base_of(given) if goes_on else str(policy)
+    found = first_use(base)
     start = load_policy(found.path)
-    parent = Parent(found.origin.name, found.origin.licence, found.origin.source, fingerprint(start.model))
+    address = base if base in CATALOGUE else str(found.path)
+    parent = Parent(
+        found.origin.name, address, found.origin.licence, found.origin.source, fingerprint(start.model)
+    )
+    start.model.to(pick_device(settings.device), DTYPES[settings.dtype])
+    if goes_on:
+        add_adapter(start, given, parent.digest)
+        rank = next(iter(adapted(start.model).values())).lora_A.shape[0]
+        if settings.lora is not None and rank != settings.lora.rank:
+            raise SftSettingsError(
+                f"--lora is {settings.lora.rank}; the adapter in {given} has the rank {rank}"
+            )
     with show_progress(console) as (step, validated):
         report = finetune(
-            start, data.chats, settings, val=val.chats if val else (), progress=step, validated=validated
+            start,
+            data.chats,
+            settings,
+            val=val.chats if val else (),
+            progress=step,
+            validated=validated,
+            workers=workers,
         )
     say_left_out(report, console)
     write_finetuned(start, target, parent, data, settings, report)
@@ -89,7 +117,7 @@ def run(
         "parent_sha256": parent.digest,
         "data": data.source,
         "data_sha256": data.sha256,
-        **asdict(settings),
+        **shown(settings),
         **asdict(report),
         "threads": threads,
         "peak_mb": round(_peak_mb(), 1),

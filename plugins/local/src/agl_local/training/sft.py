@@ -9,10 +9,12 @@ sequence begins. Invariant: each assistant turn is trained once, up to and inclu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agl_local.network.model import LanguageModel
 from agl_local.text.tokenizer import ChatTokenizer
@@ -105,16 +107,38 @@ class SftGradient:
     """Positions that went through the layers."""
 
 
-def sft_backward(model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int) -> SftGradient:
-    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``."""
+def sft_backward(
+    model: LanguageModel, batch: Sequence[ChatSample], micro_tokens: int, workers: int = 1
+) -> SftGradient:
+    """Add the gradient of the mean cross-entropy over all trained tokens of ``batch``.
+
+    ``workers``: so many micro-batches are computed at a time, each in a thread with a gradient of its own;
+    these are added in the order of the micro-batches, so that the sum has the same bits each time.
+    """
     tokens = sum(len(sample.trained) for sample in batch)
-    total, positions = torch.zeros((), device=model.device), 0
-    for packed in _micro(model, batch, micro_tokens):
-        loss = -token_logprobs(model, packed).logprobs.sum() / tokens
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-        positions += packed.inputs.computed
-    return SftGradient(float(total), tokens, positions)
+    parts = list(_micro(model, batch, micro_tokens))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def loss_of(packed: Packed) -> Tensor:
+        return -token_logprobs(model, packed).logprobs.sum() / tokens
+
+    def apart(packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
+        loss = loss_of(packed)
+        return loss.detach(), torch.autograd.grad(loss, parameters)
+
+    total = torch.zeros((), device=model.device)
+    if workers == 1:
+        for packed in parts:
+            loss = loss_of(packed)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+    else:
+        with ThreadPoolExecutor(workers) as threads:
+            for loss, found in threads.map(apart, parts):
+                total += loss
+                for parameter, grad in zip(parameters, found, strict=True):
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+    return SftGradient(float(total), tokens, sum(packed.inputs.computed for packed in parts))
 
 
 @torch.no_grad()
@@ -146,6 +170,7 @@ def train_sft(
     clip_norm: float | None = 1.0,
     seed: int = 0,
     micro_tokens: int = 4096,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Train ``model`` in place with AdamW and a cosine schedule over ``steps`` steps; see ``fit.fit``.
@@ -153,6 +178,7 @@ def train_sft(
     ``examples`` is a fixed set (shuffled anew each time it is used up, by ``seed``) or an iterator of
     batches, which then decides their size. Returns the last metrics; ``loss`` is in nats per token,
     ``tokens`` counts the trained tokens of all steps, ``positions`` what went through the layers for them.
+    ``workers``: as of :func:`sft_backward`.
     """
     batches = shuffled(examples, batch_size, seed) if isinstance(examples, Sequence) else examples
     seen = positions = 0
@@ -162,7 +188,7 @@ def train_sft(
         batch = next(batches, None)
         if batch is None:
             raise ValueError(f"the batches ended after {step} of {steps} steps")
-        found = sft_backward(model, batch, micro_tokens)
+        found = sft_backward(model, batch, micro_tokens, workers)
         seen += found.tokens
         positions += found.positions
         return {"loss": found.loss, "tokens": float(seen), "positions": float(positions)}

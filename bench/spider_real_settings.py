@@ -1,0 +1,134 @@
+"""Settings of the training by what queries return, compared on the selection databases of spider/real.
+
+    python bench/record.py spider_real_settings -- python bench/spider_real_settings.py POLICY [NAME ...]
+
+``POLICY``: the folder that `agl policy fetch examples/spider/real/adapter` prints. Every run trains on the
+training databases and is evaluated, greedily, on questions about 12 others of the training set before and
+after; the test is not touched. The last line is one JSON object: of each setting the rewards, the mean
+difference on the same questions with its interval over databases, the share of groups whose rewards differ,
+without which a step has no gradient, and what a step costs in tokens, seconds and seconds of CPU. ``--steps``
+and ``--questions`` make the runs shorter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+CONFIG = EXAMPLES / "spider" / "real" / "cpu.yaml"
+sys.path.insert(0, str(EXAMPLES))
+
+from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
+from spider.real.outcomes import gain, outcomes, summary  # noqa: E402
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "as configured": {},
+    "all questions": {"environment.train": "{target: spider.real.tasks:load, args: {spec: train}}"},
+    "learning rate 1e-4": {"backend.options.lr": "1.0e-4"},
+    "temperature 1.0": {"training.recipe.temperature": "1.0"},
+    "names of the schema alone": {"agent.target": "spider.real.agent:named"},
+    "only write is trained": {"agent.select": "[write]"},
+    "only link is trained": {"agent.select": "[link]"},
+    "only rewrite is trained": {"agent.select": "[rewrite]"},
+    "groups of 16": {"training.recipe.group_size": "16", "training.batch_size": "4"},
+}
+"""What each setting changes in ``cpu.yaml``."""
+
+
+def train(policy: str, name: str, seed: int, steps: int, questions: int, folder: Path) -> dict[str, Any]:
+    """Return the figures of one run."""
+    sets = {
+        "backend.policy": policy,
+        "environment.val": f"{{target: spider.real.tasks:load, args: {{spec: select, limit: {questions}}}}}",
+        "output": str(folder),
+        **SETTINGS[name],
+    }
+    given = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    words = ["train", "--config", str(CONFIG), "--seed", str(seed), "--steps", str(steps), *given]
+    began = _cpu()
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("agl")), *words],
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    if done.returncode not in (0, LEARNED_NOTHING):
+        raise SystemExit(done.returncode)
+    line = json.loads(done.stdout.strip().splitlines()[-1])
+    run = folder / line["run_id"]
+    found = asyncio.run(outcomes(str(run)))
+    half = {when: [one for one in found if one.evaluation == when] for when in ("before", "after")}
+    return {
+        "setting": name,
+        "seed": seed,
+        **{
+            key: line[key]
+            for key in ("reward_before", "reward_after", "calls", "calls_exact", "train_seconds")
+        },
+        **{
+            key: value
+            for key, value in gain(half["after"], half["before"]).items()
+            if key in ("gain", "ci_gain")
+        },
+        "one_shot_after": summary(half["after"])["one_shot"],
+        **_steps(run),
+        "cpu_seconds": round(_cpu() - began, 1),
+    }
+
+
+def _steps(run: Path) -> dict[str, Any]:
+    """Return what the steps had in groups, and what one cost."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    metrics, n = [one["metrics"] for one in lines], len(lines)
+    groups = sum(one["groups"] for one in metrics)
+    return {
+        "steps": n,
+        "reward_by_step": [round(one["reward_mean"], 3) for one in metrics],
+        "mixed_groups": 1 - sum(one["groups_zero_std"] for one in metrics) / groups,
+        "tokens_trained_a_step": round(sum(one["tokens_trained"] for one in metrics) / n),
+        "seconds_a_step": {
+            phase: round(sum(one["seconds"][phase] for one in lines) / n, 1) for phase in lines[0]["seconds"]
+        },
+    }
+
+
+def _cpu() -> float:
+    """Seconds of CPU that processes which this one started have taken, user and system."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Run every setting with every seed, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("policy")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SETTINGS)} (default: all)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--questions", type=int, default=120)
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in SETTINGS]:
+        parser.error(f"no setting is called {unknown[0]!r}: choose from {', '.join(SETTINGS)}")
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.names or SETTINGS:
+            for seed in given.seeds:
+                policy = str(Path(given.policy).resolve())
+                run = train(policy, name, seed, given.steps, given.questions, Path(folder))
+                print(json.dumps(run), file=sys.stderr, flush=True)
+                runs.append(run)
+    print(json.dumps({"runs": runs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Constrained decoding by the schema's names: patterns of what a small model may write.
+
+Engine and trainer make the same masks from a pattern, so that a call under it is trained exactly. A pattern
+holds a query to words that there are: keywords, functions, tables, columns, and a column behind a table's
+name only if the table has it. It knows no grammar of SQL, nor which tables a query reads: the database still
+refuses much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from spider.sql.schema import quoted, read
+
+WORDS = (
+    "select", "distinct", "from", "join", "left join", "on", "where", "group by", "having", "order by", "asc",
+    "desc", "limit", "and", "or", "not", "in", "like", "between", "is", "null", "union", "intersect",
+    "except", "as", "count", "sum", "avg", "min", "max", "abs", "round", "length", "cast", "real", "float",
+    "integer",
+)  # fmt: skip
+"""Keywords and functions of plain queries. ``t1`` to ``t4`` are the aliases of a table that is read twice."""
+_BETWEEN = r"[ (),<>=!+*/%-]+"
+_STRING, _NUMBER = r"'(?:[^'\n]|'')*'", r"[0-9]+(?:\.[0-9]+)?"
+
+
+@lru_cache(maxsize=256)
+def query_pattern(database: Path) -> str:
+    """Return the pattern of a query over ``database``, for ``guided_regex``."""
+    tables = {table.name.lower(): [c.name.lower() for c in table.columns] for table in read(database)}
+    columns = sorted({column for own in tables.values() for column in own})
+    qualified = [rf"{_name(table)}\.(?:{_any(own)})" for table, own in tables.items()]
+    aliased = rf"t[1-4](?:\.(?:{_any(columns)}))?"
+    words = [*WORDS, _any(tables), _any(columns), *qualified, aliased, _STRING, _NUMBER]
+    return rf"select(?:{_BETWEEN}(?:{'|'.join(words)}))*\)*"
+
+
+@lru_cache(maxsize=256)
+def tables_pattern(database: Path) -> str:
+    """Return the pattern of a list of tables of ``database``."""
+    tables = _any(table.name.lower() for table in read(database))
+    return f"(?:{tables})(?:, (?:{tables}))*"
+
+
+def _any(names: Iterable[str]) -> str:
+    return "|".join(map(_name, names))
+
+
+def _name(name: str) -> str:
+    return re.escape(quoted(name))
