@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import io
 import logging
 import secrets
-import tarfile
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -31,10 +28,9 @@ from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import read
 from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import cannot_listen, check_interface, check_token
-from agl_local.policy.adapters import save_adapters
 from agl_local.policy.folder import Policy
-from agl_tinker.server.adapter import Adapter, LoraConfig
-from agl_tinker.server.models import Answer, Models, answer, failed, read_state, saved_at, write
+from agl_tinker.server.adapter import LoraConfig
+from agl_tinker.server.models import Answer, Models, answer, checked_name, failed, read_state, saved_at, write
 from agl_tinker.server.samplers import Sample, Samplers
 from agl_tinker.server.wire import PROTOBUF, read_training_call, write_sample
 
@@ -121,6 +117,7 @@ class TinkerServer:
             "optim_step": self._in_order,
             "save_weights": self._in_order,
             "save_weights_for_sampler": self._in_order,
+            "save_weights_external": self._in_order,
             "load_weights": self._load_weights,
             "create_sampling_session": self._create_sampling_session,
             "asample": self._asample,
@@ -133,7 +130,9 @@ class TinkerServer:
         get("/api/v1/samplers/{id}", self._get_sampler)
         get("/api/v1/training_runs/{id}", self._training_run)
         get("/api/v1/training_runs/{id}/checkpoints", self._checkpoints)
-        get("/api/v1/training_runs/{id}/checkpoints/{kind}/{name}/archive", self._archive)
+        external = "/api/v1/training_runs/{id}/checkpoints/external_weights/{name}"
+        get(f"{external}/external_weights_urls", self._external_urls)
+        get(f"{external}/files/{{file}}", self._external_file)
         return app
 
     # ------------------------------------------------------------------------------------ clients and sessions
@@ -371,26 +370,26 @@ class TinkerServer:
         return _json({"base_model": self.name, "is_lora": True, "lora_rank": config.rank,
                       "train_attn": config.train_attn, "train_mlp": config.train_mlp, "train_unembed": False})  # fmt: skip
 
-    async def _archive(self, request: web.Request) -> web.Response:
-        """A tar of the adapter in PEFT's format."""
+    async def _external_urls(self, request: web.Request) -> web.Response:
+        folder = await self._external(request)
+        start = f"{request.url.origin()}{request.path.removesuffix('external_weights_urls')}files"
+        urls = {file.name: f"{start}/{file.name}" for file in sorted(folder.iterdir())}
+        return _json({"urls": urls, "expires": _time(time.time() + 3600)})
+
+    async def _external_file(self, request: web.Request) -> web.StreamResponse:
+        """A file of saved weights."""
+        path = await self._external(request) / request.match_info["file"]
+        if not path.is_file():
+            raise RequestRefused(404, "file", f"there is no file {path.name!r}")
+        return web.FileResponse(path)
+
+    async def _external(self, request: web.Request) -> Path:
         found = request.match_info
-        path = saved_at(self.root, f"tinker://{found['id']}/{found['kind']}/{found['name']}")
-        body = await asyncio.get_running_loop().run_in_executor(self._worker, archived, self.base, path)
-        return web.Response(body=body, content_type="application/gzip")
-
-
-def archived(base: Policy, path: Path) -> bytes:
-    """The adapter saved at ``path`` as a gzipped tar of PEFT's two files."""
-    state = read_state(path)
-    adapter = Adapter(base, msgspec.json.decode(state["config"], type=LoraConfig))
-    adapter.load(state, optimizer=False)
-    buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        folder = Path(scratch) / "adapter"
-        save_adapters(adapter.network, folder)
-        for file in sorted(folder.iterdir()):
-            tar.add(file, arcname=file.name)
-    return buffer.getvalue()
+        model = await self.models.get(found["id"])
+        folder = model.folder / "external_weights" / checked_name(found["name"])
+        if not folder.is_dir():
+            raise RequestRefused(404, "weights", f"there are no external weights {found['name']!r}")
+        return folder
 
 
 def _time(seconds: float) -> str:

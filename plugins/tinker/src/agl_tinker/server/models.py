@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -24,6 +25,7 @@ import torch
 
 from agentlightning.types.base import RequestRefused
 from agl_local.network.sampling import random_bits
+from agl_local.policy.adapters import save_adapters
 from agl_local.policy.folder import Policy
 from agl_tinker.server.adapter import Adapter, AdamParams, LoraConfig
 from agl_tinker.server.wire import read_training_call
@@ -32,7 +34,7 @@ KEPT = 256
 """Answers of a model that are kept for clients that ask for them, or ask again."""
 EPHEMERAL = 16
 """Weights saved for sampling without a name that are kept of a model, the newest."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MODEL_ID = re.compile(r"(s-[0-9a-f]{16}):train:([0-9]{1,9})")
 _PATH = re.compile(r"tinker://(?P<model>[^/]+)/(?P<kind>weights|sampler_weights)/(?P<name>[^/]+)")
 _log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ def write(path: Path, body: bytes) -> None:
 
 def checked_name(name: object) -> str:
     """A name that a client gave to weights. Raises RequestRefused."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise RequestRefused(400, "name", f"{name!r} is no name for weights: letters, digits, dot, dash, underscore")
     return name
 
@@ -233,6 +235,18 @@ class Model:
         write(self.folder.parents[2] / "samplers" / session, path.encode())
         return answer(sampling_session_id=session, type="save_weights_for_sampler")
 
+    def _save_weights_external(self, seq: int, body: bytes) -> Answer:
+        given = msgspec.json.decode(body)
+        if given.get("age_encryption_recipients"):
+            raise RequestRefused(400, "encryption", "this server encrypts nothing: leave the recipients out")
+        name = checked_name(given.get("path"))
+        folder, draft = self.folder / "external_weights" / name, self.folder / "external_weights" / f".{seq}"
+        for old in (draft, folder):
+            shutil.rmtree(old, ignore_errors=True)
+        save_adapters(self.adapter.network, draft)
+        draft.rename(folder)
+        return answer(path=f"tinker://{self.id}/external_weights/{name}", type="save_weights_external")
+
     def _load_weights(self, seq: int, body: bytes) -> Answer:
         given = msgspec.json.decode(body)
         source = saved_at(self.folder.parents[2], given["path"])
@@ -248,6 +262,7 @@ _KINDS: dict[str, Callable[[Model, int, bytes], Answer]] = {
     "optim_step": Model._optim_step,
     "save_weights": Model._save_weights,
     "save_weights_for_sampler": Model._save_weights_for_sampler,
+    "save_weights_external": Model._save_weights_external,
     "load_weights": Model._load_weights,
 }
 """What the journal holds, by the route that it came by."""
@@ -339,7 +354,7 @@ def saved_at(root: Path, path: str) -> Path:
     """The file of weights with the address ``path``. Raises RequestRefused."""
     found = _PATH.fullmatch(path)
     place = None
-    if found is not None and _NAME.fullmatch(found["name"]):
+    if found is not None and NAME.fullmatch(found["name"]):
         place = folder_of(root, found["model"]) / found["kind"] / f"{found['name']}.pt"
     if place is None or not place.exists():
         raise RequestRefused(404, "weights", f"there are no weights {path!r}")
