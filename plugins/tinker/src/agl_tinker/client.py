@@ -126,14 +126,15 @@ class Client:
         return str((await done(self._training.save_state(name))).path)
 
     async def adapter_files(self, name: str) -> dict[str, str]:
-        """Save the adapter in PEFT's format; the address of each of its files."""
-        if not hasattr(self._training, "save_weights_external"):
-            raise ServerError("this version of the client exports no adapters: install tinker 0.38")
+        """Save the adapter in PEFT's format; the address of each of its files, or of a tar of them."""
+        if not hasattr(self._training, "save_weights_external"):  # an older client
+            rest = await self._call(lambda: self._service.create_rest_client())
+            path = (await done(self._training.save_weights_for_sampler(name))).path
+            return {"adapter.tar.gz": str((await done(rest.get_checkpoint_archive_url_from_tinker_path(path))).url)}
         saved = await done(self._training.save_weights_external(name))
         kept = {"base_url": self._options.base_url} if self._options.base_url else {}
         rest = await self._call(lambda: self._sdk.RestClient(**kept, api_key=key()))
-        found = await done(rest.get_external_weights_urls(saved.path))
-        return dict(found.urls)
+        return dict((await done(rest.get_external_weights_urls(saved.path))).urls)
 
     def datum(self, tokens: Sequence[int], inputs: Arrays) -> Any:
         """One sequence, position i of which predicts ``inputs["target_tokens"][i]``."""
@@ -160,9 +161,10 @@ class Client:
         """End the session, whose heartbeats would go on."""
         service, self._service = self._service, None
         if service is not None:
-            holder = getattr(service, "_session_holder", None) or getattr(service, "holder", None)
-            if holder is not None:
-                await asyncio.to_thread(holder.close)
+            if hasattr(service, "close"):
+                await done(await asyncio.to_thread(service.close, "success"))
+            else:
+                await asyncio.to_thread(service.holder.close)
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._service = self._sdk.ServiceClient(**given, api_key=key())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -196,6 +197,8 @@ class TinkerDriver(Remote):
             self._corrects = metrics["correction/corrected"]
             assert self.recipe.correction is not None
             log.warning("policy %r: %s", self.name, self.recipe.correction.reason(metrics["correction/gap"]))
+        if not math.isfinite(metrics.get("grad_norm", 0.0)):  # the server does not tell
+            del metrics["grad_norm"]
         metrics["skipped"] = float(not metrics["tokens_trained"])
         metrics["answers_unended"] = float(self.engine.unended["unended"])
         return metrics, updated, time.perf_counter()
