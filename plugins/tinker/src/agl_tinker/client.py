@@ -7,6 +7,7 @@ that a server carries it out once. Invariant: nothing here logs a key.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -144,13 +145,20 @@ class Client:
             loss_fn_inputs={name: types.TensorData.from_numpy(array) for name, array in inputs.items()},
         )
 
-    def sample(self, sampler: Any, prompt: Sequence[int], count: int, **params: Any) -> Any:
-        """A future of ``count`` answers."""
+    def sample(
+        self, sampler: Any, prompt: Sequence[int], count: int, *, alternatives: int = 0, **params: Any
+    ) -> Any:
+        """A future of ``count`` answers. ``alternatives``: how many of each token are told with their logprobs.
+        Raises ServerError where the client cannot ask for them.
+        """
         types = self._sdk.types
+        if alternatives and "topk_sample_logprobs" not in inspect.signature(sampler.sample).parameters:
+            raise ServerError("this version of the client asks for no top_logprobs: install tinker 0.38")
         return sampler.sample(
             prompt=types.ModelInput.from_ints(list(prompt)),
             num_samples=count,
             sampling_params=types.SamplingParams(**params),
+            **({"topk_sample_logprobs": alternatives} if alternatives else {}),
         )
 
     def prompt_logprobs(self, sampler: Any, tokens: Sequence[int]) -> Any:

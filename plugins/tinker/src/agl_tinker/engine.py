@@ -114,6 +114,7 @@ class RemoteEngine:
                         top_k=s.top_k if s.top_k > 0 else -1,
                         seed=seed % _SEEDS,
                         stop=[] if s.ignore_eos else list(self.eos_ids),
+                        alternatives=s.top_logprobs,
                     )
                 )
             except ServerError as error:
@@ -147,13 +148,15 @@ class RemoteEngine:
         reason = reason or ("stop" if text.stopped_by is not None or answer.stop_reason == "stop" else "length")
         self.stats.generated_tokens += len(kept)
         numbers = [float(value) for value in logprobs[: len(kept)]]
+        others = getattr(answer, "topk_logprobs", None) if request.sampling.top_logprobs else None
+        top = [list(others[i] or ()) if others else [] for i in range(len(kept))]
         watcher = request.on_token
         for i, token in enumerate(kept if watcher is not None else ()):
             assert watcher is not None
             last = (reason, text.stopped_by) if i == len(kept) - 1 else (None, None)
-            watcher(TokenEvent(index, token, numbers[i], [], pieces[i], version, *last))
+            watcher(TokenEvent(index, token, numbers[i], top[i], pieces[i], version, *last))
         return Completion(
-            index, kept, numbers, [[] for _ in kept], "".join(pieces), reason, text.stopped_by,
+            index, kept, numbers, top, "".join(pieces), reason, text.stopped_by,
             [version] * len(kept), 0, seed,
         )  # fmt: skip
 
@@ -168,7 +171,6 @@ def refuse(sampling: Sampling) -> None:
         "logit_bias": bool(sampling.logit_bias),
         "guided_choice": sampling.guided_choice is not None,
         "structured output or a forced tool": sampling.grammar is not None,
-        "top_logprobs": sampling.top_logprobs > 0,
     }
     if found := [name for name, used in asked.items() if used]:
         raise ValueError(f"{', '.join(found)}: the Tinker API samples without; leave it out for this policy")
