@@ -57,6 +57,9 @@ drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last
 truth: .venv/demo ## runs of every kind, computed again by code that shares nothing with the product (some: RUNS="grpo lora"); the last line is JSON
 	@$(PY) tests/referee/truth.py $(if $(RUNS),--only "$(RUNS)")
 
+drill-tinker: ## kill -9 a run and its server of the Tinker API (KILLS=20 SEED=1); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" tests/drills/tinker_api.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
+
 drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each named; the last line is JSON
 	@$(PY) tests/drills/edited.py
 
@@ -171,6 +174,9 @@ test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manife
 
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
+
+test-tinker: ## the Tinker API both ways: its tests, calc_x on two servers, the cookbook's recipes (fewer: STEPS=3); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/calc_x.py --steps $(or $(STEPS),12) && "$$python" bench/tinker/cookbook.py
 
 test-storage: ## checkpoints and exports on S3, by a server that answers as S3 does; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment storage) && PYTHONPATH=.:tests "$$python" bench/storage.py

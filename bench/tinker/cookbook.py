@@ -149,8 +149,8 @@ def run(python: str) -> dict[str, Any]:
             try:
                 chats = recipe(python, folder, url, "sl_loop", batch_size=16, max_steps=12, learning_rate=3e-3)
                 sums = recipe(
-                    python, folder, url, "rl_loop", batch_size=8, group_size=8, max_tokens=24, max_steps=10,
-                    learning_rate=3e-3, loss_fn="importance_sampling",
+                    python, folder, url, "rl_loop", batch_size=8, group_size=16, max_tokens=24, max_steps=30,
+                    learning_rate=5e-3, loss_fn="importance_sampling",
                 )  # fmt: skip
             finally:
                 server.terminate()
