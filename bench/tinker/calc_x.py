@@ -1,11 +1,13 @@
-"""The driver `tinker` trains calc_x's agent on two servers: our own by the newest client, skyrl-tx by the one that fits.
+"""The driver `tinker` trains calc_x's agent on two servers: our own by the newest client, skyrl-tx by the one
+that fits.
 
     python bench/tinker/calc_x.py [--steps 12] [--servers agl skyrl-tx]      (part of `make test-tinker`)
 
-Environments are those of scripts/environments.toml: `tinker`, `tinker_lowest` (the client of skyrl-tx 0.3) and
-`skyrl_tx`. skyrl-tx knows no Qwen2, so its policy is the demo's without the biases of attention, as a Llama. It compiles
-each shape that it meets, so it takes a quarter of the steps. The last line is JSON; ``gap`` is the largest difference
-between the logprob of a token that the server sampled and the one that it computes for training.
+Environments are those of scripts/environments.toml: `tinker`, `tinker_lowest` (the client of skyrl-tx 0.3)
+and `skyrl_tx`. skyrl-tx knows no Qwen2, so its policy is the demo's without the biases of attention, as a
+Llama. It compiles each shape that it meets, so it takes a quarter of the steps. The last line is JSON;
+``gap`` is the largest difference between the logprob of a token that the server sampled and the one that it
+computes for training.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def free_port() -> int:
 def process(command: list[str], url: str, log: Path, folder: Path, **more: str) -> Iterator[None]:
     """A server while it is needed; it is ready when it says what it can do."""
     with log.open("w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env={**os.environ, **more})
+        server = subprocess.Popen(
+            command, stdout=output, stderr=output, cwd=folder, env={**os.environ, **more}
+        )
     try:
         for _ in range(TRIES):
             with contextlib.suppress(OSError):
@@ -70,7 +74,17 @@ def own(folder: Path) -> Iterator[tuple[str, Path, str, Path]]:
     """Address, policy, the server's name of it, and the interpreter of the run."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "_agl_main", "tinker", "serve", "--policy", str(POLICY), "--name", "calc_x"]
+    command = [
+        sys.executable,
+        "-m",
+        "_agl_main",
+        "tinker",
+        "serve",
+        "--policy",
+        str(POLICY),
+        "--name",
+        "calc_x",
+    ]
     command += ["--state", str(folder / "state"), "--port", str(port), "--max-len", "512", "--slots", "64"]
     with process(command, url, folder / "server.log", folder):
         yield url, POLICY, "calc_x", Path(sys.executable)
@@ -94,11 +108,20 @@ def skyrl(folder: Path) -> Iterator[tuple[str, Path, str, Path]]:
 def without_biases(folder: Path) -> Path:
     """The demo's policy as a Llama, which has no biases of attention."""
     shutil.copytree(POLICY, folder)
-    kept = {name: one for name, one in load_file(POLICY / "model.safetensors").items() if not name.endswith(".bias")}
+    kept = {
+        name: one
+        for name, one in load_file(POLICY / "model.safetensors").items()
+        if not name.endswith(".bias")
+    }
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     del config["use_sliding_window"]
-    config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False}
+    config |= {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -114,7 +137,8 @@ def train(server: str, steps: int, tasks: int) -> dict[str, Any]:
             settings = {
                 "training.steps": steps, "environment.val.limit": tasks, "backend.policy": policy,
                 "backend.options.base_url": url, "backend.options.base_model": name,
-                "backend.options.train_unembed": "false", "agent.timeout_seconds": 300, "output": folder / "runs",
+                "backend.options.train_unembed": "false", "agent.timeout_seconds": 300,
+                "output": folder / "runs",
             }  # fmt: skip
             command = [str(python), "-m", "_agl_main", "train", "--config", "examples/calc_x/tinker.yaml"]
             command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -122,7 +146,9 @@ def train(server: str, steps: int, tasks: int) -> dict[str, Any]:
             subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, env=given)
             [run] = (folder / "runs").iterdir()
             summary = json.loads((run / "summary.json").read_text())
-            reports = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+            reports = [
+                json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()
+            ]
     totals = summary["totals"]
     return {
         "before": summary["reward_before"], "after": summary["reward_after"], "steps": len(reports),
@@ -144,7 +170,8 @@ def main() -> int:
     }
     print(json.dumps({"servers": found}))
     whole = all(
-        one["calls"] == one["calls_exact"] and not one["steps_lost"] and one["gap"] < 1e-3 for one in found.values()
+        one["calls"] == one["calls_exact"] and not one["steps_lost"] and one["gap"] < 1e-3
+        for one in found.values()
     )
     return 0 if whole and all(one["after"] > one["before"] for one in found.values()) else 1
 

@@ -1,11 +1,13 @@
-"""Two recipes of the tinker cookbook, the wheel as it is, against `agl tinker serve`: do they run, do they learn?
+"""Two recipes of the tinker cookbook, the wheel as it is, against `agl tinker serve`: do they run, do they
+learn?
 
     python bench/tinker/cookbook.py        (in the environment `tinker`; part of `make test-tinker`)
 
-``sl_loop`` and ``rl_loop`` look for a tokenizer and for data sets by their names on the hub. They run here in a
-folder that has these names, with a policy of bytes made by this script, chats of its own, and one kind of sum whose
-answer is always the same. The policy is first taught to answer sums by any digit: else no answer would earn a
-reward, and nothing could be learned by it. The last line is JSON; exit status 1 unless both have run and learned.
+``sl_loop`` and ``rl_loop`` look for a tokenizer and for data sets by their names on the hub. They run here in
+a folder that has these names, with a policy of bytes made by this script, chats of its own, and one kind of
+sum whose answer is always the same. The policy is first taught to answer sums by any digit: else no answer
+would earn a reward, and nothing could be learned by it. The last line is JSON; exit status 1 unless both have
+run and learned.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ NAME = "Qwen/Qwen3-8B-Base"
 ANSWER = 3
 SUFFIX = " Provide a numerical answer without units, written inside \\boxed{}."
 SHOWN = (
-    "User: How many r's are in strawberry?" + SUFFIX + "\n\nAssistant: Let's spell the word out and number all the "
-    "letters: 1) s 2) t 3) r 4) a 5) w 6) b 7) e 8) r 9) r 10) y. We have r's at positions 3, 8, and 9. \\boxed{3}\n\n"
+    "User: How many r's are in strawberry?"
+    + SUFFIX
+    + "\n\nAssistant: Let's spell the word out and number all the "
+    "letters: 1) s 2) t 3) r 4) a 5) w 6) b 7) e 8) r 9) r 10) y. We have r's at positions 3, 8, and 9. "
+    "\\boxed{3}\n\n"
 )
 """What rl_loop begins each prompt with."""
 COLOURS = ("red", "green", "blue", "brown", "black", "white")
@@ -120,14 +125,21 @@ def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> l
     environment.pop("PYTHONPATH", None)
     log = folder / f"log-{name}"
     given = {"base_url": url, "model_name": NAME, "log_path": log, **settings}
-    command = [python, "-m", f"tinker_cookbook.recipes.{name}", *(f"{key}={value}" for key, value in given.items())]
+    command = [
+        python,
+        "-m",
+        f"tinker_cookbook.recipes.{name}",
+        *(f"{key}={value}" for key, value in given.items()),
+    ]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
     return [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
 
 
 def main() -> int:
     made = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "environment"), "tinker_cookbook"], stdout=subprocess.PIPE, check=True
+        [sys.executable, str(ROOT / "scripts" / "environment"), "tinker_cookbook"],
+        stdout=subprocess.PIPE,
+        check=True,
     )
     told = run(made.stdout.decode().split()[-1])
     print(json.dumps(told))
@@ -147,7 +159,9 @@ def run(python: str) -> dict[str, Any]:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["base_url"]
             try:
-                chats = recipe(python, folder, url, "sl_loop", batch_size=16, max_steps=12, learning_rate=3e-3)
+                chats = recipe(
+                    python, folder, url, "sl_loop", batch_size=16, max_steps=12, learning_rate=3e-3
+                )
                 sums = recipe(
                     python, folder, url, "rl_loop", batch_size=8, group_size=16, max_tokens=24, max_steps=30,
                     learning_rate=5e-3, loss_fn="importance_sampling",

@@ -1,7 +1,7 @@
 """What every driver promises (``specs.Driver``, ``specs.PeerDriver``), to be inherited by its tests.
 
-A driver that is tested serves a tiny policy of bytes. The job samples one prompt 16 times a step; an answer whose
-first token has an even id pays 1.
+A driver that is tested serves a tiny policy of bytes. The job samples one prompt 16 times a step; an answer
+whose first token has an even id pays 1.
 """
 
 from __future__ import annotations
@@ -214,5 +214,5 @@ class DriverContract:
             self.make(Recipe(name="ppo", critic=True))
 
     def test_an_unknown_option_is_refused_with_the_nearest(self) -> None:
-        with pytest.raises(ValueError, match="no option 'save_evry'.*'save_every'"):
+        with pytest.raises(ValueError, match=r"no option 'save_evry'.*'save_every'"):
             self.make(save_evry=1)

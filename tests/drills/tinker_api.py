@@ -1,10 +1,10 @@
 """Kill -9 drill of the Tinker API's two ends: the server, and a run with the driver ``tinker``.
 
-`make drill-tinker`. First the official client trains against `agl tinker serve` while the server is killed with
-SIGKILL again and again, and started anew on the same folder and port: every loss must be, bit for bit, that of a
-run in which nothing was killed. A step made twice, or lost, would change all losses after it. Then `agl train`
-trains calc_x, killed and gone on with by `--resume`, while its server is killed too: each step must be reported
-once, and the optimizer on the server must have counted as many steps as the run has.
+`make drill-tinker`. First the official client trains against `agl tinker serve` while the server is killed
+with SIGKILL again and again, and started anew on the same folder and port: every loss must be, bit for bit,
+that of a run in which nothing was killed. A step made twice, or lost, would change all losses after it. Then
+`agl train` trains calc_x, killed and gone on with by `--resume`, while its server is killed too: each step
+must be reported once, and the optimizer on the server must have counted as many steps as the run has.
 
 The last line is one JSON object.
 """
@@ -48,7 +48,16 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it listens."""
         command = [AGL, "tinker", "serve", "--policy", str(POLICY), "--name", "calc_x", "--max-len", "512"]
-        command += ["--state", str(self.folder / "state"), "--port", str(self.port), "--threads", "1", "--slots", "32"]
+        command += [
+            "--state",
+            str(self.folder / "state"),
+            "--port",
+            str(self.port),
+            "--threads",
+            "1",
+            "--slots",
+            "32",
+        ]
         with (self.folder / "server.log").open("a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
@@ -106,7 +115,16 @@ def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[l
     server.start()
     output = (folder / "losses.jsonl").open("w+")
     client = subprocess.Popen(
-        [sys.executable, __file__, "--client", server.url, "--steps", str(steps), "--pause", "0.15" if kills else "0"],
+        [
+            sys.executable,
+            __file__,
+            "--client",
+            server.url,
+            "--steps",
+            str(steps),
+            "--pause",
+            "0.15" if kills else "0",
+        ],
         stdout=output,
         env={**os.environ, "TINKER_TELEMETRY": "0"},
     )
@@ -173,7 +191,9 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
         if status > 0:
             raise SystemExit(f"the run failed: {(folder / 'train.log').read_text()[-3000:]}")
     server.stop()
-    reports = [json.loads(line) for line in (folder / "runs" / RUN / "metrics.jsonl").read_text().splitlines()]
+    reports = [
+        json.loads(line) for line in (folder / "runs" / RUN / "metrics.jsonl").read_text().splitlines()
+    ]
     position = json.loads((place / f"step_{steps:06d}" / "position.json").read_text())
     import torch
 
@@ -210,7 +230,10 @@ def main() -> int:
         sys.path.pop(0)  # this folder has modules that are called as others are
         train(asked.client, asked.steps, asked.pause)
         return 0
-    draw, folders = random.Random(asked.seed), [Path(tempfile.mkdtemp(prefix="drill-tinker-")) for _ in range(3)]
+    draw, folders = (
+        random.Random(asked.seed),
+        [Path(tempfile.mkdtemp(prefix="drill-tinker-")) for _ in range(3)],
+    )
     reference, _ = losses(folders[0], asked.steps, 0, draw)
     found, kills = losses(folders[1], asked.steps, asked.kills, draw)
     same = sum(a == b for a, b in zip(reference, found, strict=False))

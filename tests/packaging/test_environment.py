@@ -87,7 +87,9 @@ def test_one_that_is_alone_has_neither_the_suite_nor_what_is_common(environment,
 
 def test_what_is_bare_is_installed_without_what_it_asks_for(environment, pips):
     calls, _ = pips
-    environment.install(Path("python"), environment.definition({"alone": True, "requires": [], "bare": ["a==1"]}, []))
+    environment.install(
+        Path("python"), environment.definition({"alone": True, "requires": [], "bare": ["a==1"]}, [])
+    )
     assert ["install", "--no-deps", "a==1"] in calls
 
 

@@ -1,5 +1,5 @@
-"""A server of the Tinker API in this process, over a tiny policy; what needs the client runs in the environment
-``tinker`` (``make test-tinker``).
+"""A server of the Tinker API in this process, over a tiny policy; what needs the client runs in the
+environment ``tinker`` (``make test-tinker``).
 """
 
 from __future__ import annotations

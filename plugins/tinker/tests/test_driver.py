@@ -50,11 +50,22 @@ MESSAGES = [{"role": "user", "content": "say something"}]
 
 
 @pytest.mark.parametrize(
-    "body", [{"max_tokens": 30}, {"max_tokens": 30, "n": 3}, {"temperature": 0, "max_tokens": 9, "top_logprobs": 2}, {"max_tokens": 60}]
+    "body",
+    [
+        {"max_tokens": 30},
+        {"max_tokens": 30, "n": 3},
+        {"temperature": 0, "max_tokens": 9, "top_logprobs": 2},
+        {"max_tokens": 60},
+    ],
 )
-async def test_answers_are_those_of_the_local_engine(served: Running, folder: Path, body: dict[str, Any]) -> None:
+async def test_answers_are_those_of_the_local_engine(
+    served: Running, folder: Path, body: dict[str, Any]
+) -> None:
     """The same template, tokens, logprobs, texts and ends, drawn by the same seed."""
-    remote, local = Remote(policy(folder, served)), LocalServer(PolicyFolder(str(folder), name="tiny", options={"engine": "thread"}))
+    remote, local = (
+        Remote(policy(folder, served)),
+        LocalServer(PolicyFolder(str(folder), name="tiny", options={"engine": "thread"})),
+    )
     try:
         there, here = await remote.start(), await local.start()
         asked = {"messages": MESSAGES, "seed": 11, **body}
@@ -109,13 +120,18 @@ async def test_streamed_answers(served: Running, folder: Path) -> None:
         def stream() -> list[Any]:
             body = {"model": llm.model, "messages": MESSAGES, "max_tokens": 12, "seed": 4, "stream": True}
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {llm.api_key}"}
-            asked = urllib.request.Request(f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers)
+            asked = urllib.request.Request(
+                f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers
+            )
             with urllib.request.urlopen(asked, timeout=120) as answer:
                 lines = [line.decode() for line in answer if line.startswith(b"data: {")]
             return [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
 
         pieces = await asyncio.to_thread(stream)
-        assert "".join(p["delta"].get("content", "") for p in pieces) == whole["choices"][0]["message"]["content"]
+        assert (
+            "".join(p["delta"].get("content", "") for p in pieces)
+            == whole["choices"][0]["message"]["content"]
+        )
         assert pieces[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
     finally:
         await remote.close()

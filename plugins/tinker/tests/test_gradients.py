@@ -1,7 +1,7 @@
 """The same rows have the same gradient, whether agl-local trains its own adapter or the server does.
 
-Both begin with the same matrices, A drawn by one seed and B set to numbers that are not 0: else half the gradient
-would be 0 whatever the loss.
+Both begin with the same matrices, A drawn by one seed and B set to numbers that are not 0: else half the
+gradient would be 0 whatever the loss.
 """
 
 from __future__ import annotations
@@ -58,12 +58,16 @@ def fill(network: Any) -> None:
 
 def vector(network: Any) -> torch.Tensor:
     return torch.cat(
-        [getattr(layer, kind).grad.flatten() for layer in adapted(network).values() for kind in ("lora_A", "lora_B")]
+        [
+            getattr(layer, kind).grad.flatten()
+            for layer in adapted(network).values()
+            for kind in ("lora_A", "lora_B")
+        ]
     )
 
 
 def rows_of(model: CausalLM) -> list[Row]:
-    """Rows of two calls each, whose logprobs are a little other than the network's, one of an older version."""
+    """Rows of two calls each, with logprobs a little other than the network's; one is of an older version."""
     generator = torch.Generator().manual_seed(5)
     rows = []
     for i in range(6):
@@ -98,7 +102,9 @@ async def remote(
     await client.create(SEED)
     (model_id,) = served.server.models._open
     fill(served.call(served.server.models.get(model_id)).adapter.network)
-    by_row = dict(zip([r.row_id for r in rows], reference.split([r.trained_tokens for r in rows]), strict=True))
+    by_row = dict(
+        zip([r.row_id for r in rows], reference.split([r.trained_tokens for r in rows]), strict=True)
+    )
 
     async def known(asked: Any) -> torch.Tensor:
         return torch.cat([by_row[row.row_id] for row in asked])

@@ -1,4 +1,4 @@
-"""Recipes and options that the API cannot carry out are refused when a run is loaded, each with its reason."""
+"""What the API cannot carry out is refused when a run is loaded, each with its reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_refused(fields: dict[str, Any], says: str) -> None:
         refuse(Recipe(name="r", **fields), COMPUTED)
 
 
-@pytest.mark.parametrize("fields", [{"kl": 0.1}, {"ratio_level": "sequence"}, {"clip_ratio_c": 3.0}, {"epochs": 2}])
+@pytest.mark.parametrize(
+    "fields", [{"kl": 0.1}, {"ratio_level": "sequence"}, {"clip_ratio_c": 3.0}, {"epochs": 2}]
+)
 def test_a_computed_loss_may_be_any(fields: dict[str, Any]) -> None:
     refuse(Recipe(name="r", **fields), COMPUTED)
 
@@ -63,7 +65,7 @@ def test_options() -> None:
     assert read_options({"base_model": "m", "lr": 1e-3}).lr == 1e-3
     with pytest.raises(ValueError, match="base_model"):
         read_options({})
-    with pytest.raises(ValueError, match="'base_modle'.*'base_model'"):
+    with pytest.raises(ValueError, match=r"'base_modle'.*'base_model'"):
         read_options({"base_modle": "m"})
     with pytest.raises(ValueError, match="rank must be at least 1"):
         read_options({"base_model": "m", "rank": 0})

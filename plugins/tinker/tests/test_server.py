@@ -64,7 +64,9 @@ def test_it_trains_and_says_what_it_is(served: Running) -> None:
 
 def test_the_first_logprobs_are_the_policys(served: Running, folder: Path) -> None:
     with service(served) as client:
-        told = trainer(client).forward([datum()], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data
+        told = (
+            trainer(client).forward([datum()], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data
+        )
         sampler = client.create_sampling_client(base_model="tiny").result()
         prompt = sampler.compute_logprobs(types.ModelInput.from_ints(IDS)).result()
     with torch.no_grad():
@@ -133,7 +135,9 @@ def test_saved_states(served: Running) -> None:
 
 
 def test_a_custom_loss(served: Running) -> None:
-    def square(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+    def square(
+        data: list[types.Datum], logprobs: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         return sum((one**2).sum() for one in logprobs), {}  # type: ignore[return-value]
 
     with service(served) as client:
@@ -147,8 +151,14 @@ def test_a_custom_loss(served: Running) -> None:
     ("make", "says"),
     [
         (lambda c: c.forward_backward([datum()], "dro"), "the loss 'dro' is not here; there are cispo"),
-        (lambda c: c.forward_backward([datum()], "ppo"), r"datum 0: the loss ppo needs loss_fn_inputs\['logprobs'\]"),
-        (lambda c: c.forward_backward([datum([5, 999])], "cross_entropy"), "target_tokens has ids outside 0..258"),
+        (
+            lambda c: c.forward_backward([datum()], "ppo"),
+            r"datum 0: the loss ppo needs loss_fn_inputs\['logprobs'\]",
+        ),
+        (
+            lambda c: c.forward_backward([datum([5, 999])], "cross_entropy"),
+            "target_tokens has ids outside 0..258",
+        ),
         (lambda c: c.forward_backward([datum()], "cross_entropy", {"beta": 1.0}), "has no setting 'beta'"),
         (lambda c: c.save_state("../up"), "is no name for weights"),
     ],
@@ -181,7 +191,10 @@ def test_a_server_that_starts_again_goes_on(served: Running) -> None:
         mine.optim_step(ADAM).result()
         reference.optim_step(ADAM).result()
         assert loss(mine) == loss(reference)
-        assert sampler.sample(types.ModelInput.from_ints(IDS), 1, asked).result().sequences[0].tokens == answer.tokens
+        assert (
+            sampler.sample(types.ModelInput.from_ints(IDS), 1, asked).result().sequences[0].tokens
+            == answer.tokens
+        )
 
 
 def post(url: str, path: str, body: Any, **headers: str) -> Any:

@@ -44,7 +44,11 @@ def test_a_training_call() -> None:
 
 def test_several_targets_and_sparse_weights() -> None:
     weights = types.TensorData(
-        data=[0.5, 0.25], dtype="float32", shape=[3, 2], sparse_crow_indices=[0, 1, 1, 2], sparse_col_indices=[1, 0]
+        data=[0.5, 0.25],
+        dtype="float32",
+        shape=[3, 2],
+        sparse_crow_indices=[0, 1, 1, 2],
+        sparse_col_indices=[1, 0],
     )
     call = read_training_call(
         request(datum(target_tokens=[[1, 2], [3, 4], [5, 6]], weights=weights), loss="cross_entropy")
@@ -71,7 +75,9 @@ def test_an_output() -> None:
     parts = [np.array([-1.5, -2.25], np.float32), np.array([[-1.0, -2.0], [-3.0, -4.0]], np.float32)]
     read = deserialize_forward_backward_output(write_output(parts, {"loss:sum": 2.5}))
     assert read.metrics == {"loss:sum": 2.5}
-    assert [out["logprobs"].to_numpy().tolist() for out in read.loss_fn_outputs] == [part.tolist() for part in parts]
+    assert [out["logprobs"].to_numpy().tolist() for out in read.loss_fn_outputs] == [
+        part.tolist() for part in parts
+    ]
 
 
 def test_a_sample() -> None:

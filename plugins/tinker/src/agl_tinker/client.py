@@ -1,7 +1,7 @@
 """The official client of the Tinker API, as the driver uses it: asynchronous, and the same for its versions.
 
-Whatever the client retries (a lost connection, a rate limit) it retries under the number that the call had, so
-that a server carries it out once. Invariant: nothing here logs a key.
+Whatever the client retries (a lost connection, a rate limit) it retries under the number that the call had,
+so that a server carries it out once. Invariant: nothing here logs a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agentlightning.types import UsageError
@@ -131,7 +130,11 @@ class Client:
         if not hasattr(self._training, "save_weights_external"):  # an older client
             rest = await self._call(lambda: self._service.create_rest_client())
             path = (await done(self._training.save_weights_for_sampler(name))).path
-            return {"adapter.tar.gz": str((await done(rest.get_checkpoint_archive_url_from_tinker_path(path))).url)}
+            return {
+                "adapter.tar.gz": str(
+                    (await done(rest.get_checkpoint_archive_url_from_tinker_path(path))).url
+                )
+            }
         saved = await done(self._training.save_weights_external(name))
         kept = {"base_url": self._options.base_url} if self._options.base_url else {}
         rest = await self._call(lambda: self._sdk.RestClient(**kept, api_key=key()))
@@ -148,8 +151,8 @@ class Client:
     def sample(
         self, sampler: Any, prompt: Sequence[int], count: int, *, alternatives: int = 0, **params: Any
     ) -> Any:
-        """A future of ``count`` answers. ``alternatives``: how many of each token are told with their logprobs.
-        Raises ServerError where the client cannot ask for them.
+        """A future of ``count`` answers. ``alternatives``: how many of each token are told with their
+        logprobs. Raises ServerError where the client cannot ask for them.
         """
         types = self._sdk.types
         if alternatives and "topk_sample_logprobs" not in inspect.signature(sampler.sample).parameters:

@@ -13,7 +13,9 @@ import typer
 
 Policy = Annotated[str, typer.Option(help="Policy folder, or a name of `agl policy list`.")]
 State = Annotated[Path, typer.Option(help="Folder of what clients make; it is gone on with after a restart.")]
-Name = Annotated[str | None, typer.Option(help="What clients call the base model; default: the folder's name.")]
+Name = Annotated[
+    str | None, typer.Option(help="What clients call the base model; default: the folder's name.")
+]
 Host = Annotated[str, typer.Option(help="Interface; one that others reach needs AGL_TINKER_TOKEN.")]
 Port = Annotated[int, typer.Option(help="0: any free port.")]
 Samplers = Annotated[int, typer.Option(help="Saved weights in memory at a time, each a copy of the base.")]
@@ -42,7 +44,9 @@ def register(app: typer.Typer) -> None:
         max_len: MaxLen = None,
         threads: Threads = None,
     ) -> None:
-        """Serve a policy to clients of the Tinker API until a signal. The first line of stdout is the address."""
+        """Serve a policy to clients of the Tinker API until a signal. The first line of stdout is the
+        address.
+        """
         import torch
 
         from agentlightning.webserver.loopback import token_from_env
@@ -65,7 +69,8 @@ def register(app: typer.Typer) -> None:
             address = await server.start(host, port)
             print(json.dumps({"base_url": address, "base_model": server.name}), flush=True)
             print(
-                f"export TINKER_BASE_URL={address} TINKER_API_KEY=tml-local TINKER_TELEMETRY=0", file=sys.stderr
+                f"export TINKER_BASE_URL={address} TINKER_API_KEY=tml-local TINKER_TELEMETRY=0",
+                file=sys.stderr,
             )
             await stop.wait()
             await server.close()

@@ -1,8 +1,8 @@
 """The driver ``tinker``: rollouts, credit and records here, weights on a server of the Tinker API.
 
-Invariants: the engine serves version n + 1 before step n is reported; a checkpoint counts once its position is
-written here, after the server has saved weights and optimizer; so a run that goes on has made each of its steps
-once, whatever was killed.
+Invariants: the engine serves version n + 1 before step n is reported; a checkpoint counts once its position
+is written here, after the server has saved weights and optimizer; so a run that goes on has made each of its
+steps once, whatever was killed.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class TinkerDriver(Remote):
         return [float(part.sum()) for part in parts]
 
     async def export(self, folder: Path) -> Path:
-        """Write the present policy as a Hugging Face model folder, where ``backend.policy`` has the base's weights;
-        else its adapter in PEFT's format, with the tokenizer.
+        """Write the present policy as a Hugging Face model folder, where ``backend.policy`` has the base's
+        weights; else its adapter in PEFT's format, with the tokenizer.
         """
         if self._updates is None:
             await self.client.create(self.seed)
@@ -200,7 +200,11 @@ class TinkerDriver(Remote):
         if not math.isfinite(metrics.get("grad_norm", 0.0)):  # the server does not tell
             del metrics["grad_norm"]
         metrics["skipped"] = float(not metrics["tokens_trained"])
-        metrics["answers_unended"] = float(self.engine.unended["unended"])
+        metrics["tinker/answers_unended"] = float(self.engine.counts["unended"])
+        for name in ("prefill_tokens", "sampled_tokens"):
+            metrics[f"tinker/{name}"] = float(self.engine.counts[name])
+        for name, count in self._updates.counts.items():
+            metrics[f"tinker/{name}"] = float(count)
         return metrics, updated, time.perf_counter()
 
     async def _reference_logprobs(self, rows: Sequence[Row]) -> Tensor:
@@ -266,5 +270,7 @@ def _place(folder: Path, step: int) -> Path:
 
 def _steps(folder: Path) -> list[int]:
     """Finished steps of the complete checkpoints of the run in ``folder``, oldest first."""
-    found = (path.parent.name.rpartition("_")[2] for path in (folder / "checkpoints").glob(f"step_*/{_POSITION}"))
+    found = (
+        path.parent.name.rpartition("_")[2] for path in (folder / "checkpoints").glob(f"step_*/{_POSITION}")
+    )
     return sorted(int(name) for name in found if name.isdecimal())

@@ -1,8 +1,8 @@
 """A sampling client as the engine behind agl-local's OpenAI routes.
 
-So the chat template, the tool parser, stop texts and the form of answers are those of the local engine; what is
-remote is the drawing of tokens. Invariants: ids and logprobs of an answer are the server's, untouched; its version
-is that of the weights that were asked; what the API cannot do is refused by name, never left out.
+So the chat template, the tool parser, stop texts and the form of answers are those of the local engine; what
+is remote is the drawing of tokens. Invariants: ids and logprobs of an answer are the server's, untouched; its
+version is that of the weights that were asked; what the API cannot do is refused by name, never left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from aiohttp import web
 
 from agentlightning.types import LLM
 from agl_local.generation.engine import Engine
-from agl_local.generation.request import Completion, EngineError, FinishReason, PromptTooLong, Request, TokenEvent
+from agl_local.generation.request import (
+    Completion,
+    EngineError,
+    FinishReason,
+    PromptTooLong,
+    Request,
+    TokenEvent,
+)
 from agl_local.generation.stats import Stats
 from agl_local.http.app import create_app, serve
 from agl_local.network.config import read_json
@@ -38,8 +45,8 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteEngine:
-    """What agl-local's routes ask of an ``Engine``, for the policy folder ``path``, which needs no weights. Made
-    and used on one event loop.
+    """What agl-local's routes ask of an ``Engine``, for the policy folder ``path``, which needs no weights.
+    Made and used on one event loop.
     """
 
     def __init__(self, path: Path, name: str, options: Options, client: Client) -> None:
@@ -53,8 +60,10 @@ class RemoteEngine:
         self.max_len = options.max_len or int(text["max_position_embeddings"])
         self.grammars = GrammarCompiler(self.tokenizer, self.vocab_size)
         self.stats = Stats()
-        self.unended: Counter[str] = Counter()
-        """Answers that the server says a stop ended, and that hold none: their end cannot be learned."""
+        self.counts: Counter[str] = Counter()
+        """``prefill_tokens`` and ``sampled_tokens`` that were asked of the server, and answers ``unended``:
+        the server says that a stop ended them, and they hold none, so their end cannot be learned.
+        """
         self._client = client
         self._sampler: Any = None
         self._room = asyncio.Semaphore(options.max_num_seqs)
@@ -73,7 +82,7 @@ class RemoteEngine:
         )  # fmt: skip
 
     def publish(self, sampler: Any, version: int) -> None:
-        """Ask ``sampler`` from now on. Calls under way go on with the one before, and count as its version."""
+        """Ask ``sampler`` from now on. Calls under way keep the one before, and count as its version."""
         self._sampler, self.version = sampler, version
 
     async def close(self) -> None:
@@ -89,14 +98,16 @@ class RemoteEngine:
         if not size or min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
             raise ValueError(f"a prompt must have at least one token, with ids in 0..{self.vocab_size - 1}")
         if size >= self.max_len:
-            raise PromptTooLong(f"the prompt has {size} tokens; this policy holds {self.max_len} with the answer")
+            raise PromptTooLong(
+                f"the prompt has {size} tokens; this policy holds {self.max_len} with the answer"
+            )
         self.stats.requests += 1
         work: Coroutine[Any, Any, list[Completion]] = self._answer(request, self._sampler, self.version)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def status(self) -> dict[str, Any]:
         """Version and counts."""
-        return {"version": self.version, "paused": None, "closed": None, **vars(self.stats), **self.unended}
+        return {"version": self.version, "paused": None, "closed": None, **vars(self.stats), **self.counts}
 
     async def _answer(self, request: Request, sampler: Any, version: int) -> list[Completion]:
         s = request.sampling
@@ -120,6 +131,8 @@ class RemoteEngine:
             except ServerError as error:
                 self.stats.failed += 1
                 raise EngineError(str(error)) from error
+        self.counts["prefill_tokens"] += len(request.prompt)
+        self.counts["sampled_tokens"] += sum(len(one.tokens) for one in answer.sequences)
         found = [self._completion(i, one, request, version, seed) for i, one in enumerate(answer.sequences)]
         self.stats.finished += len(found)
         return found
@@ -142,10 +155,12 @@ class RemoteEngine:
                 break
         pieces[-1:] = [(pieces[-1] if pieces else "") + text.finish()]
         if reason is None and answer.stop_reason == "stop" and text.stopped_by is None:
-            self.unended["unended"] += 1
-            if self.unended["unended"] == 1:
+            self.counts["unended"] += 1
+            if self.counts["unended"] == 1:
                 _log.warning("policy %r: the server's answers lack the token that ends them", self.name)
-        reason = reason or ("stop" if text.stopped_by is not None or answer.stop_reason == "stop" else "length")
+        reason = reason or (
+            "stop" if text.stopped_by is not None or answer.stop_reason == "stop" else "length"
+        )
         self.stats.generated_tokens += len(kept)
         numbers = [float(value) for value in logprobs[: len(kept)]]
         others = getattr(answer, "topk_logprobs", None) if request.sampling.top_logprobs else None

@@ -17,7 +17,13 @@ from agl_local.policy.export import export_policy
 from agl_local.policy.folder import load_policy
 
 _CONFIG = "adapter_config.json"
-_TOKENIZER = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_TOKENIZER = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 
 
 def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
@@ -36,7 +42,9 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
                     tar.extractall(fetched, filter="data")
                 (fetched / name).unlink()
         if not (fetched / _CONFIG).exists():
-            raise UsageError(f"the server's export holds no {_CONFIG}: {sorted(file.name for file in fetched.iterdir())}")
+            raise UsageError(
+                f"the server's export holds no {_CONFIG}: {sorted(file.name for file in fetched.iterdir())}"
+            )
         if any(policy.glob("*.safetensors")):
             return _merged(policy, fetched, folder)
         folder.mkdir(parents=True, exist_ok=True)

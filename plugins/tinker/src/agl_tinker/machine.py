@@ -17,8 +17,8 @@ _SECONDS = 20
 
 
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
-    """The client's version and, with options, the server and the model's context there. UsageError for what is
-    missing. Without options no server is asked.
+    """The client's version and, with options, the server and the model's context there. UsageError for what
+    is missing. Without options no server is asked.
     """
     try:
         found = {"tinker": importlib.metadata.version("tinker")}
@@ -45,10 +45,13 @@ def _asked(options: Options) -> dict[str, str]:
         raise UsageError(f"the Tinker server at {url}: {why}") from None
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"the Tinker server at {url} cannot be asked what it has: {error}; is it up? `agl tinker serve` starts one"
+            f"the Tinker server at {url} cannot be asked what it has: {error}; is it up? "
+            "`agl tinker serve` starts one"
         ) from None
     known = {str(model.get("model_name")): model for model in models}
     if options.base_model not in known:
-        raise UsageError(f"the Tinker server at {url} has no model {options.base_model!r}; it has {sorted(known)}")
+        raise UsageError(
+            f"the Tinker server at {url} has no model {options.base_model!r}; it has {sorted(known)}"
+        )
     context = known[options.base_model].get("max_context_length")
     return {"server": url, "model": options.base_model, **({"context": str(context)} if context else {})}

@@ -23,17 +23,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """``backend.options`` of a run with the driver ``tinker``. The key is that of ``TINKER_API_KEY``."""
 
     base_model: str
-    """The server's name of the model, e.g. ``Qwen/Qwen3-8B``. ``backend.policy`` is a folder with its tokenizer,
-    chat template and ``config.json``; weights are not needed there.
+    """The server's name of the model, e.g. ``Qwen/Qwen3-8B``. ``backend.policy`` is a folder with its
+    tokenizer, chat template and ``config.json``; weights are not needed there.
     """
     base_url: str | None = None
     """The server; ``None``: that of ``TINKER_BASE_URL``, else the hosted service."""
     start_from: str | None = None
     """Saved weights that training begins with (``tinker://…``), or that a frozen policy serves."""
     loss: Literal["computed", "native"] = "computed"
-    """``computed``: the recipe's loss is computed here from the server's logprobs, and its gradient with respect
-    to them sent back, exactly and on any server, by one more forward pass of each step. ``native``: the server's own
-    loss, where it has the recipe's (``ppo``, ``cispo``, ``cross_entropy``); other recipes are refused.
+    """``computed``: the recipe's loss is computed here from the server's logprobs, and its gradient with
+    respect to them sent back, exactly and on any server, by one more forward pass of each step. ``native``:
+    the server's own loss, where it has the recipe's (``ppo``, ``cispo``, ``cross_entropy``); other recipes
+    are refused.
     """
     rank: int = 32
     """Rank of the adapter."""
@@ -74,7 +75,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}")
+            raise ValueError(
+                f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}"
+            )
 
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
@@ -99,7 +102,7 @@ def key() -> str:
     found = os.environ.get(KEY_VARIABLE, "").strip()
     if not found:
         raise UsageError(
-            f"{KEY_VARIABLE} is not set: the driver tinker needs a key, for `agl tinker serve` any that begins with "
-            "tml-"
+            f"{KEY_VARIABLE} is not set: the driver tinker needs a key, for `agl tinker serve` any that begins "
+            "with tml-"
         )
     return found

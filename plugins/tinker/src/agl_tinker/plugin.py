@@ -1,4 +1,6 @@
-"""Registers the driver ``tinker`` and the command ``agl tinker``. Nothing heavy is imported until one is used."""
+"""Registers the driver ``tinker`` and the command ``agl tinker``. Nothing heavy is imported until one is
+used.
+"""
 
 from __future__ import annotations
 
@@ -56,4 +58,6 @@ def agl_drivers() -> list[DriverSpec]:
 
 @hookimpl
 def agl_commands() -> list[CommandSpec]:
-    return [CommandSpec("tinker", lazily("agl_tinker.command:register"), "serve the Tinker API on this machine")]
+    return [
+        CommandSpec("tinker", lazily("agl_tinker.command:register"), "serve the Tinker API on this machine")
+    ]

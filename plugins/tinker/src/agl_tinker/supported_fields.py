@@ -32,7 +32,7 @@ LOSSES = frozenset({"clip", "cispo", "reinforce"})
 
 @dataclass(frozen=True)
 class Native:
-    """A loss that the server computes: its name, its settings, and the input that holds weight × advantage."""
+    """A loss of the server: its name, its settings, and the input that holds weight × advantage."""
 
     loss: str
     config: dict[str, float]

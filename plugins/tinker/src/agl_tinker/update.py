@@ -2,13 +2,14 @@
 
 The loss is agl-local's, formula and code (``training.loss``). Computed here, it is a function of the logprobs
 that the server returns; the server multiplies its gradient with respect to them, as the weights of a
-cross-entropy, by its own gradient of the logprobs: the chain rule, so the product is the loss's gradient whatever
-the loss is. Native, the server has the formula too, and one pass less is made. Invariant: a step's calls are sent
-before the first of them is waited for, as far as none needs another's result.
+cross-entropy, by its own gradient of the logprobs: the chain rule, so the product is the loss's gradient
+whatever the loss is. Native, the server has the formula too, and one pass less is made. Invariant: a step's
+calls are sent before the first of them is waited for, as far as none needs another's result.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from agentlightning.credit.digest import canonical_order
 from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
 from agl_local.training.batch import RowError, Tokens, check_row, has_gradient, tokens_of, trained_positions
-from agl_local.training.loss import Loss, Terms, policy_loss
+from agl_local.training.loss import Terms, policy_loss
 from agl_local.training.optim import warmup
 from agl_local.training.tally import Tally
 from agl_local.training.update import by_call
@@ -50,6 +51,8 @@ class RemoteUpdater:
     ) -> None:
         self.steps = 0
         """Optimizer steps made."""
+        self.counts: Counter[str] = Counter(forward_tokens=0, trained_tokens=0)
+        """Tokens of the sequences that the server was sent, for logprobs alone and for gradients."""
         self._client, self._recipe, self._options = client, recipe, options
         self._vocab_size, self._seed = vocab_size, seed
         self._reference = reference
@@ -58,9 +61,9 @@ class RemoteUpdater:
     async def update(
         self, rows: Sequence[Row], version: int, then: Callable[[], Any]
     ) -> tuple[dict[str, float], Any]:
-        """Train on ``rows``; ``version``: that of the policy. ``then()`` is called when the last call is sent, if
-        any was; what it returns is returned, beside the metrics of :class:`.Tally`. Raises RowError, before
-        anything is sent, if a row is unfit.
+        """Train on ``rows``; ``version``: that of the policy. ``then()`` is called when the last call is
+        sent, if any was; what it returns is returned, beside the metrics of :class:`.Tally`. Raises RowError,
+        before anything is sent, if a row is unfit.
         """
         rows = self._checked(rows)
         live = [row for row in rows if self._live(row)]
@@ -95,7 +98,9 @@ class RemoteUpdater:
     async def _computed(
         self, rows: Sequence[Row], factor: float, proximal: Anchors, stats: Tally
     ) -> Awaitable[None]:
-        """Compute the loss from the server's logprobs, and send its gradient and the step; wait for these later."""
+        """Compute the loss from the server's logprobs, and send its gradient and the step; wait for these
+        later.
+        """
         tokens = tokens_of(rows)
         logp = await self.logprobs(rows)
         terms = await self._terms(rows, tokens, logp.requires_grad_(True), proximal, stats.version)
@@ -105,7 +110,7 @@ class RemoteUpdater:
         loss = found.total * factor
         loss.backward()  # type: ignore[no-untyped-call]
         assert logp.grad is not None
-        data = self._data(rows, {"weights": _split(-logp.grad, rows)})
+        data = self._data(rows, {"weights": _split(-logp.grad, rows)}, "trained_tokens")
         backward = self._client.forward_backward(data, "cross_entropy", {})
         step = self._client.optim_step(self._lr(self.steps))
         self.steps += 1
@@ -128,7 +133,7 @@ class RemoteUpdater:
         if self._native.signal == "advantages":
             inputs["logprobs"] = _split(tokens.old, rows)
         backward = self._client.forward_backward(
-            self._data(rows, inputs), self._native.loss, self._native.config
+            self._data(rows, inputs, "trained_tokens"), self._native.loss, self._native.config
         )
         step = self._client.optim_step(self._lr(self.steps))
         self.steps += 1
@@ -147,7 +152,7 @@ class RemoteUpdater:
     async def logprobs(self, rows: Sequence[Row]) -> Tensor:
         """The logprobs of all trained tokens of ``rows`` under the present weights, joined."""
         zeros = {"weights": [np.zeros(row.trained_tokens, np.float32) for row in rows]}
-        return _joined(await done(self._client.forward(self._data(rows, zeros))), rows)
+        return _joined(await done(self._client.forward(self._data(rows, zeros, "forward_tokens"))), rows)
 
     async def _proximal(self, rows: Sequence[Row], stats: Tally) -> Anchors:
         """Logprobs before the first of several steps, by row id, where later ones are anchored there."""
@@ -176,8 +181,10 @@ class RemoteUpdater:
             reference=await self._reference(rows) if self._recipe.kl else None,
         )
 
-    def _data(self, rows: Sequence[Row], inputs: Mapping[str, Sequence[NDArray[np.float32]]]) -> list[Any]:
-        """``rows`` for the client, each up to its last trained token; ``inputs``: numbers of trained tokens."""
+    def _data(
+        self, rows: Sequence[Row], inputs: Mapping[str, Sequence[NDArray[np.float32]]], count: str
+    ) -> list[Any]:
+        """``rows`` for the client, each up to its last trained token; ``inputs``: of trained tokens."""
         data = []
         for i, row in enumerate(rows):
             at = np.array(trained_positions(row)) - 1  # position t - 1 predicts token t
@@ -187,6 +194,7 @@ class RemoteUpdater:
             for name, values in inputs.items():
                 arrays[name] = np.zeros(size, np.float32)
                 arrays[name][at] = values[i]
+            self.counts[count] += size
             data.append(self._client.datum(ids[:-1], arrays))
         return data
 
@@ -203,7 +211,9 @@ class RemoteUpdater:
             if row.temperature != 1:
                 raise RowError(f"row {row.row_id}: temperature {row.temperature}: the Tinker API trains at 1")
             if row.allowed or row.grammars:
-                raise RowError(f"row {row.row_id} was sampled under a guided choice, which the Tinker API cannot score")
+                raise RowError(
+                    f"row {row.row_id} was sampled under a guided choice, which the Tinker API cannot score"
+                )
         return canonical_order([row for row in rows if row.trained_tokens])
 
 
@@ -227,12 +237,11 @@ def _joined(output: Any, rows: Sequence[Row]) -> Tensor:
 def _stepped(metrics: Mapping[str, float] | None) -> tuple[float, bool]:
     """The gradient's norm, NaN where the server tells none, and whether it made the step."""
     said = metrics or {}
-    norm = next((value for name, value in said.items() if name.partition(":")[0] == "grad_norm"), float("nan"))
+    norm = next(
+        (value for name, value in said.items() if name.partition(":")[0] == "grad_norm"), float("nan")
+    )
     return norm, not said.get("steps_skipped")
 
 
 def _detached(terms: Terms) -> Terms:
     return replace(terms, logp=terms.logp.detach())
-
-
-__all__ = ["Loss", "RemoteUpdater"]

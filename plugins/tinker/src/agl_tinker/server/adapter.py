@@ -43,10 +43,8 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The settings of agl-local's adapters. Raises RequestRefused."""
         targets = (*(_ATTENTION if self.train_attn else ()), *(_MLP if self.train_mlp else ()))
         if not targets:
-            raise RequestRefused(
-                400, "lora", "nothing would be trained: give train_attn or train_mlp; this server has no adapter of "
-                "the output layer"
-            )  # fmt: skip
+            why = "give train_attn or train_mlp: this server has no adapter of the output layer"
+            raise RequestRefused(400, "lora", f"nothing would be trained: {why}")
         try:
             return Lora(rank=self.rank, alpha=ALPHA, targets=targets)
         except ValueError as error:
@@ -89,9 +87,13 @@ class Adapter:
         total = 0.0
         for group in micro_batches([datum.tokens for datum in call.data], lengths, self._micro_tokens):
             with torch.set_grad_enabled(not call.forward_only):
-                packed = pack([call.data[i].tokens for i in group], [inputs[i]["target_tokens"] for i in group])
+                packed = pack(
+                    [call.data[i].tokens for i in group], [inputs[i]["target_tokens"] for i in group]
+                )
                 logprobs = token_logprobs(self.network, packed).logprobs
-                given = {name: torch.cat([inputs[i][name].flatten() for i in group]) for name in inputs[group[0]]}
+                given = {
+                    name: torch.cat([inputs[i][name].flatten() for i in group]) for name in inputs[group[0]]
+                }
                 loss = LOSSES[call.loss_fn](logprobs, given)
             if not call.forward_only:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -117,14 +119,16 @@ class Adapter:
         return {"weights": weights, **({"optimizer": self._optimizer.state_dict()} if optimizer else {})}
 
     def load(self, state: Mapping[str, Any], optimizer: bool) -> None:
-        """Become the adapter of ``state``. Gradients are dropped. Raises RequestRefused for one of other shapes,
-        or without moments where they are asked for.
+        """Become the adapter of ``state``. Gradients are dropped. Raises RequestRefused for one of other
+        shapes, or without moments where they are asked for.
         """
         mine, saved = matrices(adapted(self.network)), state["weights"]
         if {name: m.shape for name, m in saved.items()} != {name: m.shape for name, m in mine.items()}:
             raise RequestRefused(400, "other-adapter", "the saved adapter has another rank or other layers")
         if optimizer and "optimizer" not in state:
-            raise RequestRefused(400, "no-optimizer", "these weights were saved for sampling, without optimizer")
+            raise RequestRefused(
+                400, "no-optimizer", "these weights were saved for sampling, without optimizer"
+            )
         with torch.no_grad():
             for name, matrix in mine.items():
                 matrix.copy_(saved[name])

@@ -1,10 +1,10 @@
 """The routes of the Tinker API, under ``/api/v1``, over one base policy.
 
-Calls that train are promises: the answer to the POST is a number, and ``retrieve_future`` waits for the result.
-A client that sends a call again gets the same number. On loopback any key is welcome and what a web page may
-have sent is refused; with a token (``AGL_TINKER_TOKEN``, best one that begins with ``tml-``) every request
-bears it as ``X-API-Key``. Invariant: a request that cannot be carried out is refused with a sentence, never
-half carried out.
+Calls that train are promises: the answer to the POST is a number, and ``retrieve_future`` waits for the
+result. A client that sends a call again gets the same number. On loopback any key is welcome and what a web
+page may have sent is refused; with a token (``AGL_TINKER_TOKEN``, best one that begins with ``tml-``) every
+request bears it as ``X-API-Key``. Invariant: a request that cannot be carried out is refused with a sentence,
+never half carried out.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 
 class TinkerServer:
-    """Serves ``base`` under ``name``. What clients make is kept in ``root``, and is there again after a restart.
-    ``samplers``: engines in memory at a time; ``slots``: conversations of each.
+    """Serves ``base`` under ``name``. What clients make is kept in ``root``, and is there again after a
+    restart. ``samplers``: engines in memory at a time; ``slots``: conversations of each.
     """
 
     def __init__(
@@ -135,14 +135,18 @@ class TinkerServer:
         get(f"{external}/files/{{file}}", self._external_file)
         return app
 
-    # ------------------------------------------------------------------------------------ clients and sessions
+    # ----------------------------------------------------------------------------------- clients and sessions
     @web.middleware
     async def _doors(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        given = request.headers.get("X-API-Key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = request.headers.get("X-API-Key") or request.headers.get("Authorization", "").removeprefix(
+            "Bearer "
+        )
         if self._token is not None and not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise RequestRefused(401, "key", f"the API key is missing or wrong: it is the server's {TOKEN_VARIABLE}")
+            raise RequestRefused(
+                401, "key", f"the API key is missing or wrong: it is the server's {TOKEN_VARIABLE}"
+            )
         return await handler(request)
 
     async def _client_config(self, request: web.Request) -> web.Response:
@@ -204,7 +208,9 @@ class TinkerServer:
         session = self._session(str(body.get("session_id")))
         if body.get("base_model") != self.name:
             raise RequestRefused(
-                400, "base-model", f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}"
+                400,
+                "base-model",
+                f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}",
             )
         kind = (body.get("optimizer_config") or {}).get("type", "adamw")
         if kind != "adamw":
@@ -255,7 +261,9 @@ class TinkerServer:
     async def _in_order(self, request: web.Request, body: dict[str, Any] | None = None) -> web.Response:
         body = await _body(request) if body is None else body
         kind = request.path.rpartition("/")[2]
-        return await self._taken(str(body.get("model_id")), _number(body, "seq_id"), kind, msgspec.json.encode(body))
+        return await self._taken(
+            str(body.get("model_id")), _number(body, "seq_id"), kind, msgspec.json.encode(body)
+        )
 
     async def _taken(self, model_id: str, seq: int, kind: str, body: bytes) -> web.Response:
         model = await self.models.get(model_id)
@@ -272,7 +280,9 @@ class TinkerServer:
             saved_at(self.root, path)
         elif body.get("base_model") != self.name:
             raise RequestRefused(
-                400, "base-model", f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}"
+                400,
+                "base-model",
+                f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}",
             )
         made = f"{session}:sample:{_number(body, 'sampling_session_seq_id')}"
         write(self.root / "samplers" / made, path.encode())
@@ -294,7 +304,10 @@ class TinkerServer:
         asked = _converted(await _body(request), Sample)
         asked.check()
         if asked.sampling_session_id is not None:
-            path, made = self._path_of(asked.sampling_session_id), f"{asked.sampling_session_id}/{asked.seq_id}"
+            path, made = (
+                self._path_of(asked.sampling_session_id),
+                f"{asked.sampling_session_id}/{asked.seq_id}",
+            )
         else:
             path, made = asked.model_path or "", secrets.token_hex(8)
         if made not in self._samples:
@@ -343,7 +356,7 @@ class TinkerServer:
             return failed(error)
         return answer(model_id=model.id)
 
-    # ------------------------------------------------------------------------------------------------- weights
+    # ------------------------------------------------------------------------------------------------ weights
     async def _training_run(self, request: web.Request) -> web.Response:
         model = await self.models.get(request.match_info["id"])
         changed = (model.folder / "model.pt").stat().st_mtime
@@ -355,8 +368,8 @@ class TinkerServer:
     async def _checkpoints(self, request: web.Request) -> web.Response:
         model = await self.models.get(request.match_info["id"])
         found = [
-            {"checkpoint_id": f"{kind}/{file.stem}", "checkpoint_type": made, "time": _time(file.stat().st_mtime),
-             "tinker_path": f"tinker://{model.id}/{kind}/{file.stem}", "size_bytes": file.stat().st_size}
+            {"checkpoint_id": f"{kind}/{file.stem}", "checkpoint_type": made,
+             "time": _time(file.stat().st_mtime), "tinker_path": f"tinker://{model.id}/{kind}/{file.stem}", "size_bytes": file.stat().st_size}
             for kind, made in (("weights", "training"), ("sampler_weights", "sampler"))
             for file in sorted((model.folder / kind).glob("*.pt"))
         ]  # fmt: skip
@@ -367,8 +380,8 @@ class TinkerServer:
         config = msgspec.json.decode(
             (await asyncio.to_thread(read_state, saved_at(self.root, path)))["config"], type=LoraConfig
         )
-        return _json({"base_model": self.name, "is_lora": True, "lora_rank": config.rank,
-                      "train_attn": config.train_attn, "train_mlp": config.train_mlp, "train_unembed": False})  # fmt: skip
+        trained = {"train_attn": config.train_attn, "train_mlp": config.train_mlp, "train_unembed": False}
+        return _json({"base_model": self.name, "is_lora": True, "lora_rank": config.rank, **trained})
 
     async def _external_urls(self, request: web.Request) -> web.Response:
         folder = await self._external(request)

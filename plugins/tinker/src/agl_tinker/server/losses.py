@@ -66,10 +66,8 @@ def bounds_of(loss: str, config: Mapping[str, float | str]) -> dict[str, float]:
     for a setting that the loss has not: it would be ignored.
     """
     if loss not in LOSSES:
-        raise RequestRefused(
-            400, "loss", f"the loss {loss!r} is not here; there are {', '.join(sorted(LOSSES))}, and custom losses "
-            "that the client computes"
-        )  # fmt: skip
+        there = f"{', '.join(sorted(LOSSES))}, and custom losses that the client computes"
+        raise RequestRefused(400, "loss", f"the loss {loss!r} is not here; there are {there}")
     known = _BOUNDS if loss in ("ppo", "cispo") else {}
     found = dict(known)
     for name, value in config.items():

@@ -1,10 +1,10 @@
 """The models that clients train: their calls in order, and a folder that outlives the process.
 
 A call is written into its model's journal before the client is told its number. After each change of the
-weights the model is written whole, with the answers to its last calls, and the journal up to there is removed.
-Invariants: calls run in the order of their numbers, each once, whatever order they arrive in and however often
-they are sent; a process that is killed at any moment and started again on the same folder answers every call
-that was taken as if it had never ended.
+weights the model is written whole, with the answers to its last calls, and the journal up to there is
+removed. Invariants: calls run in the order of their numbers, each once, whatever order they arrive in and
+however often they are sent; a process that is killed at any moment and started again on the same folder
+answers every call that was taken as if it had never ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentlightning.types.base import RequestRefused
 from agl_local.network.sampling import random_bits
 from agl_local.policy.adapters import save_adapters
 from agl_local.policy.folder import Policy
-from agl_tinker.server.adapter import Adapter, AdamParams, LoraConfig
+from agl_tinker.server.adapter import AdamParams, Adapter, LoraConfig
 from agl_tinker.server.wire import read_training_call
 
 KEPT = 256
@@ -68,7 +68,9 @@ def write(path: Path, body: bytes) -> None:
 def checked_name(name: object) -> str:
     """A name that a client gave to weights. Raises RequestRefused."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise RequestRefused(400, "name", f"{name!r} is no name for weights: letters, digits, dot, dash, underscore")
+        raise RequestRefused(
+            400, "name", f"{name!r} is no name for weights: letters, digits, dot, dash, underscore"
+        )
     return name
 
 
@@ -143,11 +145,13 @@ class Model:
         self._pump()
 
     async def result(self, seq: int, seconds: float) -> Answer | None:
-        """The answer to call ``seq``; ``None``: it is not there after ``seconds``. Raises RequestRefused for a
-        call that was never taken, or whose answer is no longer kept.
+        """The answer to call ``seq``; ``None``: it is not there after ``seconds``. Raises RequestRefused for
+        a call that was never taken, or whose answer is no longer kept.
         """
         if seq not in self._answers:
-            raise RequestRefused(404, "future", f"model {self.id} has no answer to call {seq}: it keeps {KEPT}")
+            raise RequestRefused(
+                404, "future", f"model {self.id} has no answer to call {seq}: it keeps {KEPT}"
+            )
         done, _ = await asyncio.wait({self._answers[seq]}, timeout=seconds)
         return self._answers[seq].result() if done else None
 
@@ -162,7 +166,7 @@ class Model:
             kind, body = self._waiting.pop(self._sent)
             self._worker.submit(self._carry_out, self._sent, kind, body)
 
-    # ------------------------------------------------------------------------------------ in the worker thread
+    # ----------------------------------------------------------------------------------- in the worker thread
     def _carry_out(self, seq: int, kind: str, body: bytes) -> None:
         try:
             found = _KINDS[kind](self, seq, body)
@@ -186,7 +190,7 @@ class Model:
             del self._answers[old]
 
     def _snapshot(self, seq: int = 0) -> None:
-        """Write the model whole, after call ``seq``; what the journal has up to there is not needed any more."""
+        """Write the model whole, after call ``seq``, and remove the journal up to there."""
         answers = msgspec.msgpack.encode(self._kept)
         state = {
             **self.adapter.state(optimizer=True),
@@ -214,7 +218,9 @@ class Model:
         name = checked_name(given.get("path") or f"step-{seq}")
         path = self.folder / "weights" / f"{name}.pt"
         if path.exists() and not given.get("overwrite") and read_state(path)["seq"] != seq:
-            raise RequestRefused(409, "exists", f"there are weights {name!r}: give another name, or overwrite")
+            raise RequestRefused(
+                409, "exists", f"there are weights {name!r}: give another name, or overwrite"
+            )
         write_state(path, {**self._saved(), **self.adapter.state(optimizer=True), "seq": seq})
         return answer(path=f"tinker://{self.id}/weights/{name}", type="save_weights")
 
@@ -288,10 +294,15 @@ class Models:
             (root / name).mkdir(parents=True, exist_ok=True)
 
     def create(
-        self, session: str, number: int, config: LoraConfig, source: str | None = None, optimizer: bool = False
+        self,
+        session: str,
+        number: int,
+        config: LoraConfig,
+        source: str | None = None,
+        optimizer: bool = False,
     ) -> str:
-        """Begin to make model ``number`` of a session, and return its id; :meth:`get` waits for it. A model that
-        was made before stays as it is.
+        """Begin to make model ``number`` of a session, and return its id; :meth:`get` waits for it. A model
+        that was made before stays as it is.
         """
         model_id = f"{session}:train:{number}"
         folder = folder_of(self.root, model_id)

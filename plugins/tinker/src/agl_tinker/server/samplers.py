@@ -1,8 +1,8 @@
 """Saved weights that answer: an engine for each, made when it is first asked.
 
 An engine holds a merged copy of the base's weights. So the newest few that were asked are in memory, and one
-that is needed again is made again from its file. Invariant: what a sampling session answers with never changes:
-the weights are those of its path, or the base's.
+that is needed again is made again from its file. Invariant: what a sampling session answers with never
+changes: the weights are those of its path, or the base's.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from agl_tinker.server.models import read_state, saved_at
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """``sampling_params`` of ``asample``. ``stop``: texts, or ids of tokens beside the policy's own end tokens;
-    an empty list: nothing ends the answer but its length.
+    """``sampling_params`` of ``asample``. ``stop``: texts, or ids of tokens beside the policy's own end
+    tokens; an empty list: nothing ends the answer but its length.
     """
 
     max_tokens: int | None = None
@@ -63,7 +63,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         chunks = self.prompt.get("chunks")
         texts = [chunk.get("tokens") for chunk in chunks] if isinstance(chunks, list) else [None]
         if not all(isinstance(text, list) for text in texts):
-            raise RequestRefused(400, "not-text", "a chunk of the prompt is no text: this server samples text only")
+            raise RequestRefused(
+                400, "not-text", "a chunk of the prompt is no text: this server samples text only"
+            )
         return [int(token) for text in texts for token in text]
 
     def check(self) -> None:
@@ -84,8 +86,8 @@ class Served:
 
 
 class Samplers:
-    """Engines of ``slots`` conversations of at most ``max_len`` tokens each, at most ``most`` at a time unless
-    more are busy. What computes beside them runs in ``worker``.
+    """Engines of ``slots`` conversations of at most ``max_len`` tokens each, at most ``most`` at a time
+    unless more are busy. What computes beside them runs in ``worker``.
     """
 
     def __init__(
@@ -97,8 +99,8 @@ class Samplers:
         self._served: OrderedDict[str, asyncio.Task[Served]] = OrderedDict()
 
     async def answer(self, path: str, asked: Sample) -> tuple[list[Completion], list[float] | None]:
-        """The completions, and the prompt's logprobs if they are asked for. ``path``: of saved weights; empty:
-        the base. Raises RequestRefused.
+        """The completions, and the prompt's logprobs if they are asked for. ``path``: of saved weights;
+        empty: the base. Raises RequestRefused.
         """
         prompt = asked.tokens()
         request = Request(prompt, self._sampling(asked, len(prompt)), asked.num_samples)

@@ -1,8 +1,9 @@
-"""The bodies of the Tinker API that are protobuf: what a training call holds, and what it and a sample return.
+"""The bodies of the Tinker API that are protobuf: what a training call holds, and what it and a sample
+return.
 
-Field numbers are those of the client's published messages (tinker 0.25 to 0.38). Maps are written as the lists
-of pairs that they are on the wire. Invariant: numbers pass as the bytes that they came in, so that a token's
-logprob is the same float32 on both sides.
+Field numbers are those of the client's published messages (tinker 0.25 to 0.38). Maps are written as the
+lists of pairs that they are on the wire. Invariant: numbers pass as the bytes that they came in, so that a
+token's logprob is the same float32 on both sides.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def read_training_call(body: bytes) -> TrainingCall:
 
 def _tokens(chunk: Any) -> list[int]:
     if not chunk.HasField("encoded_text"):
-        raise RequestRefused(400, "not-text", "a chunk of the input is no text: this server trains on text only")
+        raise RequestRefused(
+            400, "not-text", "a chunk of the input is no text: this server trains on text only"
+        )
     found: list[int] = np.frombuffer(chunk.encoded_text.tokens, dtype=np.int32).tolist()
     return found
 
