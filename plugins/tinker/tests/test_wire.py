@@ -66,6 +66,15 @@ def test_an_image_is_refused() -> None:
         read_training_call(request(image))
 
 
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    wrong = types.TensorData(data=[1.0, 2.0], dtype="float32", shape=[2])
+    body = bytearray(request(datum(target_tokens=[1, 2, 3], weights=wrong), loss="cross_entropy"))
+    at = body.index(b"weights")
+    body[body.index(b"\x22\x01\x02", at) + 2] = 3  # the shape says 3
+    with pytest.raises(RequestRefused, match="shape"):
+        read_training_call(bytes(body))
+
+
 def test_no_message_is_refused() -> None:
     with pytest.raises(RequestRefused, match="no ForwardBackwardRequest"):
         read_training_call(b"\xff\xff\xff")

@@ -158,7 +158,7 @@ class TinkerDriver(Remote):
         if self._updates is None:
             await self.client.create(self.seed)
             self._updates = self._updater()
-        parts = (await self._updates.logprobs(rows)).split([row.trained_tokens for row in rows])
+        parts = torch.split(await self._updates.logprobs(rows), [row.trained_tokens for row in rows])
         return [float(part.sum()) for part in parts]
 
     async def export(self, folder: Path) -> Path:

@@ -102,7 +102,7 @@ def key() -> str:
     found = os.environ.get(KEY_VARIABLE, "").strip()
     if not found:
         raise UsageError(
-            f"{KEY_VARIABLE} is not set: the driver tinker needs a key, for `agl tinker serve` any that begins "
-            "with tml-"
+            f"{KEY_VARIABLE} is not set: the driver tinker needs a key, for `agl tinker serve` any that "
+            "begins with tml-"
         )
     return found

@@ -218,7 +218,7 @@ class RemoteUpdater:
 
 
 def _parts(joined: Tensor, rows: Sequence[Row]) -> Sequence[Tensor]:
-    return joined.split([row.trained_tokens for row in rows])
+    return torch.split(joined, [row.trained_tokens for row in rows])
 
 
 def _split(joined: Tensor, rows: Sequence[Row]) -> list[NDArray[np.float32]]:

@@ -99,7 +99,7 @@ class Adapter:
                 loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
             sizes = [inputs[i]["target_tokens"].numel() for i in group]
-            for i, part in zip(group, logprobs.detach().split(sizes), strict=True):
+            for i, part in zip(group, torch.split(logprobs.detach(), sizes), strict=True):
                 found[i] = part.reshape(inputs[i]["target_tokens"].shape).numpy()
         return write_output(found, {"loss:sum": total})
 

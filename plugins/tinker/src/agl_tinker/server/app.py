@@ -369,7 +369,8 @@ class TinkerServer:
         model = await self.models.get(request.match_info["id"])
         found = [
             {"checkpoint_id": f"{kind}/{file.stem}", "checkpoint_type": made,
-             "time": _time(file.stat().st_mtime), "tinker_path": f"tinker://{model.id}/{kind}/{file.stem}", "size_bytes": file.stat().st_size}
+             "tinker_path": f"tinker://{model.id}/{kind}/{file.stem}",
+             "time": _time(file.stat().st_mtime), "size_bytes": file.stat().st_size}
             for kind, made in (("weights", "training"), ("sampler_weights", "sampler"))
             for file in sorted((model.folder / kind).glob("*.pt"))
         ]  # fmt: skip

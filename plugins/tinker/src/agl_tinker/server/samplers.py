@@ -62,11 +62,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         """The prompt's tokens, of all its chunks. Raises RequestRefused."""
         chunks = self.prompt.get("chunks")
         texts = [chunk.get("tokens") for chunk in chunks] if isinstance(chunks, list) else [None]
-        if not all(isinstance(text, list) for text in texts):
-            raise RequestRefused(
-                400, "not-text", "a chunk of the prompt is no text: this server samples text only"
-            )
-        return [int(token) for text in texts for token in text]
+        found: list[int] = []
+        for text in texts:
+            if not isinstance(text, list):
+                raise RequestRefused(
+                    400, "not-text", "a chunk of the prompt is no text: only text is sampled"
+                )
+            found += [int(token) for token in text]
+        return found
 
     def check(self) -> None:
         """Raise RequestRefused for a field that would be ignored."""

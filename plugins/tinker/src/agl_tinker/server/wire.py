@@ -8,7 +8,6 @@ token's logprob is the same float32 on both sides.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,11 @@ from agl_local.generation.request import Completion
 
 PROTOBUF = "application/x-protobuf"
 _FLOAT32, _INT64, _INT32 = 1, 2, 3
-_KINDS = {_FLOAT32: np.dtype(np.float32), _INT64: np.dtype(np.int64), _INT32: np.dtype(np.int32)}
+_KINDS: dict[int, np.dtype[Any]] = {
+    _FLOAT32: np.dtype(np.float32),
+    _INT64: np.dtype(np.int64),
+    _INT32: np.dtype(np.int32),
+}
 _MISSING = -99999.0
 """The logprob of a place in a table of alternatives that holds none."""
 _MESSAGES = {
@@ -103,13 +106,16 @@ def read_training_call(body: bytes) -> TrainingCall:
     for pair in message.loss_fn_config_v2:
         is_text = bool(pair.value.text)
         settings[pair.key] = pair.value.text if is_text else pair.value.number
-    data = [
-        Datum(
-            [token for chunk in datum.model_input for token in _tokens(chunk)],
-            {pair.key: _array(pair.value) for pair in datum.loss_fn_inputs},
-        )
-        for datum in message.data
-    ]
+    try:
+        data = [
+            Datum(
+                [token for chunk in datum.model_input for token in _tokens(chunk)],
+                {pair.key: _array(pair.value) for pair in datum.loss_fn_inputs},
+            )
+            for datum in message.data
+        ]
+    except (ValueError, IndexError) as error:
+        raise RequestRefused(400, "shape", f"a tensor has not the shape that it tells: {error}") from None
     return TrainingCall(
         message.model_id, message.seq_id, data, message.loss_fn, settings, message.forward_only
     )
@@ -130,15 +136,13 @@ def _array(tensor: Any) -> NDArray[Any]:
         raise RequestRefused(400, "dtype", f"a tensor has the unknown type {tensor.dtype}")
     shape = tuple(tensor.shape)
     if not tensor.HasField("sparse_csr"):
-        flat = np.frombuffer(tensor.dense, dtype=_KINDS[tensor.dtype])
+        flat: NDArray[Any] = np.frombuffer(tensor.dense, dtype=_KINDS[tensor.dtype])
         return flat.reshape(shape) if shape else flat
-    csr = tensor.sparse_csr
+    csr, values = tensor.sparse_csr, np.frombuffer(tensor.sparse_csr.values, dtype=_KINDS[tensor.dtype])
     rows = np.frombuffer(csr.crow_indices, dtype=np.int64)
     columns = np.frombuffer(csr.col_indices, dtype=np.int64)
-    dense = np.zeros(shape, dtype=_KINDS[tensor.dtype])
-    dense[np.repeat(np.arange(len(rows) - 1), np.diff(rows)), columns] = np.frombuffer(
-        csr.values, dtype=_KINDS[tensor.dtype]
-    )
+    dense: NDArray[Any] = np.zeros(shape, dtype=values.dtype)
+    dense[np.repeat(np.arange(len(rows) - 1), np.diff(rows)), columns] = values
     return dense
 
 
@@ -183,8 +187,3 @@ def _write_alternatives(message: Any, done: Completion, k: int) -> None:
             ids[i, j], logprobs[i, j] = token, logprob
     message.token_ids, message.logprobs = ids.tobytes(), logprobs.tobytes()
     message.k, message.length = k, len(done.token_ids)
-
-
-def as_text(body: bytes) -> str:
-    """Bytes as text, for a file of JSON."""
-    return base64.b64encode(body).decode()
