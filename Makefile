@@ -27,6 +27,9 @@ demo: .venv/demo ## an agent gets better on this machine: evaluate, train, evalu
 demo-real: .venv/spider ## a pretrained model learns from real questions: fetch, evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/router/demo.py $(foreach s,$(SET),--set $(s))
 
+one-file: .venv/demo ## the whole idea in one file: gateway, agent, credit, update; the last line is JSON
+	@$(PY) examples/one_file.py
+
 spider: .venv/spider ## a LangGraph agent that corrects its SQL gets better; the last line is JSON
 	@$(PY) examples/spider/demo.py
 
@@ -198,6 +201,9 @@ test-dashboard: .venv/spider .venv/werewolf ## the dashboard in Chromium, over a
 
 test-agentops: ## AgentOps' real client beside capture, in its environment
 	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
+
+test-claude-agent-sdk: ## the Claude Agent SDK as a program and in a rollout, with a scripted model, in its environment
+	@python=$$($(PYTHON) scripts/environment claude_agent_sdk) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_claude_agent_sdk.py
 
 drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the store; the last line is JSON
 	@$(PY) tests/drills/verl.py

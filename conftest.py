@@ -129,26 +129,32 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Load no installed plugin unless asked. Fixtures that several tests share are made after this."""
+    if item.get_closest_marker("plugins") is None:
+        os.environ["AGL_PLUGINS"] = loaded_plugins(item.path)
+    else:
+        os.environ.pop("AGL_PLUGINS", None)
+    plugins = sys.modules.get("agentlightning.plugins.manager")
+    if plugins is not None:
+        plugins.load.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(
-    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
     certificate: Path,
 ) -> None:
-    """Remove the shell's settings, keep the home folder untouched, load no installed plugin unless asked."""
+    """Remove the shell's settings, keep the home folder untouched."""
     for name in list(os.environ):
-        if name.startswith(PREFIXES) or name.lower() in PROXIES:
+        if (name.startswith(PREFIXES) and name != "AGL_PLUGINS") or name.lower() in PROXIES:
             monkeypatch.delenv(name)
     home: Path = tmp_path_factory.getbasetemp() / "home"
     home.mkdir(exist_ok=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    if request.node.get_closest_marker("plugins") is None:
-        monkeypatch.setenv("AGL_PLUGINS", loaded_plugins(request.node.path))
-    plugins = sys.modules.get("agentlightning.plugins.manager")
-    if plugins is not None:
-        plugins.load.cache_clear()
 
 
 @pytest.fixture(autouse=True)

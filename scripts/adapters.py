@@ -27,7 +27,8 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from contract.frameworks import FEATURES, FRAMEWORKS  # noqa: E402 - the tests' own list
+from agl_testing.contract.features import FEATURES  # noqa: E402
+from contract.frameworks import FRAMEWORKS  # noqa: E402 - the tests' own list
 
 RESULTS = ROOT / "bench" / "results" / "adapters.json"
 HOLDS, LACKS, EXCUSED, FAILS, UNDECIDED = "✓", "–", "excused", "✗", "?"

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_testing.contract.features import feature
 from contract.excuses import EXCUSES
-from contract.frameworks import FRAMEWORKS, feature
+from contract.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).parents[2]
 SUITE = """
 import contract.excuses as excuses
 import pytest
-from contract.frameworks import STREAM, feature, lacking
+from agl_testing.contract.features import STREAM, feature, lacking
 from agl_testing.contract import AdapterHooks
 from agl_testing.contract.tally import TALLY
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agl_testing.contract.features import (
-    FEATURES as FEATURES,
-    LACKS as LACKS,
-    STREAM as STREAM,
-    feature as feature,
-    features_of as features_of,
-    lacking as lacking,
-)
-
 FRAMEWORKS = {
     "agent_framework": ("Agent Framework", "agent-framework-core"),
     "agentscope": ("AgentScope", "agentscope"),

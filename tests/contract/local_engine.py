@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from functools import cache
 
 import torch
+from agl_testing.contract.script import ARGUMENTS, TOOL
 from aiohttp import web
-from contract.script import ARGUMENTS, TOOL
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from agentlightning.types import Call

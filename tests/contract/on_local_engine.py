@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.frameworks import STREAM, feature
-from contract.hooks import AdapterHooks, add
-from contract.script import SOLVER, TEAM
-from contract.tally import TALLY
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.features import STREAM, feature
+from agl_testing.contract.hooks import AdapterHooks, add
+from agl_testing.contract.script import SOLVER, TEAM
+from agl_testing.contract.tally import TALLY
+from agl_testing.contract.through_gateway import leased_attempt
 
 from agentlightning.keys import CONTEXT_KEY
 

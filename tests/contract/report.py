@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.frameworks import LACKS, features_of, folder_of
+from agl_testing.contract.features import LACKS, features_of
+from contract.frameworks import folder_of
 
 KEY = "contract"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.frameworks import FEATURES, FRAMEWORKS
+from agl_testing.contract.features import FEATURES
+from contract.frameworks import FRAMEWORKS
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

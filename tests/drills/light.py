@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from agl_programs.options import POLICY
 from agl_testing.scripted import ScriptedModelServer
 from contract.access import SECRET, TOKEN
-from drills.core import AGL, Witness, console, free_port
+from drills.core import AGL, Witness, console, end_all, free_port
 from drills.intruder import Intruder
 from drills.talker import CALLS, JOURNAL
 
@@ -173,15 +173,7 @@ class Stage:
 
     def close(self) -> None:
         """End all processes."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_all(self.processes.values())
 
 
 class Load:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
@@ -31,8 +32,8 @@ from agentlightning.types.failure import failure_kind, read_failure_table
 
 RECIPE = Recipe(name="t")
 ATTEMPTS = 2
-TIMEOUT = 0.6
-"""Seconds of an attempt that hangs: enough for the call it makes before."""
+TIMEOUT = 3600.5
+"""Seconds of an attempt that hangs. They are over when it hangs: see ``World.call_later``."""
 WINDOW = 400
 """Tokens of the scripted model's context."""
 
@@ -53,8 +54,18 @@ class World:
         self.client = openai.AsyncOpenAI(
             base_url=gateway.url, api_key="none", max_retries=0, http_client=httpx.AsyncClient(verify=False)
         )
+        self.loop = asyncio.get_running_loop()
+        """The runner's; an agent has one of its own."""
         self.hanging: asyncio.Queue[str] = asyncio.Queue()
         """Rollouts whose agent waits for being stopped."""
+        self.time_is_up: Callable[[], object] = lambda: None
+        """Ends the limit of the attempt that began last of those that have one."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, **more: Any) -> Any:
+        """In place of the event loop's: an attempt's limit ends when the test says so, not by the clock."""
+        if delay == TIMEOUT:
+            self.time_is_up = partial(callback, *args)
+        return asyncio.BaseEventLoop.call_later(self.loop, delay, callback, *args, **more)
 
     async def agent(self, task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
         """A call that is answered, then the failure that the task asks for, on the attempts it names."""
@@ -68,7 +79,7 @@ class World:
         if kind == "bad-reward":
             return math.nan
         if kind in ("timeout", "cancelled", "cancelled-rollout"):
-            self.hanging.put_nowait(rollout.rollout_id)
+            self.loop.call_soon_threadsafe(self.hanging.put_nowait, rollout.rollout_id)
             await asyncio.Event().wait()
         if kind in PROMPTS:
             await self.ask(llm, PROMPTS[kind])
@@ -119,6 +130,8 @@ class World:
             if not hung.done():
                 hung.cancel()
                 break
+            if kinds[hung.result()] == "timeout":
+                self.time_is_up()
             if kinds[hung.result()] == "cancelled":
                 await self.store.wait_for_rollouts([i for i, kind in kinds.items() if kind == "none"])
                 break
@@ -149,8 +162,9 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async with opened() as world:
+        monkeypatch.setattr(world.loop, "call_later", world.call_later)
         yield world
 
 

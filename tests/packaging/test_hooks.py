@@ -19,7 +19,6 @@ POINTS = [point for point in entry_points(group=GROUP) if point.dist and point.d
 """The plugins of the suite; core has no entry point."""
 USERS_OWN = {
     "agl_credit_rules": "docs/extend.md",
-    "agl_end_training": "examples/callbacks/callbacks.py",
     "agl_rollout_views": "examples/werewolf/views.py",
 }
 """Hooks that users' programs implement and no distribution of the suite needs → such a program."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from agentlightning.plugins.manager import build, load
 from agentlightning.plugins.suite import checkout, install_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,10 +66,32 @@ def test_every_adapter_and_driver_of_the_checkout_has_a_line() -> None:
     named = {place.removeprefix("./plugins/") for place in places if place.startswith("./plugins/")}
     assert {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} == named
     extras = tomllib.loads((ROOT / "plugins" / "trackers" / "pyproject.toml").read_text())["project"]
-    assert {*extras["optional-dependencies"]} == {*checkout()["tracker"], "all"} - {"console"}
+    assert {*extras["optional-dependencies"]} == {*checkout()["tracker"], "all"} - {"console", "events"}
     for names in checkout().values():
         for folders in names.values():
             assert all((ROOT / folder.partition("[")[0] / "pyproject.toml").is_file() for folder in folders)
+
+
+TABLES = {
+    "recipe or algorithm": ("agl_recipes", "agl_algorithms"),
+    "driver": ("agl_drivers",),
+    "runner": ("agl_runners",),
+    "store operation": ("agl_store_operations",),
+    "command": ("agl_commands",),
+    "tracker": ("agl_trackers",),
+    "service": ("agl_run_services",),
+    "curriculum": ("agl_curricula",),
+    "task set": ("agl_task_sets",),
+}
+"""Kind of the messages → the hooks that register what is asked for by name."""
+
+
+@pytest.mark.plugins
+@pytest.mark.parametrize("kind", TABLES)
+def test_what_a_plugin_of_the_suite_registers_by_name_has_a_line(kind: str) -> None:
+    core, suite = build(discover=False), load()
+    brought = {name for hook in TABLES[kind] for name in suite.table(hook).keys() - core.table(hook).keys()}
+    assert brought and brought <= checkout()[kind].keys()
 
 
 NAMED = re.compile(r"pip install[^`\n]*?[\s'\"](agl-[a-z-]+|agentlightning)(?:\[|[\s'\"=]|$)")

@@ -13,7 +13,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from agentlightning import specs
@@ -193,7 +193,7 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> Any:
 # ------------------------------------------------------------------------------------------------ decisions
 @hookspec
 def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.ScheduleSpec | None:
-    """Asked before a run trains with a recipe: which groups its steps train, and when it ends. ``None``:
+    """Asked before a run trains with a recipe: which groups its steps train. ``None``:
     ``training`` asks for nothing of the plugin's. Fields that plugins add to the section ``training`` are a
     schedule's: a run in which they are set is refused if nobody answers, and any run if two plugins do. An
     error is raised: ``ConfigError`` for settings that do not work with the recipe. ``recipe``: ``None`` for
@@ -202,9 +202,12 @@ def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> specs.Sch
 
 
 @hookspec
-def agl_end_training(step: int, evaluation: Evaluation) -> str | None:
+def agl_end_training(
+    step: int, evaluation: Evaluation | None, evaluations: Mapping[str, Evaluation], training: TrainingSection
+) -> str | None:
     """Asked after each evaluation of the run's schedule, when ``step`` steps are finished. A reason ends the
-    training here; ``None`` goes on.
+    training here; ``None`` goes on. ``evaluation``: of the held-out tasks, if there are any; ``evaluations``:
+    all that the run has made, by name (``before``, ``step-10``, ``step-10/hard`` of the set ``hard``).
     """
 
 

@@ -82,7 +82,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """Which groups the steps of one run train, and when it ends."""
+    """Which groups the steps of one run train, and what looks at its evaluations."""
 
     open: Callable[[Any], Any] | None = None
     """``open(context)`` makes the run's ``algorithms.schedule.Schedule``; ``None``: tasks in the order of the
@@ -93,8 +93,8 @@ class ScheduleSpec:
     chooses_by: Sequence[str] = ()
     """Fields of ``training`` by which it chooses, for messages."""
     ends_early: Sequence[str] = ()
-    """Fields of ``training`` by which it ends before its last step or exports the present policy. They need a
-    driver that does (``DriverSpec.ends_early``).
+    """Fields of ``training`` by which a run ends before its last step, by the hook ``agl_end_training``, or
+    exports the present policy. They need a driver that does (``DriverSpec.ends_early``).
     """
 
 

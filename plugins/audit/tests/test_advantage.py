@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from core.credit.builders import PATIENT, make_call, make_record, one_call, worlds
+from core.credit.builders import PATIENT, make_call, make_record, one_call, walk, worlds
 from core.credit.test_ledger import recipes, tables, worlds as eventful_worlds
 from core.credit.test_rows import RECIPES
 from hypothesis import given, strategies as st
@@ -141,16 +141,6 @@ def test_every_reason_of_the_guide_has_a_sentence():
     found = set(re.findall(r"`([a-z-]+)`", paragraph)) - {"select"}
     reasons = {reason for reason in found if not reason.startswith(REFUSED)}
     assert len(reasons) > 15 and reasons <= REASONS.keys()
-
-
-def walk(name: str, states: list[str], reward: float | None, group: str = "g", **more: object) -> Record:
-    """A rollout that passes through states, one call in each; its prompts hold its whole history."""
-    calls = [
-        make_call(f"{name}-c{i}", [1, *range(50, 50 + i), ord(state[0])], [2, 3], i, rollout_id=name,
-                  tags={"state": state})
-        for i, state in enumerate(states)
-    ]  # fmt: skip
-    return make_record(name, calls, reward, group=group, **more)
 
 
 def test_a_token_explains_both_levels():

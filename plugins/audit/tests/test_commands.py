@@ -8,38 +8,16 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.runs import RAISED, RUN, calls_of, edit_reward, make_run
 
-from agentlightning import cli, semconv
+from agentlightning import semconv
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Rollout, Span
-
-Agl = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Agl:
-    """Runs a command as a person does; (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["agl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return asyncio.run(make_run(tmp_path / "runs"))
+from plugins.audit.tests.conftest import Agl
 
 
 def one_line(text: str) -> str:

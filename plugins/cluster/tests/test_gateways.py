@@ -20,7 +20,7 @@ import pytest
 from agl_gateway.budget.limits import Budget
 from agl_gateway.budget.spending import AGE, Spending
 from aiohttp import web
-from core.gateway.conftest import SECRET, Engine, whole
+from core.gateway.conftest import SECRET, whole
 
 from agentlightning.gateway import AttemptInfo, Upstream
 from agentlightning.gateway.route import ranking
@@ -37,14 +37,6 @@ from agl_cluster.store.access import StoreAccess
 from agl_cluster.store.app import create_app
 
 GATEWAYS = 2
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    engine = Engine()
-    await engine.start()
-    yield engine
-    await engine.runner.cleanup()
 
 
 @contextlib.asynccontextmanager

@@ -97,32 +97,6 @@ async def test_a_namespace_without_tools_is_none(world):
     assert (await world.post(asked, path="/responses")).status == 200
 
 
-@BOTH
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1}}}]},
-        {"tool_calls": [{"id": "x", "function": {"name": 3, "arguments": "{}"}}]},
-        {"content": [{"type": "text", "text": "x"}]},
-        {"content": 7},
-        {"refusal": {"why": 1}},
-    ],
-)
-async def test_a_message_of_other_types_is_a_bad_answer(world, path, asked, stream, message):
-    async def odd(request, body):
-        answer = whole(body)
-        answer["choices"][0]["message"] = {"role": "assistant", "content": None, **message}
-        return web.json_response(answer)
-
-    world.engine.answer = odd
-    answer = await world.post(asked | {"stream": stream}, path=path)
-    assert b'"code":"bad-answer"' in answer.raw
-    assert [(call.status, call.error.split(":")[0]) for call in world.store.calls] == [
-        ("error", "bad-answer")
-    ]
-
-
 async def test_details_of_other_types_are_a_bad_answer(world):
     async def odd(request, body):
         answer = whole(body)

@@ -236,6 +236,11 @@ async def test_guided_choice_is_trained_with_its_mask(world, path, asked):
         {"tool_calls": [None]},
         {"tool_calls": 3},
         {"tool_calls": [{"function": 3}]},
+        {"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1}}}]},
+        {"tool_calls": [{"id": "x", "function": {"name": 3, "arguments": "{}"}}]},
+        {"content": [{"type": "text", "text": "x"}]},
+        {"content": 7},
+        {"refusal": {"why": 1}},
     ],
 )
 async def test_a_message_out_of_shape_is_a_bad_answer(world, path, asked, stream, message):
@@ -248,7 +253,9 @@ async def test_a_message_out_of_shape_is_a_bad_answer(world, path, asked, stream
     answer = await world.post(asked | {"stream": stream}, path=path)
     assert b'"code":"bad-answer"' in answer.raw  # as an event, where the head has left already
     assert answer.status == 502 or stream
-    assert [call.error.split(":")[0] for call in world.store.calls] == ["bad-answer"]
+    assert [(call.status, call.error.split(":")[0]) for call in world.store.calls] == [
+        ("error", "bad-answer")
+    ]
 
 
 @BOTH

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import pytest
 from agl_testing import Reply, ScriptedModelServer, tool_call
 from agl_testing.contract.recording import Recording, assert_exact
 from agl_testing.contract.through_gateway import leased_attempt
+from core.capture.conftest import capturing as capturing
 from pydantic import BaseModel
 
-from agentlightning import capture, semconv
+from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit import emit_reward
@@ -23,14 +24,6 @@ from agentlightning.keys import CONTEXT_KEY
 
 pytestmark = pytest.mark.usefixtures("capturing")
 ASK: dict[str, Any] = {"model": "policy", "input": "hi"}
-
-
-@pytest.fixture
-def capturing() -> Iterator[None]:
-    capture.COUNTS.clear()
-    capture.install()
-    yield
-    capture.uninstall()
 
 
 @pytest.fixture

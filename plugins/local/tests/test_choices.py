@@ -110,7 +110,7 @@ def test_tables_go_with_the_weights():
     with engine_of() as engine:
         ask(engine, PROMPT, max_tokens=8, guided_choice=CHOICES, seed=1)
         changed = {name: torch.randn_like(p) for name, p in state(POLICY.model).items()}
-        assert engine.load_weights(changed, 1, timeout=60) == 1
+        assert engine.load_weights(changed, 1, timeout=300) == 1
         after = ask(engine, PROMPT, max_tokens=8, guided_choice=CHOICES, seed=1)[0]
         assert engine.stats.steps == 2 and set(after.versions) == {1}
 

@@ -131,7 +131,7 @@ def test_an_interrupted_run_closes_everything(
         engines = children(process.pid)
         assert engines
         process.send_signal(number)
-        _, rest = process.communicate(timeout=120)
+        _, rest = process.communicate(timeout=300)
         assert process.returncode == status, rest
         assert rest.splitlines()[-1] == "agl: interrupted" and "Traceback" not in rest, rest
         assert not [engine for engine in engines if is_running(engine)]

@@ -23,7 +23,7 @@ def updates(*args: object, hash_seed: int) -> dict[str, list[list[object]]]:
         env={**env, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[list[object]]] = json.loads(done.stdout)

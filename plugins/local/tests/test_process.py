@@ -116,7 +116,7 @@ def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(polic
     child.start()
     process = child._process
     assert os.getpgid(child.pid) != os.getpgid(0)  # Ctrl-C goes to the foreground group
-    child.close(timeout=60)
+    child.close(timeout=300)
     assert process.returncode == 0
 
 

@@ -8,23 +8,14 @@ from typing import Any
 import pytest
 import torch
 from contract.model_server import ModelServer
-from core.runner.test_returned import advantages, emitted, refined, run, supplied
+from core.runner.test_returned import PER_CALL, advantages, emitted, refined, run, supplied
 
 from agentlightning.credit import assign
-from agentlightning.gateway import Gateway, Upstream
-from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import (
-    Recipe,
     RolloutStatus,
 )
 from agl_local.training.loss import Terms, policy_loss
-
-PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
-
-
-Answers = list[Any]
-"""What the openai SDK returned to the agent, in order."""
 
 
 @pytest.fixture
@@ -34,21 +25,10 @@ async def store() -> AsyncIterator[Store]:
     await opened.close()
 
 
-@pytest.fixture
-async def gateway(store: Store) -> AsyncIterator[Gateway]:
-    opened = Gateway(store, Keys())
-    async with ModelServer(lambda body: body["messages"][-1]["content"][::-1]) as engine:
-        opened.add_route(Upstream(policy="policy", url=engine.url, model=engine.model, version=lambda: 4))
-        await opened.start()
-        yield opened
-        await opened.stop()
-
-
 @pytest.mark.parametrize("how", [emitted, refined, supplied])
-async def test_opposite_rewards_are_gradients_of_opposite_sign(
-    store: Store, gateway: Gateway, how: Any
-) -> None:
-    rollout, record = await run(store, gateway, how)
+async def test_opposite_rewards_are_gradients_of_opposite_sign(store: Store, how: Any) -> None:
+    async with ModelServer() as engine:
+        rollout, record = await run(store, engine, how)
     assert rollout.status == RolloutStatus.SUCCEEDED and rollout.reason is None
     batch = assign([record], PER_CALL, version=4)
     calls = sorted((c for c in record.calls if c.call_id in advantages(batch)), key=lambda c: c.sequence)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -77,26 +77,14 @@ async def test_a_foreign_model_that_cannot_be_loaded_is_said(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_a_start_that_is_given_up_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    greeting = threading.Event()
-    processes: list[Any] = []
-    real = EngineProcess._greet
-
-    def greet(self: EngineProcess, deadline: float) -> None:
-        processes.append(self._process)
-        greeting.set()
-        real(self, deadline)
-
-    monkeypatch.setattr(EngineProcess, "_greet", greet)
+async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path, greeted: Queue[Any]) -> None:
     server = LocalServer(PolicyFolder(saved_policy(tmp_path / "policy"), options={"threads": 1}, name="old"))
     start = asyncio.create_task(server.start())
-    assert await asyncio.to_thread(greeting.wait, 60)
+    process = await asyncio.to_thread(greeted.get, timeout=300)
     start.cancel()
     await asyncio.wait([start])
     await server.close()
-    assert processes[0].poll() is not None
+    assert process.poll() is not None
 
 
 async def test_a_driver_goes_back_to_a_step_and_forgets_what_came_after(tmp_path: Path) -> None:

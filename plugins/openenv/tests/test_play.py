@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer
-from core.runner.test_runner import finish, reason, serving
+from contract.running import rolled_out
 
-from agentlightning.capture.installation import capturing
 from agentlightning.credit.verdicts import verdicts
-from agentlightning.gateway import Gateway, Upstream
-from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.types import LLM, Record, Rollout, RolloutConfig
+from agentlightning.types import Record, Rollout
 from agl_openenv import play, tasks
 from plugins.openenv.tests import protocol
 
@@ -49,21 +46,11 @@ def count(body: dict[str, Any]) -> str:
 async def run(task: dict[str, Any]) -> tuple[Rollout, Record, str]:
     """One rollout of a task, its record, and why it failed."""
     store = SQLiteStore(":memory:")
-    async with ScriptedModelServer(count) as engine:
-        gateway = Gateway(store, Keys())
-        gateway.add_route(Upstream(policy="policy", url=engine.url, model=engine.model))
-        await gateway.start()
-        try:
-            resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
-            with capturing([]):
-                async with serving(play, store, attempt_keys=gateway):
-                    once = RolloutConfig(max_attempts=1)
-                    [rollout] = await finish(store, [task], resources_id=resources.resources_id, config=once)
-            [record] = await store.records([rollout.rollout_id])
-            return rollout, record, await reason(store, rollout)
-        finally:
-            await gateway.stop()
-            await store.close()
+    try:
+        async with ScriptedModelServer(count) as engine:
+            return await rolled_out(play, task, store, engine)
+    finally:
+        await store.close()
 
 
 def named(record: Record, name: str) -> list[float]:

@@ -100,6 +100,14 @@ async def test_a_later_report_replaces_the_one_before_and_processes_are_added_up
     assert served.program.counts == {"lost": 4} and len(served.program.reports) == 2
 
 
+async def test_a_report_that_is_none_is_counted_and_loses_no_span(served: Served) -> None:
+    broken = otlp.resource_report(messages.PROCESS, {"process": "p", "counts": "many"})
+    status, answer = await served.post(span("one") + broken + span("two"))
+    assert status == 200 and b"cannot be decoded" in answer
+    assert await served.names() == ["one", "two"]
+    assert served.program.reports == {} and served.program.counts == {"otlp-damaged-span": 1}
+
+
 async def test_spans_are_on_file_before_their_request_has_ended(served: Served) -> None:
     more = asyncio.Event()
 

@@ -42,16 +42,15 @@ class Halves(InOrder):
         return {"halves": steps}
 
 
-class TwoSteps:
-    """Ends after two steps."""
+class Seen:
+    """Looks at the evaluations."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, list[str]]] = []
 
-    async def evaluated(self, step: int, evaluations: Any) -> str | None:
+    async def evaluated(self, step: int, evaluations: Any) -> None:
         assert all(isinstance(one, Evaluation) for one in evaluations.values())
         self.seen.append((step, sorted(evaluations)))
-        return "two are enough" if step == 2 else None
 
     def summary(self) -> dict[str, Any]:
         return {"seen": len(self.seen)}
@@ -59,7 +58,7 @@ class TwoSteps:
 
 class Stranger:
     def __init__(self) -> None:
-        self.watch = TwoSteps()
+        self.watch = Seen()
 
     @hookimpl
     def agl_schedules(self, recipe: Recipe, training: TrainingSection) -> ScheduleSpec:
@@ -67,6 +66,12 @@ class Stranger:
             return Halves(context, recipe, training)
 
         return ScheduleSpec(groups, lambda context: self.watch, ["steps"], ["steps"])
+
+    @hookimpl
+    def agl_end_training(self, step: int, evaluation: Evaluation, evaluations: Any) -> str | None:
+        """Ends after two steps."""
+        assert evaluations[f"step-{step}"] == evaluation and "before/hard" in evaluations
+        return "two are enough" if step == 2 else None
 
 
 async def test_a_plugin_chooses_the_groups_of_a_run_and_ends_it(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
             pass
         assert line, "the agent was never run"
         process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=120)
+        _, rest = process.communicate(timeout=300)
         assert process.returncode == 130 and "Traceback" not in rest, rest
     finally:
         process.kill()

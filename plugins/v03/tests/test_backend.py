@@ -46,7 +46,7 @@ async def test_a_client_works_for_a_server(server: AgentLightningServer, tmp_pat
     assert await server.get_completed_rollout(first) is None
     fit = trainer(tmp_path, n_workers=2, max_tasks=2).fit
     running = asyncio.create_task(asyncio.to_thread(fit, Prompted(), f"{server.endpoint}/"))
-    report = await server.poll_completed_rollout(first, timeout=30)
+    report = await server.poll_completed_rollout(first, timeout=300)
     assert report is not None and report.final_reward == 11.0 and report.rollout_id == first
     assert await server.get_completed_rollout(first) is None  # a report is given once
     bad = await server.queue_task("fails")

@@ -34,16 +34,19 @@ from agentlightning.utils.otel import (
     query_linked_spans,
     unflatten_attributes,
 )
+from agl_v03.logging_setup import our_loggers
 
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    ours = logging.getLogger("agentlightning")
-    before = ours.handlers[:], ours.level, ours.propagate
-    yield ours
-    for handler in set(ours.handlers) - set(before[0]):
-        handler.close()
-    ours.handlers[:], ours.level, ours.propagate = before
+    """The logger of core. It and those of the plugins are as before after the test."""
+    every = [logging.getLogger(name) for name in our_loggers()]
+    before = [(one.handlers[:], one.level, one.propagate) for one in every]
+    yield every[0]
+    for one, was in zip(every, before, strict=True):
+        for handler in set(one.handlers) - set(was[0]):
+            handler.close()
+        one.handlers[:], one.level, one.propagate = was
 
 
 def test_setup_logging_twice_logs_once(logger: logging.Logger, tmp_path: Path) -> None:
@@ -56,6 +59,20 @@ def test_setup_logging_twice_logs_once(logger: logging.Logger, tmp_path: Path) -
     assert "[DEBUG]" in line and line.endswith("heard 1")
     assert len([h for h in logger.handlers if getattr(h, "agl_console", False)]) == 1
     assert not logger.propagate
+
+
+def test_setup_logging_is_heard_of_the_parts_that_are_plugins(logger: logging.Logger, tmp_path: Path) -> None:
+    file, theirs = tmp_path / "all.log", logging.getLogger("theirs.module")
+    part = logging.getLogger("agl_cluster.runners.supervisor")
+    try:
+        agl.setup_logging(console=False, files=str(file), disable_existing_loggers=True)
+        assert theirs.disabled and not part.disabled
+    finally:
+        for known in logging.root.manager.loggerDict.values():
+            if isinstance(known, logging.Logger):
+                known.disabled = False
+    part.info("worker 1 died")
+    assert file.read_text().endswith("worker 1 died\n")
 
 
 def test_setup_logging_leaves_other_loggers_alone(logger: logging.Logger) -> None:

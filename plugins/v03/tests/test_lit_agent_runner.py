@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from contract.running import finish, serving
 from core.runner.test_rewards import ran
-from core.runner.test_runner import finish, serving
 
 import agentlightning as agl
 from agentlightning.decorator.agents import LitAgent

@@ -12,14 +12,11 @@ import pytest
 pytest.importorskip("verifiers")
 
 from agl_testing import ScriptedModelServer, tool_call
-from core.runner.test_runner import finish, reason, serving
+from contract.running import rolled_out
 
-from agentlightning.capture.installation import capturing
 from agentlightning.credit.verdicts import verdicts
-from agentlightning.gateway import Gateway, Upstream
-from agentlightning.keys import Keys
 from agentlightning.store import SQLiteStore
-from agentlightning.types import LLM, Record, Rollout, RolloutConfig
+from agentlightning.types import Record, Rollout
 from agl_verifiers import UnusableEnvironment, play, tasks
 from agl_verifiers.agent import named_rewards
 
@@ -46,19 +43,9 @@ async def engine() -> AsyncIterator[ScriptedModelServer]:
 async def run(engine: ScriptedModelServer, task: Any) -> tuple[Rollout, Record, str]:
     """One rollout of a task, its record, and why it failed."""
     store = SQLiteStore(":memory:")
-    gateway = Gateway(store, Keys())
-    gateway.add_route(Upstream(policy="policy", url=engine.url, model=engine.model))
-    await gateway.start()
     try:
-        resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
-        with capturing([]):
-            async with serving(play, store, attempt_keys=gateway):
-                once = RolloutConfig(max_attempts=1)
-                [rollout] = await finish(store, [task], resources_id=resources.resources_id, config=once)
-        [record] = await store.records([rollout.rollout_id])
-        return rollout, record, await reason(store, rollout)
+        return await rolled_out(play, task, store, engine)
     finally:
-        await gateway.stop()
         await store.close()
 
 

@@ -188,7 +188,7 @@ async def test_nobody_waits_for_engines_that_died_asleep(
     monkeypatch.setenv("FAKE_VERL", "1:die-asleep")
     job = Steps(tmp_path, steps=2)
     with pytest.raises(VerlFailed, match="status -9"):
-        await asyncio.wait_for(life(driver(policy, python), job), 60)
+        await asyncio.wait_for(life(driver(policy, python), job), 300)
     assert job.log == ["collect 0", "hold", "release"]
 
 
@@ -212,7 +212,7 @@ async def test_what_dies_ends_the_run_and_resume_goes_on(
     monkeypatch.setenv("FAKE_VERL", f"3:{what}")
     broken = Steps(tmp_path, steps=4)
     with pytest.raises(VerlFailed, match=said) as raised:
-        await asyncio.wait_for(life(driver(policy, python), broken), 60)
+        await asyncio.wait_for(life(driver(policy, python), broken), 300)
     assert str(tmp_path / "verl.log") in str(raised.value) and (tmp_path / "verl.log").exists()
     assert [r.step for r in broken.reports] == [0, 1]
     monkeypatch.delenv("FAKE_VERL")
@@ -223,7 +223,7 @@ async def test_what_dies_ends_the_run_and_resume_goes_on(
 
 async def test_an_error_of_the_job_is_the_runs_error(policy: Path, python: str, tmp_path: Path):
     with pytest.raises(ValueError, match="no reward in three steps"):
-        await asyncio.wait_for(life(driver(policy, python), Steps(tmp_path, broken=1)), 60)
+        await asyncio.wait_for(life(driver(policy, python), Steps(tmp_path, broken=1)), 300)
 
 
 async def test_a_child_that_does_not_start_says_what_it_said(policy: Path, tmp_path: Path):

@@ -25,9 +25,9 @@ from agent_framework import (
 from agent_framework.exceptions import ChatClientException
 from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
-from contract.through_gateway import assert_one_row, leased_attempt
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.through_gateway import assert_one_row, leased_attempt
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel

@@ -21,8 +21,8 @@ from agent_framework import (
     WorkflowBuilder,
 )
 from agent_framework.openai import OpenAIChatCompletionClient
+from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 from openai import AsyncOpenAI
 
 from agl_agent_framework import AgentFrameworkInstrumentor

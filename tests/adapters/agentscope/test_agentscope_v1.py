@@ -18,8 +18,8 @@ from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, fanout_pipeline
 from agentscope.tool import Toolkit, ToolResponse
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from pydantic import BaseModel, Field
 

@@ -23,8 +23,8 @@ from agentscope.permission import PermissionContext, PermissionMode
 from agentscope.state import AgentState
 from agentscope.tool import FunctionTool, Toolkit
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from pydantic import BaseModel
 

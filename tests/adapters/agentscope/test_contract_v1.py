@@ -17,8 +17,8 @@ from agentscope.message import Msg, TextBlock, ToolUseBlock
 from agentscope.model import OpenAIChatModel
 from agentscope.pipeline import MsgHub, sequential_pipeline
 from agentscope.tool import Toolkit, ToolResponse
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM
 
 from agl_agentscope import AgentScopeInstrumentor
 

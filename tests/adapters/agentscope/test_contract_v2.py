@@ -17,8 +17,8 @@ from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionContext, PermissionMode
 from agentscope.state import AgentState
 from agentscope.tool import FunctionTool, Toolkit
+from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 
 from agl_agentscope import AgentScopeInstrumentor
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.base import Handoff
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai._base_client as sdk
 import pytest
+from agl_testing.contract.script import SOLVER, TEAM
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import TextMessage
@@ -16,7 +17,6 @@ from autogen_core._telemetry import TraceHelper
 from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 
 from agl_autogen import AutoGenInstrumentor
 

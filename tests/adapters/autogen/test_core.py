@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
@@ -28,8 +30,6 @@ from autogen_core import (
 from autogen_core.models import UserMessage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
 
 import agentlightning as agl
 from agentlightning import semconv

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("crewai")
 
+from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 from crewai import LLM, Agent, Crew, Task
 from crewai.agents.agent_executor import AgentExecutor
 from crewai.events.event_bus import CrewAIEventsBus

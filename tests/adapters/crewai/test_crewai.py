@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("crewai")
 
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from crewai import LLM, Agent, Crew, Process, Task
 from crewai.events.event_bus import CrewAIEventsBus
 from crewai.hooks import register_before_tool_call_hook, unregister_before_tool_call_hook

@@ -15,9 +15,9 @@ pytest.importorskip("dspy")
 
 import dspy
 import litellm
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM, TOOL, TYPED
 from agl_testing.template import text_of
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM, TOOL, TYPED
 from dspy.clients.cache import Cache
 
 from agl_dspy import DSPyInstrumentor

@@ -14,10 +14,10 @@ import dspy
 import litellm
 import openai._base_client as sdk
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_each_exact, assert_exact
+from agl_testing.contract.script import Failing
 from agl_testing.template import text_of
-from contract.frameworks import feature
-from contract.recording import Recording, assert_each_exact, assert_exact
-from contract.script import Failing
 
 import agentlightning as agl
 from agentlightning import semconv

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("google.adk")
 
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM
 from google.adk.agents import BaseAgent, LlmAgent, SequentialAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.models.lite_llm import LiteLlm

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("google.adk")
 
 from agl_testing import ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
-from contract.script import say
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.script import say
 from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("langchain")
 
 import openai._base_client as sdk
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
 from contract.chat_openai import ask, chat_openai, close, finish, given
-from contract.script import ARGUMENTS, SOLVER, TEAM
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage

@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("langchain")
 
 from agl_testing import Reply, ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_each_exact, assert_exact
+from agl_testing.contract.through_gateway import assert_one_row, leased_attempt
 from contract.chat_openai import given, opened
-from contract.frameworks import feature
-from contract.recording import Recording, assert_each_exact, assert_exact
-from contract.through_gateway import assert_one_row, leased_attempt
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.documents import Document

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("langgraph")
 
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from contract.chat_openai import given, opened
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM
 from llama_index.core.agent.workflow import AgentWorkflow, BaseWorkflowAgent, FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.tools import FunctionTool

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("llama_index.core")
 
 from agl_testing import ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
-from contract.script import say
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.script import say
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.openai_like import OpenAILike

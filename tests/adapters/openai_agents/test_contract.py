@@ -26,8 +26,8 @@ from agents.tool_context import ToolContext
 from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.provider import DefaultTraceProvider
 from agents.tracing.spans import NoOpSpan
+from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 from openai import AsyncOpenAI
 
 from agl_openai_agents import OpenAIAgentsInstrumentor

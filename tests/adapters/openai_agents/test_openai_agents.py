@@ -31,9 +31,9 @@ from agents.tracing import TracingProcessor, get_trace_provider
 from agents.tracing.processors import BackendSpanExporter
 from agents.tracing.spans import NoOpSpan
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
-from contract.through_gateway import assert_one_row, leased_attempt
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.through_gateway import assert_one_row, leased_attempt
 from openai import AsyncOpenAI
 from opentelemetry import trace
 from pydantic import BaseModel

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import openai._base_client as sdk
+from agl_testing.contract.script import SOLVER, TEAM, TOOL
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM, TOOL
 from openai import AsyncOpenAI, OpenAI
 from opentelemetry import trace
 

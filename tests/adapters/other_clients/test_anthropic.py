@@ -16,13 +16,13 @@ import anthropic
 import anthropic._base_client as sdk
 from agl_gateway.apis.messages import MESSAGES
 from agl_testing import Reply, ScriptedModelServer, tool_call
-from contract.recording import Recording, assert_exact
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.through_gateway import leased_attempt
+from core.capture.conftest import capturing as capturing
 from hypothesis import given, settings, strategies as st
 from marks import examples
 
-from agentlightning import capture, semconv
-from agentlightning.capture import COUNTS
+from agentlightning import semconv
 from agentlightning.capture.adapter import AnthropicInstrumentor
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit import emit_reward
@@ -34,14 +34,6 @@ ARGUMENTS = '{"x":  "1 + 1"}'
 TOOLS: list[Any] = [{"name": "add", "input_schema": {"type": "object", "properties": {}}}]
 OWNERS = [(sdk.SyncAPIClient, "request"), (sdk.AsyncAPIClient, "request"), (sdk.BaseClient, "_build_request")]
 http: Any = vars(sdk).get("httpx2") or vars(sdk)["httpx"]
-
-
-@pytest.fixture
-def capturing() -> Iterator[None]:
-    COUNTS.clear()
-    capture.install()
-    yield
-    capture.uninstall()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The Claude Agent SDK as it is. It has no adapter: the Claude Code program that it starts asks the model.
 
-Runs where the SDK is installed, which brings that program (``pip install claude-agent-sdk``, tried with
-0.2.187). The model is a script, no account is needed, and nothing but loopback is asked.
+Runs where the SDK is installed, which brings that program (``make test-claude-agent-sdk``). The model is a
+script, no account is needed, and nothing but loopback is asked.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("claude_agent_sdk")
 
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.through_gateway import leased_attempt
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
-from contract.through_gateway import leased_attempt
 
 from agentlightning.types import Call
 from plugins.programs.tests.commands.running import bench

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer, tool_call
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.through_gateway import leased_attempt
 
 from plugins.programs.tests.commands.running import bench
 

@@ -13,7 +13,7 @@ pytest.importorskip("httpx")
 
 import httpx
 from agl_testing import ScriptedModelServer
-from contract.through_gateway import leased_attempt
+from agl_testing.contract.through_gateway import leased_attempt
 
 BODIES: dict[str, dict[str, Any]] = {
     "/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},

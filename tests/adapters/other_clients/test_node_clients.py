@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.through_gateway import assert_one_row, leased_attempt
 from agl_testing.scripted import Exchange
-from contract.through_gateway import assert_one_row, leased_attempt
 
 from agentlightning.types import Record
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import SOLVER, TEAM
 from openai import AsyncOpenAI
 from pydantic_ai import Agent, ModelRetry, NativeOutput
 from pydantic_ai.capabilities import Hooks

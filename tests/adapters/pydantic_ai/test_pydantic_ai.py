@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("pydantic_ai")
 
 from agl_testing import ScriptedModelServer, tool_call
-from contract.recording import Recording, assert_exact
-from contract.script import ARGUMENTS, say
+from agl_testing.contract.recording import Recording, assert_exact
+from agl_testing.contract.script import ARGUMENTS, say
 from openai import AsyncOpenAI
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

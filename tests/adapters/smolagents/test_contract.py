@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("smolagents")
 
 from agl_testing import tool_call
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM, TOOL
 from agl_testing.template import text_of
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM, TOOL
 from smolagents import LogLevel, MultiStepAgent, OpenAIServerModel, Tool, ToolCallingAgent
 
 from agl_smolagents import SmolagentsInstrumentor

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("smolagents")
 
 from agl_testing import ScriptedModelServer, tool_call
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_exact
 from agl_testing.template import text_of
-from contract.frameworks import feature
-from contract.recording import Recording, assert_exact
 from smolagents import CodeAgent, LogLevel, MultiStepAgent, OpenAIServerModel, Tool, ToolCallingAgent
 
 import agentlightning as agl

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("strands")
 
+from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
-from contract.script import ARGUMENTS, SOLVER, TEAM
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 from strands import Agent, tool as as_tool

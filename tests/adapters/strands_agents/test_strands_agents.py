@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("strands")
 
 from agl_testing import ScriptedModelServer, tool_call
-from contract.frameworks import feature
-from contract.recording import Recording, assert_each_exact, assert_exact
-from contract.script import say
+from agl_testing.contract.features import feature
+from agl_testing.contract.recording import Recording, assert_each_exact, assert_exact
+from agl_testing.contract.script import say
 from openai import AsyncOpenAI
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel

@@ -61,6 +61,18 @@ def agl_process(*arguments: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("name", "plugin"), [("explain", "audit"), ("runner", "cluster"), ("doctor", "testing"), ("sft", "local")]
+)
+def test_a_command_of_a_distribution_that_is_not_there_is_named_with_the_line_that_installs_it(
+    agl: Command, name: str, plugin: str
+) -> None:
+    done = agl(name, "x")
+    assert done.returncode == 2 and f"agl {name}: it comes with agl-{plugin}, which" in done.stderr
+    assert "pip install -c constraints.txt ./core" in done.stderr and f"./plugins/{plugin}" in done.stderr
+    assert "No such command 'explian'" in agl("explian").stderr
+
+
 def test_the_version_and_short_help(agl: Command) -> None:
     assert agl("--version").stdout == f"agl {__version__}\n"
     assert "Print the mean reward" in agl("eval", "-h").stdout

@@ -193,3 +193,13 @@ def _rewards(random: Random, calls: list[Call], clean: bool) -> list[Reward]:
 
 def _tokens(random: Random, vocabulary: int, low: int, high: int) -> list[int]:
     return [random.randrange(vocabulary) for _ in range(random.randint(low, high))]
+
+
+def walk(name: str, states: list[str], reward: float | None, group: str = "g", **more: object) -> Record:
+    """A rollout that passes through states, one call in each; its prompts hold its whole history."""
+    calls = [
+        make_call(f"{name}-c{i}", [1, *range(50, 50 + i), ord(state[0])], [2, 3], i, rollout_id=name,
+                  tags={"state": state})
+        for i, state in enumerate(states)
+    ]  # fmt: skip
+    return make_record(name, calls, reward, group=group, **more)

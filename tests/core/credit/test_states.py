@@ -5,23 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from core.credit.builders import make_call, make_record
+from core.credit.builders import make_call, make_record, walk
 
 from agentlightning.credit import assign
 from agentlightning.recipes import get
 from agentlightning.types import Record, Reward
 
 E = 1e-6
-
-
-def walk(name: str, states: list[str], reward: float | None, group: str = "g", **more: object) -> Record:
-    """A rollout that passes through states, one call in each; its prompts hold its whole history."""
-    calls = [
-        make_call(f"{name}-c{i}", [1, *range(50, 50 + i), ord(state[0])], [2, 3], i, rollout_id=name,
-                  tags={"state": state})
-        for i, state in enumerate(states)
-    ]  # fmt: skip
-    return make_record(name, calls, reward, group=group, **more)
 
 
 def values(records: list[Record], **fields: object) -> tuple[dict[str, float], dict[str, float]]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import agentlightning as agl
+from agentlightning.algorithms.evaluations import read_sets
 from agentlightning.capture.context import AttemptContext
 from agentlightning.gateway import Gateway
 from agentlightning.hookspecs import hookimpl
@@ -23,10 +25,12 @@ from agentlightning.runner.agent import HostedAgent, hosted
 from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.specs import GatewayJob, RunServiceSpec
+from agentlightning.specs import GatewayJob, RunServiceSpec, SectionSpec
 from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.store.sqlite.lock import FileLock, Locked
-from agentlightning.train import config, session
+from agentlightning.train import config
+from agentlightning.train.config import from_fields
+from agentlightning.train.configured import evaluation_set
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
@@ -156,6 +160,14 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
         config.from_fields({"gateways": 2})
 
 
+def test_a_task_set_of_a_plugin_that_is_not_there_says_how_to_install_it() -> None:
+    line = r"it comes with agl-examples, .*pip install -c constraints\.txt \./core \./plugins/examples$"
+    with pytest.raises(UsageError, match=f"evaluation set 'sums': the task set math: {line}"):
+        read_sets({"sums": "math"}, build(discover=False))
+    with pytest.raises(ConfigError, match=f"evaluation.sets.sums: the task set math: {line}"):
+        evaluation_set("math", config.from_fields({}), "evaluation.sets.sums")
+
+
 # ------------------------------------------------------------------------------------------------ services
 class Lodger:
     """Lives with a run, and writes down what happens."""
@@ -250,21 +262,35 @@ def test_a_plugin_opens_the_gateway_of_a_run(tmp_path: Path) -> None:
     assert seen[0].startswith("http://127.0.0.1:") and seen[1:] == ["stopped"]
 
 
-def test_fields_of_the_process_plugins_count_in_a_run_with_plugins_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have read the run's description: a field that one of them added is not ignored."""
-    lodger, asked = Lodger(tmp_path), []
+class Numbers(BaseModel):
+    lucky: int = 0
 
-    class Doorkeeper:
-        @hookimpl
-        def agl_gateways(self, job: GatewayJob) -> None:
-            asked.append(job.config.agent.name)
 
-    loaded = build([lodger, Doorkeeper()], discover=False)
-    monkeypatch.setattr(session, "load_plugins", lambda: loaded)
-    fit(tmp_path, name="mine")
-    assert asked == ["mine"] and lodger.seen[:2] == ["open mine, folders: 0", "open in the folder"]
+class Numbered:
+    """Adds a field to an agent's section, and reads it."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @hookimpl
+    def agl_sections(self) -> list[SectionSpec]:
+        return [SectionSpec("numbers", "agent", lambda: Numbers)]
+
+    @hookimpl
+    def agl_gateways(self, job: GatewayJob) -> None:
+        self.seen.append(job.config.agent.lucky)
+
+
+def test_a_runs_fields_are_those_of_its_own_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = Numbered(), Numbered()
+    fit(tmp_path, mine, lucky=7)
+    given: dict[str, Any] = {"lucky": 3}
+    agent: Any = from_fields({"name": "b"}, from_fields(given, plugins=build([mine], discover=False))).agent
+    assert mine.seen == [7] and (agent.name, agent.lucky) == ("b", 3)
+    loaded = build([other], discover=False)
+    monkeypatch.setattr(config, "load_plugins", lambda: loaded)
+    with pytest.raises(TypeError, match="Trainer has no field 'lucky'"):  # not ignored
+        fit(tmp_path, lucky=7)
 
 
 def test_places_that_a_missing_plugin_knows_are_refused(

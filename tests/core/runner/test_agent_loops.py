@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.runner.test_runner import finish, serving
+from contract.running import finish, serving
 
 from agentlightning import emit_reward
 from agentlightning.runner import agent_loops, execution

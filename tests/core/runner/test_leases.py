@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from core.runner.test_runner import reason, serving
+from contract.running import reason, serving
 
 from agentlightning.capture.emit import emit_reward
 from agentlightning.gateway import AttemptInfo

@@ -12,13 +12,10 @@ import numpy as np
 import openai
 import pytest
 from contract.model_server import ModelServer
-from core.runner.test_runner import finish, reason, serving
+from contract.running import finish, reason, rolled_out, serving
 
 from agentlightning import emit_reward, semconv
-from agentlightning.capture.installation import capturing
 from agentlightning.credit import assign
-from agentlightning.gateway import Gateway, Upstream
-from agentlightning.keys import Keys
 from agentlightning.runner.outcome import BadRecord, read_supplied
 from agentlightning.store import SQLiteStore, Store, codec
 from agentlightning.types import (
@@ -28,7 +25,6 @@ from agentlightning.types import (
     Recipe,
     Record,
     Rollout,
-    RolloutConfig,
     Span,
     Triplet,
 )
@@ -47,16 +43,12 @@ async def store() -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def gateway(store: Store) -> AsyncIterator[Gateway]:
-    opened = Gateway(store, Keys())
-    async with ModelServer(lambda body: body["messages"][-1]["content"][::-1]) as engine:
-        opened.add_route(Upstream(policy="policy", url=engine.url, model=engine.model, version=lambda: 4))
-        await opened.start()
-        yield opened
-        await opened.stop()
+async def engine() -> AsyncIterator[ModelServer]:
+    async with ModelServer(lambda body: body["messages"][-1]["content"][::-1]) as server:
+        yield server
 
 
-async def run(store: Store, gateway: Gateway, supply: Any) -> tuple[Rollout, Record]:
+async def run(store: Store, engine: ModelServer, supply: Any) -> tuple[Rollout, Record]:
     """One rollout of an agent that makes two calls and returns ``supply(answers)``."""
 
     async def agent(task: Any, llm: LLM) -> Any:
@@ -69,12 +61,7 @@ async def run(store: Store, gateway: Gateway, supply: Any) -> tuple[Rollout, Rec
                 )
         return supply(answers)
 
-    resources = await store.add_resources({"llm": LLM(endpoint=gateway.url, model="policy")})
-    with capturing([]):
-        async with serving(agent, store, attempt_keys=gateway):
-            once = RolloutConfig(max_attempts=1)
-            [rollout] = await finish(store, [1], resources_id=resources.resources_id, config=once)
-    [record] = await store.records([rollout.rollout_id])
+    rollout, record, _ = await rolled_out(agent, 1, store, engine, version=lambda: 4)
     return rollout, record
 
 
@@ -104,14 +91,14 @@ def supplied(answers: Answers) -> list[Triplet]:
     return [own([3, 4], 1.0), own([5, 6], -1.0)]
 
 
-async def test_what_no_triplet_names_is_replaced_and_ledgered(store: Store, gateway: Gateway) -> None:
-    _, record = await run(store, gateway, supplied)
+async def test_what_no_triplet_names_is_replaced_and_ledgered(store: Store, engine: ModelServer) -> None:
+    _, record = await run(store, engine, supplied)
     assert [c.api for c in record.calls] == ["chat", "chat", "supplied", "supplied"]  # nothing is overwritten
     [ledger] = assign([record], PER_CALL).ledgers
     assert (ledger.made, ledger.trained, ledger.left_out) == (4, 2, {"replaced-by-agent": 2})
     assert ledger.verdicts == {"exact": 2, "supplied": 2} and ledger.sums
     assert {c.policy for c in record.calls} == {"policy"}  # where all recorded calls went
-    _, record = await run(store, gateway, lambda answers: refined(answers)[1:])
+    _, record = await run(store, engine, lambda answers: refined(answers)[1:])
     [ledger] = assign([record], PER_CALL).ledgers
     assert (ledger.trained, ledger.left_out) == (1, {"replaced-by-agent": 1})
     for rule in ("last", "discounted"):  # a replaced call is no step of what the agent did
@@ -120,16 +107,16 @@ async def test_what_no_triplet_names_is_replaced_and_ledgered(store: Store, gate
         assert ledger.left_out["replaced-by-agent"] == 1
 
 
-async def test_the_agents_word_is_the_last(store: Store, gateway: Gateway) -> None:
+async def test_the_agents_word_is_the_last(store: Store, engine: ModelServer) -> None:
     def both(answers: Answers) -> list[Triplet]:
         emit_reward(-1.0, call=answers[0])
         return refined(answers)
 
-    _, record = await run(store, gateway, both)
+    _, record = await run(store, engine, both)
     assert sorted(advantages(assign([record], PER_CALL)).values()) == [-1.0, 1.0]
 
 
-async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gateway) -> None:
+async def test_fields_of_a_call_come_from_the_triplet(store: Store, engine: ModelServer) -> None:
     metadata = {
         "policy": "policy",
         "policy_version": 3,
@@ -146,7 +133,7 @@ async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gat
         )  # fmt: skip
         return [first, own([5], None, tags={"agent": "b"}), Triplet(prompt_ids=[1], response_ids=[2])]
 
-    _, record = await run(store, gateway, supply)
+    _, record = await run(store, engine, supply)
     first, second, third = [c for c in record.calls if c.api == "supplied"]
     assert (first.policy, first.policy_version, first.model) == ("policy", 3, "m")
     assert first.sampling == {"temperature": 0.5} and first.tags == {"agent": "judge"}
@@ -156,7 +143,7 @@ async def test_fields_of_a_call_come_from_the_triplet(store: Store, gateway: Gat
     assert ledger.left_out == {"replaced-by-agent": 2, "no-reward": 1, "no-logprobs": 1}
 
 
-async def test_a_span_with_ids_is_a_transition(store: Store, gateway: Gateway) -> None:
+async def test_a_span_with_ids_is_a_transition(store: Store, engine: ModelServer) -> None:
     def packed(data: bytes | None) -> str:
         return base64.b64encode(data or b"").decode()
 
@@ -168,7 +155,7 @@ async def test_a_span_with_ids_is_a_transition(store: Store, gateway: Gateway) -
         "note": "kept",
     }
     span = Span(rollout_id="", attempt_id="", name="my call", attributes=attributes)
-    rollout, record = await run(store, gateway, lambda answers: [span, own([5], 1.0)])
+    rollout, record = await run(store, engine, lambda answers: [span, own([5], 1.0)])
     first, second = [c for c in record.calls if c.api == "supplied"]
     assert (first.prompt_ids, first.response_ids, first.logprobs) == ([1, 2], [3], [-0.5])
     assert first.tags == {"agent": "a"} and second.response_ids == [5]
@@ -188,7 +175,7 @@ async def test_a_span_with_ids_is_a_transition(store: Store, gateway: Gateway) -
     ],
 )
 async def test_a_conflict_with_what_was_recorded_is_refused_and_counted(
-    store: Store, gateway: Gateway, change: dict[str, Any], message: str
+    store: Store, engine: ModelServer, change: dict[str, Any], message: str
 ) -> None:
     def supply(answers: Answers) -> list[Triplet]:
         extra: dict[str, Any] = answers[0].model_extra
@@ -200,7 +187,7 @@ async def test_a_conflict_with_what_was_recorded_is_refused_and_counted(
         good = Triplet(**{**ids, "call_id": answers[0].id, "reward": 1.0, **asked})
         return [own([3], 1.0), good] + [good] * ("twice" in change)
 
-    rollout, record = await run(store, gateway, supply)
+    rollout, record = await run(store, engine, supply)
     told = await reason(store, rollout)
     assert told.startswith("bad-record: triplet ") and message in told
     assert record.rewards == [] and {c.api for c in record.calls} == {"chat"}  # nothing half stored

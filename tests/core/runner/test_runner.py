@@ -6,12 +6,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from contract.running import finish, reason, serving
 from core.runner.across import Event
 
 from agentlightning import emit_annotation, emit_reward
@@ -48,24 +48,6 @@ async def store() -> AsyncIterator[Store]:
     opened = SQLiteStore(":memory:")
     yield opened
     await opened.close()
-
-
-@asynccontextmanager
-async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Runner]:
-    settings = {name: options.pop(name) for name in [*options] if name in RunnerSection.model_fields}
-    runner = Runner(agent, store, RunnerSection(**{"timeout_seconds": None, **settings}), **options)
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.serve(stop))
-    try:
-        yield runner
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 300)
-
-
-async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
-    rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
-    return await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=300)
 
 
 async def test_async_agent_returns_its_reward(store: Store) -> None:
@@ -379,9 +361,3 @@ async def test_serving_that_ends_stops_late_rollouts_after_a_while(store: Store)
 async def test_no_place_is_an_error(store: Store) -> None:
     with pytest.raises(UsageError, match="concurrency is 0"):
         Runner(lambda task: 1.0, store, RunnerSection(concurrency=0))
-
-
-async def reason(store: Store, rollout: Rollout) -> str:
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    assert attempt is not None
-    return attempt.reason or ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.runner.test_runner import serving
+from contract.running import serving
 
 from agentlightning.store import SQLiteStore
 from agentlightning.store.sql import waiting

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.runner.test_runner import finish, serving
+from contract.running import finish, serving
 
 from agentlightning.algorithms.evaluate import NothingRewarded, evaluate
 from agentlightning.runner.tracebacks import LONGEST, format_traceback

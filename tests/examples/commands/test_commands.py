@@ -57,7 +57,7 @@ async def test_a_program_uses_its_tool_and_is_rewarded(
     agent = agent_of(name, monkeypatch)
     with ScriptedModelServer(answering(expression)) as server:
         async with bench(server) as here:
-            ran = await here.run(agent, TASK, timeout=60)
+            ran = await here.run(agent, TASK, timeout=300)
     assert [one.value for one in ran.rewards] == [reward], (ran.attempt.reason, ran.command)
     assert ran.kinds == ["exact", "exact"]
     assert {call.tags["agent"] for call in ran.record.calls} == {f"command-{name}"}
@@ -70,7 +70,7 @@ async def test_what_is_no_arithmetic_is_an_error_for_the_model(
     agent = agent_of("perl", monkeypatch)
     with ScriptedModelServer(answering(expression)) as server:
         async with bench(server) as here:
-            ran = await here.run(agent, TASK, timeout=60)
+            ran = await here.run(agent, TASK, timeout=300)
     assert [one.value for one in ran.rewards] == [0.0]
     last = ran.record.calls[-1].request or {}
     assert json.dumps(last["messages"][-1]).count("error: ") == 1

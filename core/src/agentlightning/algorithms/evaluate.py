@@ -63,6 +63,11 @@ class Evaluations:
         valid = entry["version"] == version or chosen or found.name.startswith("before")
         return found if valid else None
 
+    def finished(self) -> dict[str, Evaluation]:
+        """Return the finished evaluations by name; the last of each name."""
+        found = (msgspec.convert(entry["evaluation"], Evaluation) for entry in self.made.values())
+        return {one.name: one for one in found}
+
 
 class NothingRewarded(UsageError):
     """No rollout was rewarded: the agent or its environment is broken, and training would learn nothing."""

@@ -13,6 +13,7 @@ from typing import Any
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.plugins.manager import Plugins
+from agentlightning.plugins.suite import not_installed
 from agentlightning.types import Evaluation, UsageError
 
 
@@ -23,6 +24,8 @@ def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[
     found: dict[str, Sequence[Any]] = {}
     for name, source in given.items():
         spec = plugins.table("agl_task_sets").get(source) if isinstance(source, str) else None
+        if spec is None and isinstance(source, str) and (said := not_installed("task set", source)):
+            raise UsageError(f"evaluation set {name!r}: the task set {source}: {said}")
         found[name] = read_dataset(source if spec is None else spec.factory().val, f"evaluation set {name!r}")
         if not found[name]:
             raise UsageError(f"evaluation set {name!r}: there are no tasks")

@@ -119,8 +119,6 @@ class RLJob:
             schedule = spec.open(context) if spec.open else InOrder(context, rl.recipe, training)
         self.schedule: Schedule = schedule
         self.watch: Watch | None = spec.watch(context) if spec.watch else None
-        self._enough: str | None = None
-        """Why training ends after the last evaluation."""
         self.totals.restore(context.progress)
         self._no_signal.restore(context.progress)
 
@@ -222,11 +220,16 @@ class RLJob:
         if not every or (step + 1) % every or step + 1 >= self.steps:
             return None
         evaluation = await self.look(f"step-{step + 1}", step + 1)
-        reasons = [self._enough] if self._enough is not None else []
-        if evaluation is not None:
-            reasons += self.context.plugins.ask("agl_end_training", step=step + 1, evaluation=evaluation)
-        if reasons:
-            self._end_after(step + 1, "; ".join(map(str, reasons)))
+        if evaluation is not None or self.context.sets:
+            reasons = self.context.plugins.ask(
+                "agl_end_training",
+                step=step + 1,
+                evaluation=evaluation,
+                evaluations=self.context.evaluations.finished(),
+                training=self.training,
+            )
+            if reasons:
+                self._end_after(step + 1, "; ".join(map(str, reasons)))
         return evaluation
 
     async def look(self, when: str, step: int | None) -> Evaluation | None:
@@ -235,7 +238,7 @@ class RLJob:
         """
         found, sets = await self.measure(when), await self.sets.measure(when)
         if self.watch is not None and step is not None:
-            self._enough = await self.watch.evaluated(step, {**({"": found} if found else {}), **sets})
+            await self.watch.evaluated(step, {**({"": found} if found else {}), **sets})
         return found
 
     async def look_last(self) -> Evaluation | None:

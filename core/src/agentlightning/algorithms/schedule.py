@@ -40,11 +40,11 @@ class Schedule(Protocol):
 
 
 class Watch(Protocol):
-    """Looks at the evaluations of a run, and may end its training."""
+    """Looks at the evaluations of a run while the policy is as it was evaluated."""
 
-    async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> str | None:
+    async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """Take the evaluations after ``step`` finished steps: name of the set → evaluation, and that of the
-        held-out tasks under an empty name. While it trains, a reason ends the training here.
+        held-out tasks under an empty name.
         """
 
     def summary(self) -> dict[str, Any]:

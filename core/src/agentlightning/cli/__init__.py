@@ -21,6 +21,7 @@ from agentlightning._version import __version__
 from agentlightning.child_environment import hide_secrets
 from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
+from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import ShownLines, say, show_tracebacks
 from agentlightning.types import UsageError
 
@@ -35,6 +36,12 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Of an unknown command that the suite has, say which distribution brings it."""
+        if self.get_command(ctx, args[0]) is None and (said := not_installed("command", args[0])):
+            raise UsageError(f"agl {args[0]}: {said}")
+        return super().resolve_command(ctx, args)
 
 
 def app(line: Sequence[str] | None = None) -> typer.Typer:

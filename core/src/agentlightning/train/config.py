@@ -172,6 +172,8 @@ class RunConfig(Section):
     _folder: Path = PrivateAttr(default=Path("."))
     """Folder of the file; paths are relative to it."""
     _served: Policies = PrivateAttr(default=Policies())
+    _plugins: Plugins | None = PrivateAttr(default=None)
+    """Those of the run, if it has its own."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
@@ -235,12 +237,12 @@ class Fields(NamedTuple):
     """Whether a plugin writes present keys in place of earlier ones."""
 
 
-def fields() -> Fields:
-    """Return the fields of a run with the plugins of this process."""
-    return _fields(load_plugins())
+def fields(plugins: Plugins | None = None) -> Fields:
+    """Return the fields of a run with these plugins; default: those of this process."""
+    return _fields(plugins or load_plugins())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _fields(plugins: Plugins) -> Fields:
     at: dict[str, list[type[BaseModel]]] = {}
     of_agent: set[str] = set()
@@ -291,23 +293,37 @@ def _in_annotation(key: str, annotation: Any) -> Iterator[tuple[str, type[Sectio
         yield from _in_annotation(tags[0] if tags else key, inner)
 
 
-def build(data: Mapping[str, Any], place: str, *, context: str | None = None) -> RunConfig:
-    """Parse ``data`` (sections of fields) into a :class:`RunConfig`. Errors begin with ``place``."""
+def build(
+    data: Mapping[str, Any], place: str, *, context: str | None = None, plugins: Plugins | None = None
+) -> RunConfig:
+    """Parse ``data`` (sections of fields) into a :class:`RunConfig`. Errors begin with ``place``.
+    ``plugins``: those whose fields it may have; default: those of this process.
+    """
+    known = fields(plugins)
     try:
-        return fields().model.model_validate(data, context=context)
+        made = known.model.model_validate(data, context=context)
     except ValidationError as error:
         short = context != FILE
-        raise ConfigError("\n".join(f"{place}: {_line(e, short)}" for e in error.errors())) from None
+        raise ConfigError("\n".join(f"{place}: {_line(e, short, known)}" for e in error.errors())) from None
+    made._plugins = plugins
+    return made
 
 
-def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: str = "Trainer") -> RunConfig:
+def from_fields(
+    given: Mapping[str, Any],
+    base: RunConfig | None = None,
+    place: str = "Trainer",
+    plugins: Plugins | None = None,
+) -> RunConfig:
     """Return ``base`` (default: the defaults) with these fields; a whole section may be given as a mapping.
 
-    ``None`` for a field that cannot be ``None`` means its default. Errors begin with ``place``. Raises
-    ``TypeError`` for an unknown name.
+    ``None`` for a field that cannot be ``None`` means its default. Errors begin with ``place``. ``plugins``:
+    those of the run; default: those of ``base``, else those of this process. Raises ``TypeError`` for an
+    unknown name.
     """
     data: dict[str, Any] = {} if base is None else dict(base)
-    model, sections, section_of, *_ = fields()
+    plugins = base._plugins if plugins is None and base is not None else plugins
+    model, sections, section_of, *_ = fields(plugins)
     for name, value in given.items():
         if name in sections:
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
@@ -319,7 +335,7 @@ def from_fields(given: Mapping[str, Any], base: RunConfig | None = None, place: 
             data |= _given(model, {name: value})
         else:
             data[section] = {**dict(data.get(section, {})), **_given(sections[section], {name: value})}
-    made = build(data, place)
+    made = build(data, place, plugins=plugins)
     made._folder = base._folder if base else made._folder
     return made
 
@@ -333,7 +349,7 @@ def _nullable(field: FieldInfo | None) -> bool:
     return field is None or field.annotation is Any or type(None) in get_args(field.annotation)
 
 
-def _line(error: Mapping[str, Any], short: bool) -> str:
+def _line(error: Mapping[str, Any], short: bool, known: Fields) -> str:
     """Return an error as text: the key, what is wrong, and the key that was meant."""
     keys = [str(part) for part in error["loc"] if not str(part).startswith("<")]
     cause = error.get("ctx", {}).get("error")
@@ -344,11 +360,11 @@ def _line(error: Mapping[str, Any], short: bool) -> str:
         text += f", not {error['input']!r}"
     if not keys:  # an error about several fields
         return text if short else _placed(text)
-    shown = keys[1:] if short and len(keys) > 1 and keys[0] in fields().sections else keys
+    shown = keys[1:] if short and len(keys) > 1 and keys[0] in known.sections else keys
     place = ".".join(shown)
     if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # the text names its key already
         return ".".join([*shown[:-1], text])
-    return f"{place}: {text}{_meant(error, keys)}"
+    return f"{place}: {text}{_meant(error, keys, known)}"
 
 
 def _placed(text: str) -> str:
@@ -358,11 +374,10 @@ def _placed(text: str) -> str:
     return text.replace("policy ", "backend.policy: ", 1)
 
 
-def _meant(error: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _meant(error: Mapping[str, Any], keys: Sequence[str], known: Fields) -> str:
     """For an unknown key: the most similar key of its section."""
     if error["type"] != "extra_forbidden":
         return ""
-    known = fields()
     kinds = ("field",) if known.rewritten else ("field", "key")
     if said := next(filter(None, (not_installed(kind, keys[-1]) for kind in kinds)), None):
         return f": {said}"

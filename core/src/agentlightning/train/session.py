@@ -3,9 +3,6 @@
 One process holds store, gateway and runner on one event loop and the agents on another; the driver's engine
 is a process of its own. The order of :meth:`TrainingSession.open` is the flow: store → gateway → driver's
 engine → runner.
-
-The run's plugins are asked for its parts (``Trainer(plugins=…)``), and after them those of the process: these
-have read the description, and no field that they added is ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway import Gateway
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import Keys
-from agentlightning.plugins.manager import Plugins, load as load_plugins
+from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.options import open_runner
 from agentlightning.plugins.stores import open_store
 from agentlightning.plugins.suite import not_installed
@@ -75,8 +72,9 @@ class TrainingSession:
         sets = read_sets(config.evaluation.sets, self.plugins)
         for name, tasks in (("held-out tasks", val), *sets.items()):
             check_clusters(tasks, config.evaluation.cluster, name)
-        guards: list[CallGuard] = self._asked("agl_call_guards")
-        comparisons: list[Comparison] = self._asked("agl_comparisons")
+        asked: dict[str, Any] = {"config": self.config, "plugins": self.plugins}
+        guards: list[CallGuard] = [*self.plugins.answers("agl_call_guards", **asked)]
+        comparisons: list[Comparison] = [*self.plugins.answers("agl_comparisons", **asked)]
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -153,10 +151,9 @@ class TrainingSession:
         if not self.services:
             return []
         place = artifact_place()
-        services = {**load_plugins().run_services, **self.plugins.run_services}
-        if place is not None and "storage" not in services:
+        if place is not None and "storage" not in self.plugins.run_services:
             raise UsageError(f"AGL_STORAGE={redacted(place)}: {not_installed('service', 'storage')}")
-        specs = services.values()
+        specs = self.plugins.run_services.values()
         if folder is None:
             opened = [spec.open(self.config) for spec in specs if spec.open is not None]
         else:
@@ -184,16 +181,6 @@ class TrainingSession:
         stack.push_async_callback(store.close)
         return store
 
-    def _asked(self, hook: str) -> list[Any]:
-        """Return the answers of the run's plugins, and of those that have read its description: one of each
-        name.
-        """
-        found: dict[str, Any] = {}
-        for plugins in (self.plugins, load_plugins()):
-            for answer in plugins.answers(hook, config=self.config, plugins=plugins):
-                found.setdefault(answer.name, answer)
-        return list(found.values())
-
     async def _begin_guards(self, guards: Sequence[CallGuard], store: Store, run: RunFolder) -> None:
         """Give the guards the run's record, if it has one."""
         known = await stored_run(store, run.run_id) if guards and run.resumed else None
@@ -212,10 +199,9 @@ class TrainingSession:
         if plugins.has_listeners("agl_call_recorded"):
             on_call = partial(_call_recorded, plugins)
         job = GatewayJob(config, calls, store, Keys.from_env(), on_call, plugins, guards)
-        for asked in (plugins, load_plugins()):
-            if (elsewhere := asked.first("agl_gateways", job=job)) is not None:
-                opened: RunGateway = await stack.enter_async_context(elsewhere)
-                return opened
+        if (elsewhere := plugins.first("agl_gateways", job=job)) is not None:
+            opened: RunGateway = await stack.enter_async_context(elsewhere)
+            return opened
         gateway = Gateway(
             store, job.keys, config.gateway, calls, on_call=on_call, guards=guards, plugins=plugins
         )

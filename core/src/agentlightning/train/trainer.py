@@ -87,7 +87,7 @@ class Trainer:
         self.plugins = plugins or load_plugins()
         parts = [*self.plugins.answers("agl_trainer_arguments", given=given)]
         self._part: TrainerPart | None = parts[0] if parts else None
-        self.config = from_fields(given) if config is None else config
+        self.config = from_fields(given, plugins=plugins) if config is None else config
         gateway = self.config.gateway
         parse_listen(gateway.listen, gateway.advertise)  # refused before anything starts
         self.initial_resources = dict(resources or {})
@@ -97,7 +97,7 @@ class Trainer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a field, which would change nothing here."""
-        if name in run_fields().section_of:
+        if name in run_fields(self.__dict__.get("plugins")).section_of:
             raise AttributeError(
                 f"Trainer has no attribute {name!r}: its fields stand in Trainer.config; give it "
                 f"{name}=…, or set config to from_fields({{{name!r}: …}}, trainer.config)"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.runs import RUN, make_run, plugins
 
-from agentlightning import cli
 from agentlightning.plugins.stores import open_store
 from agentlightning.store.base import Conflict, Store
 from agentlightning.types import UsageError
@@ -20,8 +19,8 @@ from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
 from agl_audit.run import open_run
 from agl_cluster.store.server import start
+from plugins.audit.tests.conftest import Agl
 
-Agl = Callable[..., tuple[int, str, str]]
 GRADING = '''
 import asyncio
 
@@ -58,34 +57,15 @@ def odd(first, second):
 '''
 
 
-@pytest.fixture
-def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Agl:
-    """Runs a command as a person does; (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["agl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return run
-
-
 @pytest.fixture(autouse=True)
 def grading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "grading_of_test.py"
+    path = tmp_path / "agentlightning-lab" / "grading_of_test.py"
+    path.parent.mkdir()
     path.write_text(GRADING)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield path
     sys.modules.pop("grading_of_test", None)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return asyncio.run(make_run(tmp_path / "runs"))
 
 
 def named(function: str, **given: Any) -> RescoreFunction:
@@ -126,13 +106,19 @@ def test_compare_makes_evaluations_and_curves_again(agl: Agl, folder: Path) -> N
     assert json.loads(out)["curves"]["first"] == [0.5, pytest.approx(1 / 3)]
 
 
+def test_what_the_function_returned_wrongly_is_said_without_a_traceback(agl: Agl, folder: Path) -> None:
+    status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:nan")
+    assert status == 2 and "returned nan (float): return a finite number" in " ".join(out.split())
+    assert "None" not in out.replace("or None if", "") and 'File "' not in out
+
+
 def test_errors_are_kept_with_their_traceback_and_end_nothing(agl: Agl, folder: Path) -> None:
     status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:fails", "--name", "v", "--json")
     found = json.loads(out)
     assert status == 0 and (found["errors"], found["no_reward"], found["scored"]) == (2, 2, 6)
     first = found["first_errors"][0]
     assert "ValueError: cannot grade 5" in first["error"] and "grading_of_test.py" in first["traceback"]
-    assert "agentlightning" not in first["traceback"]
+    assert "raise ValueError" in first["traceback"] and "reward_function.py" not in first["traceback"]
     status, out, _ = agl("rescore", RUN, "--reward", "grading_of_test:fails", "--name", "v", "--json")
     again = json.loads(out)
     assert (again["errors"], again["already"], again["scored"]) == (2, 6, 0), "only errors are tried again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import agl_audit.store
 from agentlightning.plugins.manager import NotInstalled, build, load
 from agentlightning.store.sqlite.store import SQLiteDatabase, SQLiteStore
 from agl_cluster.store.client import StoreClient
-from agl_cluster.store.server import start
 
 
 class TestSQLite(AddedOperationsContract):
@@ -26,12 +24,8 @@ class TestSQLite(AddedOperationsContract):
 
 class TestClient(AddedOperationsContract):
     @pytest.fixture
-    async def store(self, sqlite: SQLiteStore) -> AsyncIterator[StoreClient]:
-        served = await start(sqlite, port=0)
-        client = StoreClient(served.url)
-        yield client
-        await client.close()
-        await served.close()
+    async def store(self, client: StoreClient) -> StoreClient:
+        return client
 
 
 def test_prepared_statements_run_in_both_databases() -> None:
@@ -70,14 +64,10 @@ async def test_a_store_without_the_plugin_names_what_to_install(
         await client.prune(keep_runs=1)
 
 
-async def test_added_operations_take_part_in_batches(sqlite: SQLiteStore) -> None:
-    served = await start(sqlite, port=0)
-    client = StoreClient(served.url)
+async def test_added_operations_take_part_in_batches(sqlite: SQLiteStore, client: StoreClient) -> None:
     calls = [("add_run", {"run_id": "r", "info": {}}), ("statistics", {}), ("delete_run", {"run_id": "r"})]
     for store in (sqlite, client):
         made, sums, gone = await store.batch(calls, request_id="same")
         assert made is None and sums["runs"] == 1 and gone["runs"] == 1
     unknown = await sqlite.batch([("statistic", {})])
     assert isinstance(unknown[0], ValueError) and "there is no 'statistic'" in str(unknown[0])
-    await client.close()
-    await served.close()

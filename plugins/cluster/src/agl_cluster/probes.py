@@ -13,23 +13,16 @@ from aiohttp import web
 
 HEALTH: Final = "/healthz"
 READY: Final = "/readyz"
-DRAINING: Final = "draining: the server is about to end"
 
 Problems = Callable[[], Awaitable[Sequence[str]]]
 """Returns why the server is not ready; empty: it is."""
 
 
 class Probes:
-    """The state behind the two probes. ``problems`` is asked at each ``/readyz``; it must be quick."""
+    """Answers the two probes. ``problems`` is asked at each ``/readyz``; it must be quick."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
-        self.draining = False
-        """Set when the server is about to end, while it still answers."""
-
-    async def problems(self) -> list[str]:
-        """Return why the server is not ready."""
-        return [DRAINING] if self.draining else [*await self._problems()]
 
     async def health(self, _: web.Request) -> web.Response:
         """Answer 200 as long as the event loop turns."""
@@ -37,10 +30,10 @@ class Probes:
 
     async def ready(self, _: web.Request) -> web.Response:
         """Answer 200, or 503 with the reasons."""
-        problems = await self.problems()
+        problems = await self._problems()
         if not problems:
             return web.json_response({"status": "ready", "problems": []})
-        body = {"status": "not ready", "problems": problems}
+        body = {"status": "not ready", "problems": [*problems]}
         return web.json_response(body, status=503, headers={"Retry-After": "1"})
 
     def add_to(self, app: web.Application) -> None:

@@ -7,19 +7,21 @@ names everything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+Kind: TypeAlias = Literal["counter", "gauge"]
+
 
 class Exposed(NamedTuple):
     """A metric. A counter's samples end in ``_total``."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     text: str
     labels: tuple[str, ...] = ()
 

@@ -9,11 +9,11 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from agl_testing import ScriptedModelServer
+from contract.running import finish, reason
 from marks import sampled
 from typer.testing import CliRunner
 
@@ -21,8 +21,7 @@ from agentlightning import cli
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import CONTEXT_KEY, Keys
 from agentlightning.plugins.manager import load
-from agentlightning.store import Store
-from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, UsageError
+from agentlightning.types import LLM, RolloutConfig, RolloutStatus, UsageError
 from agl_cluster.commands.runner import RunnerOptions, _open
 from agl_cluster.store import server
 from agl_cluster.store.client import StoreClient
@@ -30,7 +29,7 @@ from plugins.cluster.tests.runners.test_workers import alive
 
 HERE = Path(__file__).parent
 SECRET = "a secret of sixteen bytes or more"
-WAIT = 60
+WAIT = 300
 
 
 @pytest.fixture
@@ -94,19 +93,6 @@ async def runner(
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def finish(store: Store, tasks: list[Any], **fields: Any) -> list[Rollout]:
-    rollouts = [await store.enqueue_rollout(task, **fields) for task in tasks]
-    done = await store.wait_for_rollouts([r.rollout_id for r in rollouts], timeout=WAIT)
-    assert len(done) == len(tasks)
-    return done
-
-
-async def reason(store: Store, rollout: Rollout) -> str:
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    assert attempt is not None
-    return attempt.reason or ""
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from core.runner.test_runner import finish, leases_left, reason, serving
+from contract.running import finish, reason, serving
+from core.runner.test_runner import leases_left
 
 from agentlightning import emit_annotation
 from agentlightning.store import SQLiteStore, Store

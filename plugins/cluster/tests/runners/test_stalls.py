@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -11,29 +10,14 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from core.runner.test_runner import serving
+from contract.running import serving
+from core.runner.test_stalls import ATTEMPTS, SILENCE, STALL, enqueue, running, sleeps, survivors
 
 from agentlightning.store import SQLiteStore
-from agentlightning.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.server import start
-
-SILENCE = 0.6
-
-
-STALL = 5 * SILENCE
-"""Seconds that the loop is blocked: several times the silence that ends an attempt."""
-
-
-ATTEMPTS = 8
-
-
-CONFIG = RolloutConfig(
-    unresponsive_seconds=SILENCE, max_attempts=2, retry_condition=[AttemptStatus.UNRESPONSIVE]
-)
 
 
 @pytest.fixture
@@ -41,27 +25,6 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
     opened = SQLiteStore(tmp_path / "s.sqlite")
     yield opened
     await opened.close()
-
-
-async def enqueue(store: Any, seconds: float) -> list[Rollout]:
-    return [await store.enqueue_rollout(seconds, config=CONFIG) for _ in range(ATTEMPTS)]
-
-
-async def running(store: Any, rollouts: list[Rollout]) -> None:
-    ids = [rollout.rollout_id for rollout in rollouts]
-    while any(r.status is not RolloutStatus.RUNNING for r in await store.query_rollouts(rollout_ids=ids)):
-        await asyncio.sleep(0.02)
-
-
-async def sleeps(task: float) -> float:
-    await asyncio.sleep(task)
-    return 1.0
-
-
-async def survivors(store: Any, rollouts: list[Rollout]) -> int:
-    """Rollouts that succeeded at their first attempt."""
-    done = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=300)
-    return sum(r.status is RolloutStatus.SUCCEEDED and r.attempts == 1 for r in done)
 
 
 @pytest.fixture

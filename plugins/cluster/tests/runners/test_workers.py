@@ -16,10 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from agl_testing import ScriptedModelServer
+from contract.running import finish, reason, serving
 from core.plugins.test_adaptations import Doubling, called_twice
 from core.runner.test_leases import counts_of_a_lost_lease
 from core.runner.test_rewards import emits_and_returns
-from core.runner.test_runner import FakeGateway, finish, reason, serving
+from core.runner.test_runner import FakeGateway
 from core.runner.test_tracebacks import kept
 from marks import sampled
 

@@ -6,23 +6,8 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import pytest
 
-from agentlightning.store import SQLiteStore
-from agentlightning.types import RolloutConfig
 from agl_cluster.store.server import start
-
-
-@pytest.fixture
-async def left_behind(tmp_path: Path) -> Path:
-    """A store whose process ended while an attempt ran."""
-    file = tmp_path / "store.sqlite"
-    store = SQLiteStore(file)
-    await store.start_rollout(
-        1, config=RolloutConfig(unresponsive_seconds=0.3, max_attempts=1), rollout_id="ro-1"
-    )
-    await store.close()
-    return file
 
 
 async def test_a_server_ends_them_before_anybody_asks(left_behind: Path) -> None:

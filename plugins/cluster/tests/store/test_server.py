@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,10 @@ from agentlightning.plugins.stores import open_store
 from agentlightning.store import AttemptEnded, SQLiteStore, Store, StoreError
 from agentlightning.store.base import OPERATIONS, Unauthorized
 from agentlightning.types import AttemptStatus
+from agl_cluster.store.app import create_app
 from agl_cluster.store.client import StoreClient
 from agl_cluster.store.routes import BY_NAME, TABLE, all_routes
-from agl_cluster.store.server import ServedStore, create_app, start
-
-
-@pytest.fixture
-async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
-    found = await start(sqlite, port=0)
-    yield found
-    await found.close()
-
-
-@pytest.fixture
-async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(served.url) as session:
-        yield session
+from agl_cluster.store.server import ServedStore, start
 
 
 async def answer(response: Any) -> tuple[int, Any]:

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -40,19 +39,6 @@ from agl_cluster.store.server import ServedStore, start
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SECRET = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture
-async def served(sqlite: SQLiteStore) -> AsyncIterator[ServedStore]:
-    found = await start(sqlite, port=0)
-    yield found
-    await found.close()
-
-
-@pytest.fixture
-async def http(served: ServedStore) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(served.url) as session:
-        yield session
 
 
 def owner(lease: AttemptedRollout) -> dict[str, str]:

@@ -20,6 +20,7 @@ _EXPORTS = {
     "CausalLM": "network.model",
     "Policy": "policy.folder",
     "load_policy": "policy.folder",
+    "state": "policy.folder",
     "save_policy": "policy.folder",
     "init_model": "policy.folder",
     "ChatTokenizer": "text.tokenizer",

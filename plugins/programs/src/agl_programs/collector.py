@@ -266,12 +266,16 @@ async def _read_parts(request: web.Request, parts: asyncio.Queue[bytes | None]) 
 
 
 def _read_spans(body: bytes) -> tuple[list[Span], int, list[ProcessReport]]:
-    """Return the spans, the number of damaged spans, and the reports."""
+    """Return the spans, the number of damaged spans and reports, and the reports."""
     exported, damaged = otlp.decode(body, otlp.PROTOBUF)
-    about = [otlp.attributes(one.resource.attributes) for one in exported if not one.spans]
-    reports = [
-        msgspec.convert(one[messages.PROCESS], ProcessReport) for one in about if messages.PROCESS in one
-    ]
+    reports: list[ProcessReport] = []
+    for one in exported:
+        about = {} if one.spans else otlp.attributes(one.resource.attributes)
+        if messages.PROCESS in about:
+            try:
+                reports.append(msgspec.convert(about[messages.PROCESS], ProcessReport))
+            except msgspec.ValidationError:
+                damaged += 1
     return list(otlp.spans(exported)), damaged, reports
 
 

@@ -45,9 +45,9 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def environment(
     base: Mapping[str, str], settings: ChildSettings, watched: Sequence[str], api_key_env: str | None = None
 ) -> dict[str, str]:
-    """Return the program's environment: ``base`` (:func:`.child_environment`) and its settings. ``watched``:
-    packages whose import begins capture. ``api_key_env``: the variable of the engine's key; the program finds
-    the attempt's key there.
+    """Return the program's environment: ``base`` (of :mod:`agentlightning.child_environment`) and its
+    settings. ``watched``: packages whose import begins capture. ``api_key_env``: the variable of the engine's
+    key; the program finds the attempt's key there.
 
     If the user has set one of Anthropic's variables, both stay: they are for another engine. So do those of
     :data:`SWITCHES`.

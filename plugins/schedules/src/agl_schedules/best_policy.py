@@ -11,19 +11,40 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import BEST, read_best
+from agentlightning.algorithms.multi_policy import MultiPolicyDriver
+from agentlightning.specs import Driver
 from agentlightning.types import Evaluation
 
 FOLDER = "best"
 
 
-class Exporter(Protocol):
-    """What can write the present policy: a driver."""
+class KeptBest:
+    """Keeps the best policy of one run (:class:`agentlightning.algorithms.schedule.Watch`). ``by``: the name
+    of the evaluation set whose reward counts; ``True``: the held-out tasks.
+    """
 
-    async def export(self, folder: Path) -> Path: ...
+    def __init__(self, context: Context, by: bool | str) -> None:
+        self._context, self._by = context, by if isinstance(by, str) else ""
+        self._best = BestPolicy(context.folder)
+
+    async def evaluated(self, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Keep the present policy, of ``step`` finished steps, if its evaluation is the best so far."""
+        evaluation = evaluations.get(self._by)
+        if evaluation is None or self._context.driver is None:
+            return
+        if await self._best.consider(step, evaluation, self._context.driver):
+            what = f"{evaluation.reward:.3f} ({evaluation.name})"
+            self._context.say(f"best held-out reward so far: {what}, after step {step}; kept")
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record of the best policy, if one is kept."""
+        return {"best": self._best.record} if self._best.record else {}
 
 
 class BestPolicy:
@@ -33,7 +54,7 @@ class BestPolicy:
         self.folder = folder
         self.record = read_best(folder)
 
-    async def consider(self, step: int, evaluation: Evaluation, driver: Exporter) -> bool:
+    async def consider(self, step: int, evaluation: Evaluation, driver: Driver | MultiPolicyDriver) -> bool:
         """Keep the present policy, of ``step`` finished steps, if no evaluation was better; return whether it
         is kept.
         """

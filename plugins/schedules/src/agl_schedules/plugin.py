@@ -1,4 +1,6 @@
-"""Registers the fields of the section ``training``, the schedule that they ask for, and a curriculum."""
+"""Registers the fields of the section ``training``, the schedule and the early end that they ask for, and a
+curriculum.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from agl_schedules import hookspecs
 from agl_schedules.specs import CurriculumSpec
 
 if TYPE_CHECKING:
-    from agentlightning.types import Recipe
+    from collections.abc import Mapping
+
+    from agentlightning.types import Evaluation, Recipe
     from agentlightning.types.sections import TrainingSection
 
 
@@ -36,8 +40,22 @@ def agl_schedules(recipe: Recipe | None, training: TrainingSection) -> ScheduleS
     if recipe is not None:
         check_schedule(recipe, training)
     groups = partial(lazily("agl_schedules.schedule:ChosenGroups"), recipe=recipe, training=training)
-    watch = partial(lazily("agl_schedules.enough:Enough"), training=training)
-    return ScheduleSpec(groups if chooses_by else None, watch if ends_early else None, chooses_by, ends_early)
+    watch = partial(lazily("agl_schedules.best_policy:KeptBest"), by=training.keep_best)
+    return ScheduleSpec(
+        groups if chooses_by else None, watch if training.keep_best else None, chooses_by, ends_early
+    )
+
+
+@hookimpl
+def agl_end_training(
+    step: int, evaluations: Mapping[str, Evaluation], training: TrainingSection
+) -> str | None:
+    from agl_schedules.early_stopping import reason_to_end
+    from agl_schedules.settings import ScheduledTraining
+
+    if not isinstance(training, ScheduledTraining) or training.early_stopping is None:
+        return None
+    return reason_to_end(training.early_stopping, step, evaluations)
 
 
 @hookimpl
@@ -51,6 +69,6 @@ def agl_curricula() -> list[CurriculumSpec]:
     about = "prefers tasks that the policy solves sometimes, by a window of measured solve rates"
     return [
         CurriculumSpec(
-            "solve_rate", lazily(f"{room}:solve_rate"), about, lazy_type(f"{room}:SolveRateOptions")
+            "solve_rate", lazily(f"{room}:SolveRate"), about, lazy_type(f"{room}:SolveRateOptions")
         )
     ]

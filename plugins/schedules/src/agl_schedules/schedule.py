@@ -25,8 +25,9 @@ from agl_schedules.settings import ScheduledTraining
 class ChosenGroups(InOrder):
     """Chooses the groups of a run's steps as ``training`` says."""
 
+    training: ScheduledTraining
+
     def __init__(self, context: Context, recipe: Recipe, training: ScheduledTraining) -> None:
-        self.scheduled = training
         self._curriculum = open_curriculum(context.plugins, training, context.train)
         if self._curriculum is not None:
             self._curriculum.restore(context.progress)
@@ -34,7 +35,7 @@ class ChosenGroups(InOrder):
         self.group_size += training.quorum.hedge if training.quorum else 0
 
     def open_queue(self) -> Prefetcher:
-        training, context = self.scheduled, self.context
+        training, context = self.training, self.context
         if training.order == "dataset":
             return super().open_queue()
         return FinishedFirst(
@@ -48,7 +49,7 @@ class ChosenGroups(InOrder):
         )
 
     async def collect(self, step: int, credit: StepCrediting) -> Batch:
-        training, size = self.scheduled, self.scheduled.batch_size
+        training, size = self.training, self.training.batch_size
         groups, found = await self._own_groups(step, credit)
         batch = await credit.add(groups)
         more = self._extra_groups(step, groups)
@@ -81,11 +82,11 @@ class ChosenGroups(InOrder):
         """Wait for groups; return the quorum's metrics. With a quorum all are credited at the end: which
         rollouts count is known only then.
         """
-        if self.scheduled.quorum is None:
+        if self.training.quorum is None:
             return await super().wait(step, groups, credit)
         self.say_awaited(step, [rollout.rollout_id for group in groups for rollout in group])
-        failure = self.scheduled.failure
-        return await wait_for_groups(self.context.store, groups, self.scheduled.quorum, failure=failure)
+        failure = self.training.failure
+        return await wait_for_groups(self.context.store, groups, self.training.quorum, failure=failure)
 
     def groups_of_step(self, step: int) -> TaskGroups:
         """Return the groups of a step: those of the next batch of tasks, or of the curriculum's choice."""
@@ -102,10 +103,12 @@ class ChosenGroups(InOrder):
 
     def _extra_groups(self, step: int, groups: TaskGroups) -> Iterator[TaskGroups]:
         """Yield the groups of a step's extra batches; ``groups``: those that it has."""
+        chosen: Iterator[tuple[list[Any], list[int] | None]]
         if self._curriculum is not None:
-            for number, chosen in enumerate(self._curriculum.extra(step, groups), 1):
-                yield self.groups(f"train/{step}+{number}", *chosen)
-        own, size = [group[0].input for group in groups], self.scheduled.batch_size
-        drawn = extra_batches(self.context.train, size, self.context.seed, step, own)
-        for number, tasks in enumerate(drawn, 1):
-            yield self.groups(f"train/{step}+{number}", tasks)
+            chosen = self._curriculum.extra(step, groups)
+        else:
+            own, size = [group[0].input for group in groups], self.training.batch_size
+            drawn = extra_batches(self.context.train, size, self.context.seed, step, own)
+            chosen = ((tasks, None) for tasks in drawn)
+        for number, (tasks, numbers) in enumerate(chosen, 1):
+            yield self.groups(f"train/{step}+{number}", tasks, numbers)

@@ -66,7 +66,7 @@ class Asked:
 
 
 class SolveRate:
-    """The curriculum over ``count`` tasks."""
+    """The curriculum of a run with ``count`` tasks to train on."""
 
     def __init__(self, count: int, seed: int, options: SolveRateOptions) -> None:
         self.count, self.seed, self.options = count, seed, options
@@ -152,8 +152,3 @@ class SolveRate:
 
     def _is_inside(self, asked: Asked) -> bool:
         return asked.rate is not None and self.options.low <= asked.rate <= self.options.high
-
-
-def solve_rate(count: int, seed: int, options: SolveRateOptions) -> SolveRate:
-    """Make the curriculum of a run with ``count`` tasks to train on."""
-    return SolveRate(count, seed, options)

@@ -16,6 +16,8 @@ import msgspec
 from agl_testing.template import END, body, decode, encode
 
 Fault = Literal["half-json", "wrong-lengths", "no-ids", "duplicate-id", "disconnect"]
+PIECE = 12
+"""Characters of a streamed delta, at most."""
 
 
 class Reply(msgspec.Struct, kw_only=True):
@@ -90,10 +92,10 @@ def text_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, An
     }
 
 
-def deltas(answer: Answer, size: int = 12) -> Iterator[tuple[dict[str, Any], int]]:
+def deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the chat deltas of an answer, each with its number of tokens. The caller sends the end token."""
     yield {"role": "assistant", "content": ""}, 0
-    for piece in _pieces(answer.message.get("content") or "", size):
+    for piece in _pieces(answer.message.get("content") or ""):
         yield {"content": piece}, len(encode(piece))
     for index, call in enumerate(answer.message.get("tool_calls") or ()):
         function = call["function"]
@@ -102,15 +104,15 @@ def deltas(answer: Answer, size: int = 12) -> Iterator[tuple[dict[str, Any], int
         )
         head = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
         yield {"tool_calls": [head]}, frame  # the head carries the tokens of the marks around the arguments
-        for piece in _pieces(function["arguments"], size):
+        for piece in _pieces(function["arguments"]):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, len(encode(piece))
 
 
-def _pieces(text: str, size: int) -> Iterator[str]:
-    """Yield special tokens whole, and pieces of up to ``size`` characters of the text between them."""
+def _pieces(text: str) -> Iterator[str]:
+    """Yield special tokens whole, and pieces of up to :data:`PIECE` characters of the text between them."""
     place = 0
     while place < len(text):
-        cut = place + size
+        cut = place + PIECE
         if (mark := text.find("<", place, cut)) > place:
             cut = mark
         elif mark == place:

@@ -65,7 +65,7 @@ class ScriptedModelServer:
 
     ``ids`` decides when the server sends token ids and logprobs: ``asked``, for requests that ask for them
     (as vLLM does), ``always`` or ``never``. A prompt of more than ``max_model_len`` tokens is refused with
-    status 400. ``name`` is a part of the response ids.
+    status 400.
     """
 
     def __init__(
@@ -75,10 +75,9 @@ class ScriptedModelServer:
         model: str = "scripted",
         ids: SendIds = "asked",
         max_model_len: int | None = None,
-        name: str = "srv",
     ) -> None:
         self.reply: Script = reply or (lambda body: "ok")
-        self.model, self.ids, self.max_model_len, self.name = model, ids, max_model_len, name
+        self.model, self.ids, self.max_model_len = model, ids, max_model_len
         self.log: list[Exchange] = []
         """Every exchange, in order of arrival."""
         self._numbers = count(1)
@@ -211,7 +210,7 @@ class ScriptedModelServer:
             request.transport.abort()
             return exchange, web.Response()
         number = next(self._numbers)
-        fresh = f"{'chatcmpl' if _chats(exchange) else 'cmpl'}-{self.name}-{number}"
+        fresh = f"{'chatcmpl' if _chats(exchange) else 'cmpl'}-srv-{number}"
         exchange.response_id = self._last_id if first.fault == "duplicate-id" and self._last_id else fresh
         self._last_id = exchange.response_id
         exchange.answers = [answer_of(reply) for reply in replies]

@@ -1,16 +1,27 @@
-"""``setup_logging`` of v0.3: one console handler for our loggers, and files beside it."""
+"""``setup_logging`` of v0.3: a console handler for our loggers, those of plugins included, and files beside
+it.
+"""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from rich.logging import RichHandler
 
+from agentlightning.plugins.manager import GROUP
+
 FORMAT = "%(asctime)s [%(levelname)s] (Process-%(process)d %(name)s)   %(message)s"
 ROOT = "agentlightning"
+
+
+def our_loggers() -> list[str]:
+    """Return the names of the loggers above all of ours: that of core, and one for each plugin's package."""
+    packages = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
+    return [ROOT, *sorted(packages - {ROOT})]
 
 
 def setup_logging(
@@ -34,14 +45,15 @@ def setup_logging(
     logger → level. ``apply_to``: further loggers that get the same handlers. ``files``: a file for all
     records, or logger → file; folders are made.
     """
+    ours = our_loggers()
     if disable_existing_loggers:
         for name, known in logging.root.manager.loggerDict.items():
-            if isinstance(known, logging.Logger) and not name.startswith(ROOT):
+            if isinstance(known, logging.Logger) and name.partition(".")[0] not in ours:
                 known.disabled = True
     if capture_warnings:
         logging.captureWarnings(True)
-    of_file = {ROOT: files} if isinstance(files, str) else dict(files or {})
-    for name in (ROOT, *(apply_to or ())):
+    of_file = dict.fromkeys(ours, files) if isinstance(files, str) else dict(files or {})
+    for name in (*ours, *(apply_to or ())):
         setup_module_logging(
             level, name=name, console=console, color=color, propagate=propagate, formatter=formatter
         )

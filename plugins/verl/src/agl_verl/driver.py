@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.credit.digest import canonical_order, rows_digest
+from agentlightning.redaction import say
 from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, StepReport, UsageError
 from agentlightning.types.sections import TrainingSection
@@ -142,7 +143,7 @@ class VerlDriver:
         }
         self._child = Child(self.options.python, given, environment, scratch / "verl.log")
         self._began = time.monotonic()
-        say(f"verl starts, which takes up to a minute; its output: {self._child.output}")
+        say(f"verl starts, which takes up to a minute; its output: {self._child.output}", file=sys.stderr)
         try:
             self._child.start()
         except OSError as error:
@@ -230,8 +231,8 @@ class VerlDriver:
         return {}
 
     def _say_stage(self, what: str) -> None:
-        """Print how far verl's start is."""
-        say(f"verl, after {time.monotonic() - self._began:.0f} s: {what}")
+        """Print how far verl's start is, on stderr: stdout has what the run prints as its result."""
+        say(f"verl, after {time.monotonic() - self._began:.0f} s: {what}", file=sys.stderr)
 
     async def _on_ready(self, said: dict[str, Any]) -> dict[str, Any]:
         self._ready.set_result(said)
@@ -400,11 +401,6 @@ class VerlDriver:
         kept = keep_output(child.output, self._job.folder)
         again = "--resume goes on from the last checkpoint"
         return f"verl: {what}; its output: {kept}; {again}{child.error()}"
-
-
-def say(line: str) -> None:
-    """Print a line about verl's start at the terminal, beside what the run prints as its result."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def keep_output(output: Path, folder: Path) -> Path:

@@ -4,31 +4,11 @@ imported until a driver is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import BaselineSpec, Driver, DriverSpec, RecipeSpec, lazily
-from agentlightning.types import Recipe
-from agentlightning.types.work import PolicyFolder
+from agentlightning.specs import BaselineSpec, DriverSpec, RecipeSpec, lazily
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
-
-if TYPE_CHECKING:
-    from agentlightning.types.sections import TrainingSection
-
-
-def make_driver(policy: PolicyFolder, recipe: Recipe, training: TrainingSection) -> Driver:
-    """A ``VerlDriver``; see there."""
-    from agl_verl.driver import VerlDriver
-
-    return VerlDriver(policy, recipe, training)
-
-
-def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
-    """See ``machine.environment_info``."""
-    from agl_verl.process import machine
-
-    return machine.environment_info(options)
 
 
 @hookimpl
@@ -38,10 +18,10 @@ def agl_drivers() -> list[DriverSpec]:
     return [
         DriverSpec(
             "verl",
-            make_driver,
+            lazily("agl_verl.driver:VerlDriver"),
             SUPPORTED_FIELDS,
             about,
-            environment_info=environment_info,
+            environment_info=lazily("agl_verl.process.machine:environment_info"),
             unsupported_fields=UNSUPPORTED_FIELDS,
         )
     ]

@@ -55,8 +55,9 @@ def plain(recipe: Recipe) -> bool:
     verl multiplies its KL and entropy terms with a sum over tokens that knows no weights, and its sequence
     objectives take a row for a sequence, where credit means a call. With a critic, advantages are verl's,
     and its loss knows no weights to go with them. A token of an older version was drawn with other logprobs
-    than those that verl computes before it updates. Such recipes bring their loss (``inside/loss.py``); so
-    does, from the first step on that has any, a run with tokens that were sampled otherwise than the policy.
+    than those that verl computes before it updates. Such recipes bring their loss
+    (``inside/learning/loss.py``); so does, from the first step on that has any, a run with tokens that were
+    sampled otherwise than the policy.
     """
     plain = recipe.loss == "clip" and recipe.ratio_level == "token" and not recipe.critic
     fresh = not recipe.max_staleness and recipe.importance_cap is None

@@ -124,7 +124,7 @@ NOTHING = (False, None, "vanilla")
 
 
 class VERL:
-    """A recipe trained by verl's trainer, through the driver of ``plugins/verl``.
+    """A recipe trained by verl's trainer, through the driver ``verl``.
 
     ``config``: verl's own tree, nested or with dotted keys, and a section ``agentlightning`` with ``recipe``
     (a name, or fields) and ``options`` (those of the driver, e.g. ``python``: the interpreter that has verl).
@@ -291,7 +291,7 @@ def read_recipe(
     given: Recipe | str | Mapping[str, Any],
     fields: Mapping[str, Any],
     base: str,
-    wrong: Sequence[str] = (),
+    wrong: Sequence[str],
 ) -> Recipe:
     """Return the named or given recipe with ``fields`` of verl's tree; ``base``: whose name it has, if none
     is named, with :data:`FIELDS`.

@@ -5,22 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from agentlightning.store import SQLiteStore
-from agentlightning.types import AttemptStatus, RolloutConfig
-
-
-@pytest.fixture
-async def left_behind(tmp_path: Path) -> Path:
-    """A store whose process ended while an attempt ran."""
-    file = tmp_path / "store.sqlite"
-    store = SQLiteStore(file)
-    await store.start_rollout(
-        1, config=RolloutConfig(unresponsive_seconds=0.3, max_attempts=1), rollout_id="ro-1"
-    )
-    await store.close()
-    return file
+from agentlightning.types import AttemptStatus
 
 
 async def test_a_client_that_only_polls_sees_the_end(left_behind: Path) -> None:

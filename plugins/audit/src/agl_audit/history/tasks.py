@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from typing import Any
 
 from agentlightning.store.pages import pages
@@ -22,13 +21,10 @@ def stored(run: str, store: str | None = None, limit: int | None = None) -> list
 
 
 async def _stored(run: str, store: str | None) -> list[Any]:
-    seen: Counter[str] = Counter()
-    found = []
+    found: dict[str, Any] = {}
     async with open_run(run, store) as opened:
         async for page in pages(opened.store.query_rollouts, run_id=opened.run_id):
             for rollout in page:
-                key = json.dumps(rollout.input, sort_keys=True)
-                if rollout.mode in (None, "train") and not seen[key]:
-                    found.append(rollout.input)
-                seen[key] += 1
-    return found
+                if rollout.mode in (None, "train"):
+                    found.setdefault(json.dumps(rollout.input, sort_keys=True), rollout.input)
+    return [*found.values()]

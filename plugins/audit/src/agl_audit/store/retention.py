@@ -191,7 +191,7 @@ async def _delete_all(store: Tables, query: Select[Any], **values: Any) -> Count
     deleted: Counter[str] = Counter()
     last = -1
     while True:
-        piece = partial(partial(_delete_piece, store), query, last=last, **values)
+        piece = partial(_delete_piece, store, query, last=last, **values)
         done, last = await store.write_once("prune", piece)
         if not done["rollouts"]:
             return deleted

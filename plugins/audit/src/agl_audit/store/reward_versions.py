@@ -83,6 +83,7 @@ class Rescored(Model):
     error: str | None = None
     """The function raised or returned no number: the rollout has no reward in this version."""
     traceback: str | None = None
+    """Of what the function raised; ``None`` if it returned what is no reward."""
 
 
 # -------------------------------------------------------------------------------------- operations of a store

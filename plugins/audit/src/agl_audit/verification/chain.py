@@ -50,7 +50,7 @@ class Chain:
         self.found.append(make_difference(kind, what, of="the chain"))
 
 
-async def read_chain(run: OpenRun, key: str | None = None, head: str | None = None) -> Chain:
+async def read_chain(run: OpenRun, key: str | None, head: str | None) -> Chain:
     """Return the chain of a run. ``key`` must have signed it; ``head`` must be its last head."""
     links: list[AuditLink] = []
     try:

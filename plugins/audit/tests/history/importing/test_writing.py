@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -147,3 +148,15 @@ def test_the_commands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     listed = run(app(), ["runs", "--json"])
     assert json.loads(listed.output)["status"] == "finished"
     assert stored("theirs") == ["What is 2 + 3?"]
+
+
+def test_a_task_that_was_evaluated_first_is_a_task_too(tmp_path: Path) -> None:
+    async def write() -> None:
+        store = SQLiteStore(tmp_path / "store.sqlite")
+        await store.add_run("run", {})
+        for question, mode in (("a", "val"), ("b", "val"), ("a", "train"), ("c", "train"), ("a", "train")):
+            await store.enqueue_rollout(question, mode, run_id="run")
+        await store.close()
+
+    asyncio.run(write())
+    assert stored("run", str(tmp_path / "store.sqlite")) == ["a", "c"]

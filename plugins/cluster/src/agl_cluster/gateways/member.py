@@ -25,6 +25,7 @@ from agl_cluster.gateways.messages import (
     Done,
     End,
     FromProcess,
+    Recorded,
     ToProcess,
 )
 
@@ -38,7 +39,7 @@ SHORT_LIFE: Final = 1.0
 
 class Member:
     """A gateway's address and the process behind it. ``begin`` makes the first message of each life; ``take``
-    gets what the process says.
+    gets the calls that the process has put on record.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Member:
         listener: socket.socket,
         url: str,
         begin: Callable[[], Begin],
-        take: Callable[[Member, FromProcess], None],
+        take: Callable[[Recorded], None],
     ) -> None:
         self.number, self.listener, self.url = number, listener, url
         self.counts: dict[str, Any] = {}
@@ -102,7 +103,7 @@ class Member:
             if (waiting := self._waiting.pop(message.number, None)) is not None:
                 _resolve(waiting, message.result)
         else:
-            self._take(self, message)
+            self._take(message)
 
     async def _reap(self) -> None:
         """Wait for the process; kill it if it goes on without its connection."""

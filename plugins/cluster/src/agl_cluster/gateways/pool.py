@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.base import RunGateway
@@ -29,7 +29,6 @@ from agl_cluster.gateways.messages import (
     Close,
     Drain,
     Expect,
-    FromProcess,
     GatewayState,
     Recorded,
     RouteState,
@@ -246,13 +245,13 @@ class GatewayProcesses(RunGateway):
     def _begin(self) -> Begin:
         return Begin(setup=self._setup, state=self._state(), attempts=list(self._attempts.values()))
 
-    def _take(self, member: Member, message: Any) -> None:
-        """Take what a process says."""
-        said: FromProcess = message
-        if isinstance(said, Recorded) and self._on_call is not None:
-            try:
-                self._on_call(said.call)
-            except Exception:
-                self._hook_errors += 1
-                if self._hook_errors == 1:
-                    log.exception("on_call failed; further failures are only counted")
+    def _take(self, said: Recorded) -> None:
+        """Pass on a call that is on record."""
+        if self._on_call is None:
+            return
+        try:
+            self._on_call(said.call)
+        except Exception:
+            self._hook_errors += 1
+            if self._hook_errors == 1:
+                log.exception("on_call failed; further failures are only counted")

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from agentlightning.gateway import Gateway
 from agl_cluster.access_log import log_requests
-from agl_cluster.prometheus import Exposed, exposition, families
+from agl_cluster.prometheus import Exposed, Kind, exposition, families
 
 LABELLED: Final = {
     "calls": ("status", "Records stored."),
@@ -32,20 +32,20 @@ PLAIN: Final = {
     "uncounted": "Refusals that the store did not count.",
 }
 """Counters without a label: name → help."""
-GATE: Final = {
-    "attempts": (GaugeMetricFamily, "Attempts that may call."),
-    "paused": (GaugeMetricFamily, "1 while all calls wait."),
-    "in_flight": (GaugeMetricFamily, "Calls at an engine."),
-    "waiting": (GaugeMetricFamily, "Calls that wait at the pause gate."),
-    "waited": (CounterMetricFamily, "Calls that had to wait at the pause gate."),
+GATE: Final[dict[str, tuple[Kind, str]]] = {
+    "attempts": ("gauge", "Attempts that may call."),
+    "paused": ("gauge", "1 while all calls wait."),
+    "in_flight": ("gauge", "Calls at an engine."),
+    "waiting": ("gauge", "Calls that wait at the pause gate."),
+    "waited": ("counter", "Calls that had to wait at the pause gate."),
 }
 """The state around the counters: name in JSON → kind and help."""
-ENGINE: Final = {
-    "up": (GaugeMetricFamily, "1 unless the endpoint is ejected."),
-    "in_flight": (GaugeMetricFamily, "Requests at the endpoint."),
-    "answered": (CounterMetricFamily, "Requests that the endpoint answered."),
-    "lost": (CounterMetricFamily, "Requests that got no answer."),
-    "failovers": (CounterMetricFamily, "Lost requests that were sent again to another endpoint."),
+ENGINE: Final[dict[str, tuple[Kind, str]]] = {
+    "up": ("gauge", "1 unless the endpoint is ejected."),
+    "in_flight": ("gauge", "Requests at the endpoint."),
+    "answered": ("counter", "Requests that the endpoint answered."),
+    "lost": ("counter", "Requests that got no answer."),
+    "failovers": ("counter", "Lost requests that were sent again to another endpoint."),
 }
 """Name in an endpoint's state → kind and help."""
 PREFIX: Final = "agl_gateway_"
@@ -57,13 +57,10 @@ def _exposed() -> Iterable[Exposed]:
     for name, text in PLAIN.items():
         yield Exposed(PREFIX + name, "counter", text)
     for name, (kind, text) in GATE.items():
-        yield Exposed(PREFIX + name, "gauge" if kind is GaugeMetricFamily else "counter", text)
+        yield Exposed(PREFIX + name, kind, text)
     yield Exposed(f"{PREFIX}policy_held", "gauge", "1 while the policy's calls wait.", ("policy",))
     for name, (kind, text) in ENGINE.items():
-        labels = ("policy", "endpoint")
-        yield Exposed(
-            f"{PREFIX}engine_{name}", "gauge" if kind is GaugeMetricFamily else "counter", text, labels
-        )
+        yield Exposed(f"{PREFIX}engine_{name}", kind, text, ("policy", "endpoint"))
 
 
 EXPOSED: Final = tuple(_exposed())

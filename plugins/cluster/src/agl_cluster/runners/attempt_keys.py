@@ -66,16 +66,8 @@ class IssuedAttemptKeys:
 
 def attempt_keys_for(store: Store) -> RemoteAttemptKeys | IssuedAttemptKeys | None:
     """Return keys made with the secret in ``AGL_SECRET``; without it, those of a store's server where this
-    process has the token of a role; else ``None``.
+    process has the token of a role; else ``None``: agents cannot call a gateway of Agent Lightning then.
     """
-    keys = attempt_keys_from_env()
-    if keys is None and isinstance(store, StoreClient) and store.has_role_token:
-        return IssuedAttemptKeys(store)
-    return keys
-
-
-def attempt_keys_from_env() -> RemoteAttemptKeys | None:
-    """Return keys made with the secret in ``AGL_SECRET``; ``None`` if it is not set. Without keys, agents
-    cannot call a gateway of Agent Lightning.
-    """
-    return RemoteAttemptKeys(Keys.from_env()) if "AGL_SECRET" in os.environ else None
+    if "AGL_SECRET" in os.environ:
+        return RemoteAttemptKeys(Keys.from_env())
+    return IssuedAttemptKeys(store) if isinstance(store, StoreClient) and store.has_role_token else None

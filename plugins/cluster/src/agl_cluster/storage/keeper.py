@@ -80,7 +80,7 @@ class ArtifactKeeper:
     ``skipped`` (checkpoints that a newer one overtook), ``pruned`` (objects), ``prune-failed``.
     """
 
-    def __init__(self, place: str, output: Path, say: Callable[[str], None] = print) -> None:
+    def __init__(self, place: str, output: Path, say: Callable[[str], None]) -> None:
         self.counts: Counter[str] = Counter(snapshots=0, skipped=0, failed=0, retried=0)
         self._place, self._output, self._say = place, output, say
         self._wanted: queue.Queue[_Wanted | None] = queue.Queue()

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -61,7 +61,6 @@ from agl_cluster.store.routes import (
 
 _log = limited(__name__)
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-PROBES: Final = web.AppKey("probes", Probes)
 Handler = Callable[[web.Request, StoreCaller], Awaitable[web.StreamResponse]]
 
 
@@ -91,8 +90,7 @@ def create_app(store: SQLStore, access: StoreAccess | None = None) -> web.Applic
     app.router.add_get(openapi.PATH, _openapi)
     page = metrics_page(store, load, counts)
     app.router.add_get(METRICS, _authenticated(page, access, "metrics", METRICS_ROLE))
-    app[PROBES] = Probes(partial(_problems, store, load))
-    app[PROBES].add_to(app)
+    Probes(partial(_problems, store, load)).add_to(app)
     traces.add_route(app, store, access, load)
     return app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.webserver import app_runner, enlarge_young_generation, listen, restore_thresholds
 from agentlightning.webserver.loopback import ExposedServer, cannot_listen, check_interface, check_token
 from agl_cluster.store.access import StoreAccess
-from agl_cluster.store.app import create_app as create_app
+from agl_cluster.store.app import create_app
 
 
 class ServedStore(typing.NamedTuple):
@@ -76,8 +77,6 @@ async def serve(
     """Serve until SIGTERM, SIGINT or cancellation, then close. ``ready`` is called with the URL once the
     server listens.
     """
-    import signal
-
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

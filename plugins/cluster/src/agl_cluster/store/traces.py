@@ -138,7 +138,7 @@ RefusalCounts = Counter[tuple[str, str]]
 
 
 async def store_spans(
-    store: SpanStore, found: Sequence[Span], claims: Claims | None, damaged: int = 0
+    store: SpanStore, found: Sequence[Span], claims: Claims | None, damaged: int
 ) -> RefusalCounts:
     """Store each span for the attempt it names, else for that of ``claims``; count and return refused spans.
     Raise :class:`RequestRefused` with status 503 when the store cannot write.

@@ -74,10 +74,10 @@ def _asked(call: Call) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------- conversations
 def numbered_items(
-    conversation_id: str, places: Sequence[Message | None], first: int = 0
+    conversation_id: str, places: Sequence[Message | None], first: int
 ) -> list[dict[str, Any]]:
     """The items of a conversation from message ``first`` on."""
-    return [item for _, item in _of_places(conversation_id, places) if _ >= first]
+    return [item for index, item in _of_places(conversation_id, places) if index >= first]
 
 
 def _of_places(

@@ -1,3 +1,5 @@
+"""``agl doctor``: looks a run over before it costs anything. :func:`examine` runs its checks from Python."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -62,14 +62,14 @@ def informative(groups: Sequence[Sequence[float]], n: int) -> float:
     return math.fsum(_subsets(group, n) for group in seen) / len(seen)
 
 
-def suggest(groups: Sequence[Sequence[float]], most: int, target: float = TARGET) -> Suggestion:
-    """Return the smallest size up to ``most`` at which ``target`` of the groups carry a signal.
+def suggest(groups: Sequence[Sequence[float]], most: int) -> Suggestion:
+    """Return the smallest size up to ``most`` at which :data:`TARGET` of the groups carry a signal.
 
     If no size reaches the target, return the smallest one at which doubling the cost adds less than a fifth
     of the groups: more rollouts give no signal for tasks out of reach.
     """
     for n in range(2, most + 1):
-        if (share := informative(groups, n)) >= target:
+        if (share := informative(groups, n)) >= TARGET:
             return Suggestion(n, share, "enough")
     for n in range(2, most):
         if (share := informative(groups, n)) and informative(groups, 2 * n) < WORTH * share:

@@ -2,9 +2,8 @@
 
 verl makes it from the policy's weights with a value head, asks it for the value of every token before a
 step's update, computes GAE and trains it on the returns. What reaches it of credit are rewards
-(:mod:`agentlightning.credit.rows`); its loss is the mean over the tokens of the
-step, clipped around the
-old values as verl does (``critic.cliprange_value``, 0.5).
+(:mod:`agl_verl.returns`); its loss is the mean over the tokens of the step, clipped around the old values as
+verl does (``critic.cliprange_value``, 0.5).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Which engine serves the policy, and how verl is told so.
 
-``embedded`` is agl-local's, in a Ray actor (``inside/replica.py``), on a CPU or a GPU. ``vllm`` and
-``sglang`` are verl's own servers, one for each ``tensor_parallel`` ranks (``inside/servers.py``). All speak
-the OpenAI API, and the gateway keeps the calls of an attempt at one of them. verl lets its servers listen at
-the node's address: vLLM's ask for a key that only the gateway has, SGLang's cannot (verl sends their weights
-over HTTP).
+``embedded`` is agl-local's, in a Ray actor (``inside/serving/replica.py``), on a CPU or a GPU. ``vllm`` and
+``sglang`` are verl's own servers, one for each ``tensor_parallel`` ranks (``inside/serving/servers.py``). All
+speak the OpenAI API, and the gateway keeps the calls of an attempt at one of them. verl lets its servers
+listen at the node's address: vLLM's ask for a key that only the gateway has, SGLang's cannot (verl sends
+their weights over HTTP).
 """
 
 from __future__ import annotations

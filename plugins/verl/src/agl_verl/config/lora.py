@@ -2,7 +2,7 @@
 
 The network of the policy stays what it is; of each layer that is named, ``W + alpha / rank * B @ A`` takes
 the place of ``W``, and only A and B are trained (Hu et al. 2021, arXiv:2106.09685). Engine and export get
-that sum: nobody but the trainer needs to know (``inside/lora.py``).
+that sum: nobody but the trainer needs to know (``inside/learning/lora.py``).
 """
 
 from __future__ import annotations

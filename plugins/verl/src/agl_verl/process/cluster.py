@@ -7,29 +7,19 @@ its end its own actors end, and the cluster stands.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from agentlightning.types import UsageError
+
+if TYPE_CHECKING:
+    from agl_verl.config.settings import Options
 
 
 class ClusterError(UsageError, ValueError):
     """Nodes and ranks that do not go together."""
 
 
-class Wanted(Protocol):
-    """What of the driver's options is about this."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def nodes(self) -> int: ...
-    @property
-    def ray_address(self) -> str | None: ...
-
-
-def check(o: Wanted) -> None:
+def check(o: Options) -> None:
     """Raises ClusterError for what cannot be used."""
     if o.nodes < 1 or o.ranks % max(1, o.nodes):
         raise ClusterError(
@@ -48,7 +38,7 @@ def cpus(ranks: int) -> int:
     return 16 + 8 * ranks
 
 
-def lines(o: Wanted) -> list[str]:
+def lines(o: Options) -> list[str]:
     """Its lines of verl's configuration."""
     init = "ray_kwargs.ray_init"
     shared = [f"trainer.nnodes={o.nodes}", f"trainer.n_gpus_per_node={o.ranks // o.nodes}"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.runs.locations import RUNS_FOLDER, STORE
+from agentlightning.runs.locations import ALL, RUNS_FOLDER, STORE
 from agentlightning.terminal import Console, print_json
 from agentlightning.types import UsageError
 
@@ -72,7 +72,7 @@ async def _import(
         try:
             await store.add_run(run_id, {"run_id": run_id, "about": about})
         except Conflict:
-            known = {one["run_id"]: one for one in await store.query_runs(10_000)}
+            known = {one["run_id"]: one for one in await store.query_runs(limit=ALL)}
             if not str(known[run_id].get("about", {}).get("agent", "")).startswith("imported"):
                 raise UsageError(f"run {run_id} was trained here; import into a run of its own") from None
         done = await write_traces(store, run_id, source, traces, reward)

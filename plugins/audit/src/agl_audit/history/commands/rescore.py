@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
         else:
             _show(found, what, dry_run)
         if found["errors"] and not found["scored"] and not found["already"]:
-            raise UsageError(f"the function failed for all of {found['errors']} rollouts; see its traceback")
+            raise UsageError(f"the function failed for all of {found['errors']} rollouts; see the first ones")
 
 
 async def _rescore(
@@ -76,7 +76,7 @@ def _show(found: dict[str, Any], what: str, dry_run: bool) -> None:
     if counted := ", ".join(f"{n} {why}" for why, n in rest.items() if n):
         console.print(counted)
     for one in found["first_errors"]:
-        console.print(f"\n{one['rollout_id']}: {one['error']}\n{one['traceback']}")
+        console.print(f"\n{one['rollout_id']}: {one['error']}\n{one['traceback'] or ''}")
     if found["errors"]:
         console.print(
             f"{found['errors']} errors of the function are kept; run it again to try these rollouts again"

@@ -1,17 +1,17 @@
 """The reward function of a rescoring: imported by name, checked, called once for a rollout or for each call.
 
-Invariant: an error of the function becomes an entry with its traceback, never the end of the rescoring.
+Invariant: an error of the function becomes an entry, with the traceback of what it raised, never the end of
+the rescoring.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from typing import Any, Literal
 
-from agentlightning._version import __version__
 from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
+from agentlightning.runner.tracebacks import format_traceback
 from agentlightning.runs.provenance import git_state, installed, source_digest
 from agentlightning.train.configured import import_target
 from agentlightning.types import Record, Reward, UsageError
@@ -24,9 +24,7 @@ NAMES: dict[Per, tuple[str, ...]] = {
     "call": ("task", "result", "call"),
 }
 """Parameters that the function may have, by what it gives a reward to."""
-_DISTRIBUTIONS = ("agl-core", "agl-local", "agl-verifiers")
-_TRACEBACK = 8_000
-"""Characters of a traceback that are kept: the last ones."""
+_DISTRIBUTIONS = ("agl-core", "agl-audit", "agl-local", "agl-verifiers")
 
 
 class RescoreFunction:
@@ -64,7 +62,7 @@ class RescoreFunction:
             digest=digest,
             per=self.per,
             agent=self.agent,
-            code={"source": source.function, **repository, "versions": versions or {"agl-core": __version__}},
+            code={"source": source.function, **repository, "versions": versions},
         )
 
     async def score(self, record: Record, trace: RolloutTrace, version: str) -> Rescored:
@@ -83,7 +81,8 @@ class RescoreFunction:
                     if value is not None
                 ]
         except (RewardFailed, BadReward) as error:
-            entry.error, entry.traceback = str(error), _traceback(error)
+            entry.error = str(error)
+            entry.traceback = None if error.__cause__ is None else format_traceback(error.__cause__)
         return entry
 
     async def _call(self, task: Any, trace: RolloutTrace, call: TracedCall | None = None) -> float | None:
@@ -95,12 +94,3 @@ class RescoreFunction:
     def _takes_call_alone(self) -> bool:
         """With ``per: call``, a function of one parameter gets the call."""
         return self.per == "call" and self._function.takes_result_alone
-
-
-def _traceback(error: Exception) -> str:
-    """Return the traceback of what the function raised, without our frames above it."""
-    cause = error.__cause__ or error
-    frames = traceback.extract_tb(cause.__traceback__)
-    theirs = [frame for frame in frames if "agentlightning" not in frame.filename] or list(frames)
-    lines = traceback.format_list(theirs) + traceback.format_exception_only(cause)
-    return "".join(lines)[-_TRACEBACK:]

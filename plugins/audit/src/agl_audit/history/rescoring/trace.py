@@ -1,8 +1,8 @@
 """A stored rollout as a reward function gets it.
 
 The function has the signature of any reward function of ours, ``(task, result)``: ``result`` has the fields
-of agl-programs' ``CommandResult``, as far as a store keeps them, and what
-only a store knows. Of a program's output it keeps the end.
+of agl-programs' ``CommandResult``, as far as a store keeps them, and what only a store knows. Of a program's
+output it keeps the end.
 """
 
 from __future__ import annotations

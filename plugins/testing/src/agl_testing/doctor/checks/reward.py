@@ -158,8 +158,8 @@ def _pointless(
     batch: Batch,
     given: Sequence[float],
     *,
-    unfit: bool = False,
-    by_call: bool = False,
+    unfit: bool,
+    by_call: bool,
 ) -> None:
     """Report reasons for which training would be pointless.
 

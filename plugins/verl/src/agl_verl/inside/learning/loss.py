@@ -58,8 +58,8 @@ def terms_of(
     masks: list[torch.Tensor],
     logp: torch.Tensor,
     entropy: Any,
-    unweighted: bool = False,
-    corrected: bool = False,
+    unweighted: bool,
+    corrected: bool,
 ) -> Terms:
     """The loss's terms for the trained tokens of a micro-batch. ``unweighted``: its advantages are a
     critic's; else weights are in them. ``corrected``: fresh tokens too are weighed against the engine's.

@@ -23,25 +23,23 @@ class Watch(threading.Thread):
     An actor that is busy answers later, which is no failure.
     """
 
-    def __init__(
-        self, questions: Mapping[str, Callable[[], Any]], lost: Callable[[str], None], every: float = EVERY
-    ) -> None:
+    def __init__(self, questions: Mapping[str, Callable[[], Any]], lost: Callable[[str], None]) -> None:
         super().__init__(name="agl-verl-watch", daemon=True)
-        self._questions, self._lost, self._every = questions, lost, every
+        self._questions, self._lost = questions, lost
 
     def run(self) -> None:
         asked: dict[str, Any] = {}
         while True:
             for name, question in self._questions.items():
                 asked.setdefault(name, question())
-            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=self._every)
+            answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=EVERY)
             for name in [name for name, answer in asked.items() if answer in answered]:
                 try:
                     ray.get(asked.pop(name))
                 except Exception as error:
                     self._lost(f"{name} has died ({type(error).__name__})")
                     return
-            time.sleep(self._every)
+            time.sleep(EVERY)
 
 
 def everybody(trainer: Any, servers: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:

@@ -1,0 +1,34 @@
+"""A finished run, and the commands that look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from contract.runs import make_run
+
+from agentlightning import cli
+
+Agl = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Agl:
+    """Runs a command as a person does; (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["agl", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return asyncio.run(make_run(tmp_path / "runs"))
