@@ -51,7 +51,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def process(command: list[str], url: str, log: Path, folder: Path, **more: str) -> Iterator[None]:
     """A server while it is needed; it is ready when it says what it can do."""
-    with log.open("w") as output:
+    with log.open("w", encoding="utf-8") as output:
         server = subprocess.Popen(
             command, stdout=output, stderr=output, cwd=folder, env={**os.environ, **more}
         )
@@ -61,7 +61,8 @@ def process(command: list[str], url: str, log: Path, folder: Path, **more: str) 
                 urllib.request.urlopen(f"{url}/api/v1/get_server_capabilities").close()
                 break
             if server.poll() is not None:
-                raise SystemExit(f"the server ended: {log.read_text()[-3000:]}")
+                told = log.read_text(encoding="utf-8")
+                raise SystemExit(f"the server ended: {told[-3000:]}")
             time.sleep(0.5)
         yield
     finally:
@@ -114,7 +115,7 @@ def without_biases(folder: Path) -> Path:
         if not name.endswith(".bias")
     }
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del config["use_sliding_window"]
     config |= {
         "architectures": ["LlamaForCausalLM"],
@@ -122,7 +123,7 @@ def without_biases(folder: Path) -> Path:
         "attention_bias": False,
         "mlp_bias": False,
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
@@ -145,9 +146,10 @@ def train(server: str, steps: int, tasks: int) -> dict[str, Any]:
             given = {**os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0"}
             subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr, env=given)
             [run] = (folder / "runs").iterdir()
-            summary = json.loads((run / "summary.json").read_text())
+            summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
             reports = [
-                json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()
+                json.loads(line)["metrics"]
+                for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             ]
     totals = summary["totals"]
     return {

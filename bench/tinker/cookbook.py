@@ -100,10 +100,11 @@ def data(folder: Path) -> None:
     for place in (sums, chats):
         place.mkdir(parents=True)
     (sums / "README.md").write_text(
-        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n"
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n",
+        encoding="utf-8",
     )
     rows = [{"question": question(draw), "answer": f"It is {ANSWER}.\n#### {ANSWER}"} for _ in range(400)]
-    (sums / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (sums / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     said = []
     for _ in range(400):
         colour = draw.choice(COLOURS)
@@ -113,7 +114,9 @@ def data(folder: Path) -> None:
                 {"role": "assistant", "content": f"The {colour} door is {colour}."},
             ]
         )
-    (chats / "train.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in said))
+    (chats / "train.jsonl").write_text(
+        "".join(json.dumps({"messages": chat}) + "\n" for chat in said), encoding="utf-8"
+    )
 
 
 def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> list[dict[str, Any]]:
@@ -132,7 +135,7 @@ def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> l
         *(f"{key}={value}" for key, value in given.items()),
     ]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
-    return [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (log / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> int:
@@ -155,7 +158,7 @@ def run(python: str) -> dict[str, Any]:
         data(folder)
         command = [sys.executable, "-m", "_agl_main", "tinker", "serve", "--policy", str(folder / NAME)]
         command += ["--name", NAME, "--state", str(folder / "state"), "--port", "0", "--slots", "64"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as server:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["base_url"]
             try:

@@ -37,6 +37,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def end_of(log: Path) -> str:
+    """The last of what a process wrote."""
+    return log.read_text(encoding="utf-8")[-3000:]
+
+
 class Server:
     """`agl tinker serve` on one folder and one port, as often as it must be started."""
 
@@ -58,11 +63,11 @@ class Server:
             "--slots",
             "32",
         ]
-        with (self.folder / "server.log").open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        with (self.folder / "server.log").open("a", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, encoding="utf-8")
         assert self.process.stdout is not None
         if not self.process.stdout.readline():
-            raise SystemExit(f"the server did not start: {(self.folder / 'server.log').read_text()[-2000:]}")
+            raise SystemExit(f"the server did not start: {end_of(self.folder / 'server.log')}")
 
     def kill(self) -> None:
         """SIGKILL, at once."""
@@ -113,7 +118,7 @@ def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[l
     """The losses of one training, and how often its server was killed."""
     server = Server(folder)
     server.start()
-    output = (folder / "losses.jsonl").open("w+")
+    output = (folder / "losses.jsonl").open("w+", encoding="utf-8")
     client = subprocess.Popen(
         [
             sys.executable,
@@ -132,10 +137,10 @@ def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[l
     try:
         while client.poll() is None:
             time.sleep(0.02)
-            lines = (folder / "losses.jsonl").read_text().count("\n")
+            lines = (folder / "losses.jsonl").read_text(encoding="utf-8").count("\n")
             if server.kills < kills and lines > met:  # it is at work again
                 time.sleep(draw.uniform(0.0, 0.5))
-                met = (folder / "losses.jsonl").read_text().count("\n")
+                met = (folder / "losses.jsonl").read_text(encoding="utf-8").count("\n")
                 server.kill()
                 server.start()
     finally:
@@ -150,7 +155,7 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
     """A run of calc_x whose trainer and server are killed ``kills`` times each."""
     server = Server(folder)
     server.start()
-    command = [AGL, "train", "--config", "examples/calc_x/tinker.yaml", "--run", RUN, "--resume"]
+    command = [AGL, "train", "--config", "examples/calc_x/tinker.yaml", "--run", RUN]
     settings = {
         "training.steps": steps,
         "training.batch_size": 2,
@@ -166,9 +171,14 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
     place = folder / "runs" / RUN / "checkpoints"
     trained, lost, began = 0, 0, finished(place)
     while True:
-        with (folder / "train.log").open("a") as log:
+        with (folder / "train.log").open("a", encoding="utf-8") as log:
+            again = ["--resume"] if (folder / "runs" / RUN).is_dir() else []
             trainer = subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "TINKER_API_KEY": "tml-drill"}
+                [*command, *again],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TINKER_API_KEY": "tml-drill"},
             )
         while trainer.poll() is None and finished(place) <= began:
             time.sleep(0.1)
@@ -189,12 +199,13 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
         if status == 0:
             break
         if status > 0:
-            raise SystemExit(f"the run failed: {(folder / 'train.log').read_text()[-3000:]}")
+            raise SystemExit(f"the run failed: {end_of(folder / 'train.log')}")
     server.stop()
     reports = [
-        json.loads(line) for line in (folder / "runs" / RUN / "metrics.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (folder / "runs" / RUN / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
-    position = json.loads((place / f"step_{steps:06d}" / "position.json").read_text())
+    position = json.loads((place / f"step_{steps:06d}" / "position.json").read_text(encoding="utf-8"))
     import torch
 
     model = position["path"].removeprefix("tinker://").split("/")

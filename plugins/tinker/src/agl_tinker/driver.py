@@ -200,12 +200,18 @@ class TinkerDriver(Remote):
         if not math.isfinite(metrics.get("grad_norm", 0.0)):  # the server does not tell
             del metrics["grad_norm"]
         metrics["skipped"] = float(not metrics["tokens_trained"])
-        metrics["tinker/answers_unended"] = float(self.engine.counts["unended"])
-        for name in ("prefill_tokens", "sampled_tokens"):
-            metrics[f"tinker/{name}"] = float(self.engine.counts[name])
-        for name, count in self._updates.counts.items():
-            metrics[f"tinker/{name}"] = float(count)
-        return metrics, updated, time.perf_counter()
+        return metrics | self._used(self._updates), updated, time.perf_counter()
+
+    def _used(self, updates: RemoteUpdater) -> dict[str, float]:
+        """What the server was asked for since the run began or went on."""
+        counts = self.engine.counts
+        return {
+            "tinker/prefill_tokens": float(counts["prefill_tokens"]),
+            "tinker/sampled_tokens": float(counts["sampled_tokens"]),
+            "tinker/forward_tokens": float(updates.counts["forward_tokens"]),
+            "tinker/trained_tokens": float(updates.counts["trained_tokens"]),
+            "tinker/answers_unended": float(counts["unended"]),
+        }
 
     async def _reference_logprobs(self, rows: Sequence[Row]) -> Tensor:
         """Of the weights that the run started from."""
