@@ -172,6 +172,44 @@ def test_what_it_cannot_do_it_says(served: Running, make: Any, says: str) -> Non
         assert loss(mine) == before  # and goes on
 
 
+def test_a_disk_that_is_full_fails_the_call(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(served) as client:
+        mine = trainer(client)
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("agl_tinker.server.models.write_state", full)
+            with pytest.raises(tinker.RequestFailedError, match="No space left on device"):
+                mine.optim_step(ADAM).result()
+        assert step(mine) > step(mine)  # and goes on
+
+
+def test_numbers_of_another_kind_are_refused(served: Running) -> None:
+    with service(served) as client:
+        mine = trainer(client)
+        body = {"model_id": mine.model_id, "seq_id": 1, "adam_params": {"learning_rate": "much"}}
+        asked = post(served.url, "optim_step", body)["request_id"]
+        said = post(served.url, "retrieve_future", {"request_id": asked})
+        assert said["category"] == "user" and "learning_rate" in said["error"]
+
+
+def test_models_of_a_silent_session_leave_the_memory(served: Running) -> None:
+    with service(served) as client:
+        mine = trainer(client)
+        step(mine)
+        before = loss(mine)
+        session = mine.model_id.partition(":")[0]
+
+        async def forget() -> int:
+            served.server._forget(session)
+            return len(served.server.models._open)
+
+        assert served.call(forget()) == 0
+        assert loss(mine) == before
+
+
 def test_another_base_is_refused(served: Running) -> None:
     with service(served) as client, pytest.raises(tinker.BadRequestError, match="there is 'tiny'"):
         client.create_lora_training_client(base_model="Qwen/Qwen3-8B").result()

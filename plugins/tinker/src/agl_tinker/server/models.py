@@ -37,6 +37,7 @@ EPHEMERAL = 16
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MODEL_ID = re.compile(r"(s-[0-9a-f]{16}):train:([0-9]{1,9})")
 _PATH = re.compile(r"tinker://(?P<model>[^/]+)/(?P<kind>weights|sampler_weights)/(?P<name>[^/]+)")
+_REFUSALS = (RequestRefused, msgspec.ValidationError)
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +54,7 @@ def answer(**fields: Any) -> Answer:
 
 def failed(error: BaseException) -> Answer:
     """The answer to a call that could not be carried out: whose mistake it was, and what it is."""
-    known = isinstance(error, RequestRefused)
+    known = isinstance(error, _REFUSALS)
     text = str(error) if known else f"{type(error).__name__}: {error}"
     return answer(error=text, category="user" if known else "server")
 
@@ -169,18 +170,15 @@ class Model:
     # ----------------------------------------------------------------------------------- in the worker thread
     def _carry_out(self, seq: int, kind: str, body: bytes) -> None:
         try:
-            found = _KINDS[kind](self, seq, body)
-            self._kept[seq] = found
-            changed = kind in ("optim_step", "load_weights")
+            found = self._kept[seq] = _KINDS[kind](self, seq, body)
+            while len(self._kept) > KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            if kind in ("optim_step", "load_weights"):
+                self._snapshot(seq)
         except Exception as error:
-            if not isinstance(error, RequestRefused):
+            if not isinstance(error, _REFUSALS):
                 _log.exception("model %s: call %d (%s) failed", self.id, seq, kind)
-            found, changed = failed(error), False
-            self._kept[seq] = found
-        while len(self._kept) > KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        if changed:
-            self._snapshot(seq)
+            found = self._kept[seq] = failed(error)
         self._loop.call_soon_threadsafe(self._settle, seq, found)
 
     def _settle(self, seq: int, found: Answer) -> None:
@@ -332,7 +330,9 @@ class Models:
     def unload(self, session: str) -> None:
         """Take the models of a session that has ended from memory; their folders stay."""
         for model_id, task in list(self._open.items()):
-            if model_id.startswith(f"{session}:") and task.done() and task.result().idle:
+            if not model_id.startswith(f"{session}:") or not task.done():
+                continue
+            if task.exception() is not None or task.result().idle:
                 del self._open[model_id]
 
     def _begin(self, model_id: str) -> asyncio.Task[Model]:
