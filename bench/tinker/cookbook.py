@@ -1,7 +1,7 @@
 """Two recipes of the tinker cookbook, the wheel as it is, against `agl tinker serve`: do they run, do they
 learn?
 
-    python bench/tinker/cookbook.py        (in the environment `tinker`; part of `make test-tinker`)
+    python bench/tinker/cookbook.py        (in the environment `tinker`: `make test-tinker-cookbook`)
 
 ``sl_loop`` and ``rl_loop`` look for a tokenizer and for data sets by their names on the hub. They run here in
 a folder that has these names, with a policy of bytes made by this script, chats of its own, and one kind of

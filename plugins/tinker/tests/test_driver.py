@@ -180,3 +180,56 @@ async def test_a_server_that_is_not_there(folder: Path, monkeypatch: pytest.Monk
             await remote.start()
     finally:
         await remote.close()
+
+
+async def test_the_reference_is_the_policy_that_the_run_began_with(
+    served: Running, folder: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(name="kl", kl=0.1, group_size=16)
+    driver = TinkerDriver(policy(folder, served, save_every=0), recipe)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 3)
+        await driver.run(job)  # type: ignore[arg-type]
+    finally:
+        await driver.close()
+    kl = [report.metrics["kl_reference"] for report in job.reports]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and kl[2] > 1e-4
+
+
+async def test_saved_weights_are_served_frozen_and_begun_with(
+    served: Running, folder: Path, tmp_path: Path
+) -> None:
+    driver = TinkerDriver(policy(folder, served, save_every=2), RECIPE)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 2)
+        await driver.run(job)  # type: ignore[arg-type]
+        trained = await driver.logprobs(job.rows)
+    finally:
+        await driver.close()
+    [place] = (tmp_path / "checkpoints").glob("*/position.json")
+    path = json.loads(place.read_text(encoding="utf-8"))["path"]
+    frozen = Remote(policy(folder, served, start_from=path))
+    begun = TinkerDriver(policy(folder, served, start_from=path), RECIPE)
+    try:
+        asked = {"messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+        first, second = [await asyncio.to_thread(chat, await one.start(), **asked) for one in (frozen, begun)]
+        assert first["choices"][0]["token_ids"] == second["choices"][0]["token_ids"]
+        assert await begun.logprobs(job.rows) == pytest.approx(trained, abs=1e-4)
+    finally:
+        await frozen.close()
+        await begun.close()
+
+
+async def test_used_tokens_are_counted(served: Running, folder: Path, tmp_path: Path) -> None:
+    driver = TinkerDriver(policy(folder, served, save_every=0), RECIPE)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 1)
+        await driver.run(job)  # type: ignore[arg-type]
+    finally:
+        await driver.close()
+    used = job.reports[0].metrics
+    rows = [row for row in job.rows if row.advantages[-1]]
+    assert used["tinker/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
+    assert used["tinker/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
+    sent = sum(len(row.token_ids) - 1 for row in rows)
+    assert used["tinker/trained_tokens"] == used["tinker/forward_tokens"] == sent
