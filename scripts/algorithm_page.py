@@ -11,7 +11,7 @@ from typing import Any
 import agl_local.plugin
 import agl_verl.plugin
 import agl_verl.supported_fields
-from agentlightning.algorithms.recipe_checks import check_supported_fields
+from agentlightning.credit.checks import check_supported_fields
 from agentlightning.plugins import manager
 from agentlightning.recipes import PAPERS, RECIPES
 from agentlightning.specs import DriverSpec

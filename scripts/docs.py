@@ -25,7 +25,7 @@ import agl_verl.config.critic
 import agl_verl.plugin
 import agl_verl.returns
 from agentlightning import hookspecs
-from agentlightning.algorithms.recipe_checks import CORE_FIELDS
+from agentlightning.credit.checks import CORE_FIELDS
 from agentlightning.plugins import manager
 from agentlightning.recipes import FIELDS
 from agentlightning.specs import DriverSpec

@@ -15,7 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from agentlightning.train.config import fields, run_config_schema
+from agentlightning.train.config import fields
+from agl_examples.init import run_config_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = ROOT / "docs" / "run_config.schema.json"

@@ -120,7 +120,7 @@ class Trial:
             self.rollouts += 1
             if record.rollout.reason:
                 self.problems.append(f"{record.rollout.rollout_id}: {record.rollout.reason}")
-            spans = await store.query_spans(record.rollout.rollout_id)
+            spans = await store.spans(record.rollout.rollout_id)
             self.rewarded += bool(agl.find_reward_spans(spans))
             self.calls += len(record.calls) + (0 if record.calls else len(record.wire))
             self.exact += sum(one.kind == "exact" for one in verdicts(record).values())

@@ -132,7 +132,7 @@ async def unexplained(
         lost_calls += max(0, answered[rollout.rollout_id] - explained)
         if (name := misdeeds.get(rollout.rollout_id)) is None:
             continue
-        aside = await store.query_spans(rollout.rollout_id, name=semconv.BAD_RECORD_SPAN)
+        aside = await store.spans(rollout.rollout_id, name=semconv.BAD_RECORD_SPAN)
         ended = "" if rollout.status == RolloutStatus.SUCCEEDED else failure_kind(rollout.reason) or "failed"
         standing = {ended or FINE, *([ASIDE] if aside else [])}
         kinds[ended or FINE] += 1

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agl_gateway.edits.route import RouteSection
 from engine import NAME, VLLM
 
 import agentlightning as agl
 from agentlightning.capture.installation import capturing
 from agentlightning.gateway import Gateway, SamplingPolicy, Upstream
-from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.agent import instrumentors

@@ -52,7 +52,7 @@ async def algo() -> None:
         made = [await store.enqueue_rollout(input=task, resources_id=update.resources_id) for task in TASKS]
         ids = [rollout.rollout_id for rollout in made]
         await store.wait_for_rollouts(rollout_ids=ids)
-        rewards: list[Any] = [agl.find_final_reward(await store.query_spans(one)) for one in ids]
+        rewards: list[Any] = [agl.find_final_reward(await store.spans(one)) for one in ids]
         scores[prompt] = sum(reward or 0.0 for reward in rewards) / len(rewards)
         print(f"{scores[prompt]:.2f}  {prompt}", flush=True)
     print(f"best: {max(scores, key=scores.__getitem__)}", flush=True)

@@ -151,7 +151,7 @@ async def recorded_game(store: str, rollout: str) -> dict[str, Any]:
 
     opened = open_store(store, read_only=True)
     try:
-        for span in await opened.query_spans(rollout):
+        for span in await opened.spans(rollout):
             body = span.attributes.get(BODY)
             if isinstance(body, dict) and KEY in body:
                 found: dict[str, Any] = body[KEY]

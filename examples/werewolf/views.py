@@ -20,7 +20,7 @@ def applies(rollout: Rollout) -> bool:
 
 async def render(run: OpenRun, rollout: Rollout) -> str:
     """The page of the game that the rollout left."""
-    for span in await run.store.query_spans(rollout.rollout_id):
+    for span in await run.store.spans(rollout.rollout_id):
         body: Any = span.attributes.get(BODY)
         if isinstance(body, dict) and KEY in body:
             return html(body[KEY])

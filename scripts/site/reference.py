@@ -21,7 +21,7 @@ import typer.main
 import agentlightning
 from agentlightning import hookspecs
 from agentlightning.cli import app
-from agentlightning.train.config import run_config_schema
+from agl_examples.init import run_config_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import catalogues

@@ -34,9 +34,10 @@ from typing import Any, NamedTuple
 import yaml
 
 import agentlightning
-from agentlightning.train.config import FILE, build, run_config_schema
+from agentlightning.train.config import FILE, build
 from agentlightning.train.run_file import rewrite
 from agentlightning.types import UsageError
+from agl_examples.init import run_config_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference

@@ -156,6 +156,10 @@ def targets() -> Iterator[Target]:
     yield Target(traces.PATH, TRACES_ROLE, lambda s, of: ("POST", traces.PATH, _otlp(of)))
 
 
+_RESERVED = 3
+"""The number that is reserved in each attempt of a scene."""
+
+
 def _id(of: AttemptedRollout) -> str:
     return of.rollout.rollout_id
 
@@ -210,12 +214,14 @@ def _given(name: str, of: AttemptedRollout) -> dict[str, Any]:
     }.get(name, {})
     fields = msgspec.structs.fields(all_routes()[name].parameters)
     required = [f.name for f in fields if f.required]
+    if name == "add_numbered_spans":
+        known["spans"] = [span(of, sequence_id=_RESERVED)]
     if name == "rescored":
         known["version"] = "rescored"
     if name in ("add_resources", "add_run", "start_rollout", "enqueue_rollout"):  # ids of their own
         known["run_id"], known["rollout_id"] = new_id("run"), new_id("ro")
     scoped = ["timeout"] if name == "wait_for_rollouts" else []
-    if name in ("query_spans", "query_calls"):
+    if name in ("query_spans", "spans", "query_calls"):
         scoped = ["attempt_id"]
     return {n: known[n] for n in (*required, *scoped)} | optional
 
@@ -283,6 +289,7 @@ async def make_scene(
         )
         await store.add_calls([call(lease)])
         await store.add_span(span(lease, MARK))
+        assert await store.get_next_span_sequence_id(_id(lease), lease.attempt.attempt_id) == _RESERVED
         leases.append(lease)
     ended = leases[2]
     await store.update_attempt(_id(ended), ended.attempt.attempt_id, AttemptStatus.SUCCEEDED)

@@ -1,16 +1,20 @@
-"""The operations that agl-audit adds to every store: sums, deletion of runs, rewards given afterwards."""
+"""The operations that agl-audit adds to every store: sums, deletion of runs, rewards given afterwards,
+traces, fingerprints and workers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
-from contract.paging import DONE, finish, leased
+from contract.paging import DONE, finish, flat, leased
 from contract.storing import Clock, call, reward, span
 from contract.trying import NO_TIMES
 
 from agentlightning import semconv
 from agentlightning.store.base import Conflict, NotFound, Store
+from agentlightning.store.pages import pages
 from agentlightning.types import (
     AttemptStatus,
     AuditLink,
@@ -35,7 +39,9 @@ def entry(rollout_id: str, value: float | None = 1.0, name: str = "v", **fields:
 
 
 class AddedOperationsContract:
-    """Statistics, retention, and versions of rewards. A test module that inherits it provides ``store``."""
+    """Statistics, retention, versions of rewards, traces, fingerprints and workers. A test module that
+    inherits it provides ``store``.
+    """
 
     async def _ended(self, store: Store, value: float = 0.25) -> str:
         lease = await store.start_rollout({"q": 1}, run_id="r")
@@ -247,6 +253,148 @@ class AddedOperationsContract:
         for value in NO_TIMES:
             with pytest.raises(ValueError, match="older_than"):
                 await store.prune(older_than=value)
+
+    async def test_spans_are_filtered_and_sorted(self, store: Store) -> None:
+        lease = await leased(store)
+        rollout_id = lease.rollout.rollout_id
+        names = ["tool.add", "tool.sub", "think"]
+        await store.add_many_spans(
+            [
+                span(
+                    lease,
+                    n,
+                    trace_id=f"t{i % 2}",
+                    span_id=f"s{i}",
+                    parent_id="p" if i else None,
+                    start_time=9.0 - i,
+                )
+                for i, n in enumerate(names)
+            ]
+        )
+
+        async def found(**given: Any) -> list[str]:
+            return [s.name for s in await store.query_spans(rollout_id, **given)]
+
+        assert await found(name_contains="tool.") == names[:2]
+        assert await found(trace_id="t1") == names[1:2] and await found(span_id="s2") == names[2:]
+        assert await found(parent_id="p", name="think") == ["think"]
+        assert await found(sort_by="start_time") == names[::-1] == await found(sort_order="desc")
+        assert await found(sort_by="name", limit=2) == ["think", "tool.add"]
+        with pytest.raises(ValueError, match="sort_by"):
+            await found(sort_by="size")
+
+    async def test_calls_are_shown_as_spans_in_order(self, store: Store) -> None:
+        lease = await leased(store)
+        rollout_id = lease.rollout.rollout_id
+        await store.add_calls([call(lease, span_id="ab", response_id="r-1", model="m", prompt_tokens=3)])
+        wire = span(
+            lease,
+            "chat m",
+            span_id="ab",
+            parent_id="root",
+            attributes={semconv.LAYER: "wire", semconv.AGENT_NAME: "outer"},
+        )
+        await store.update_attempt(
+            rollout_id, lease.attempt.attempt_id, AttemptStatus.SUCCEEDED, spans=[wire, reward(lease, 1.0)]
+        )
+        shown, rewarded = await store.query_spans(rollout_id)
+        assert (shown.name, shown.span_id, shown.parent_id) == (semconv.CALL_SPAN, "ab", "root")
+        a = shown.attributes
+        assert a["gen_ai.prompt.0.content"] == "2+2?" and a["gen_ai.completion.0.content"] == "4"
+        assert (a[semconv.REQUEST_MODEL], a[semconv.RESPONSE_ID]) == ("m", "r-1")
+        assert (a[semconv.INPUT_TOKENS], a[semconv.OUTPUT_TOKENS]) == (3, 2)
+        assert a[semconv.FINISH_REASONS] == ["stop"] and a["agl.tag.agent"] == "solver"
+        assert "<3 values>" in repr(shown) and rewarded.name == semconv.REWARD_SPAN
+        only = await store.query_spans(rollout_id, name=semconv.CALL_SPAN)
+        assert [s.span_id for s in only] == ["ab"]
+
+    async def test_a_step_run_again_replaces_its_fingerprints(self, store: Store) -> None:
+        def fingerprint(step: int, rollout: int, policy: str = "p", **fields: Any) -> RolloutFingerprint:
+            return RolloutFingerprint(
+                run_id="r", step=step, rollout_id=f"ro-{rollout}", policy=policy, **fields
+            )
+
+        def report(step: int, policy: str = "p") -> StepReport:
+            return StepReport(run_id="r", step=step, policy=policy, policy_version=step)
+
+        await store.add_step(report(1), [fingerprint(1, 5), fingerprint(1, 4)])
+        await store.add_step(report(0), [fingerprint(0, 9), fingerprint(0, 2, reward=0.5)])
+        await store.add_step(report(0, "q"), [fingerprint(0, 9, "q")])
+        for _ in range(2):
+            await store.add_step(
+                report(0), [fingerprint(0, 1), fingerprint(0, 2, reward=1.0)], request_id="again"
+            )
+        found = [(s.step, s.policy, s.rollout_id) for s in await store.query_fingerprints("r")]
+        assert found == [
+            *((0, "q", "ro-9"), (0, "p", "ro-1"), (0, "p", "ro-2")),
+            *((1, "p", "ro-5"), (1, "p", "ro-4")),
+        ]
+        assert await store.query_fingerprints("r", 0, "ro-2") == [fingerprint(0, 2, reward=1.0)]
+        assert await store.query_fingerprints("r", rollout_id="ro-9") == [fingerprint(0, 9, "q")]
+        assert await store.query_fingerprints("other") == [] == await store.query_fingerprints("r", 7)
+        await store.add_step(report(1))
+        assert await store.query_fingerprints("r", 1) == []
+        with pytest.raises(ValueError, match="fingerprint of ro-1 is of run r, step 0"):
+            await store.add_step(report(1), [fingerprint(0, 1)])
+        with pytest.raises(ValueError, match="twice"):
+            await store.add_step(report(1), [fingerprint(1, 1), fingerprint(1, 1)])
+        assert await store.query_fingerprints("r", 1) == []
+
+    async def test_workers_show_what_they_do(self, store: Store) -> None:
+        lease = await leased(store)
+        worker = await store.get_worker_by_id("w")
+        assert (worker.status, worker.current_attempt_id) == ("busy", lease.attempt.attempt_id)
+        await store.heartbeat("w", [lease.attempt.attempt_id], {"cpu": 0.5})
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        await store.update_attempt(*ids, AttemptStatus.SUCCEEDED)
+        worker = await store.get_worker_by_id("w")
+        assert (worker.status, worker.current_attempt_id, worker.heartbeat_stats) == (
+            "idle",
+            None,
+            {"cpu": 0.5},
+        )
+        await store.update_worker("v", "unknown")
+        assert [w.worker_id for w in await store.query_workers()] == ["v", "w"]
+        with pytest.raises(NotFound):
+            await store.get_worker_by_id("nobody")
+        with pytest.raises(ValueError, match="idle"):
+            await store.update_worker("w", "asleep")
+
+    async def test_traces_fingerprints_and_workers_are_paged(self, store: Store) -> None:
+        lease = await leased(store)
+        ids = lease.rollout.rollout_id, lease.attempt.attempt_id
+        await store.add_calls([call(lease, i, choice=c) for i in (2, 0, 1) for c in (1, 0)])
+        await store.add_many_spans([span(lease, f"s{i}", start_time=float(4 - i)) for i in range(4)])
+        for attempt_id in ("latest", None):
+            spans = await store.query_spans(ids[0], attempt_id)
+            assert len(spans) == 10
+            assert await flat(pages(store.query_spans, ids[0], attempt_id, size=3)) == spans
+            ordered = pages(store.query_spans, ids[0], attempt_id, size=3, sort_by="start_time", name="s2")
+            assert [s.name for s in await flat(ordered)] == ["s2"]
+        with pytest.raises(NotFound, match="after"):
+            await store.query_spans(ids[0], after="x/1")
+        for i in range(5):
+            report = StepReport(run_id="r0", step=i // 2, policy=f"p/{i % 2}", policy_version=i)
+            of = {"run_id": "r0", "step": report.step, "policy": report.policy}
+            await store.add_step(report, [RolloutFingerprint(rollout_id=f"ro-{n}", **of) for n in range(3)])
+            await store.update_worker(f"w{i}", "idle" if i else "busy")
+        for method, args, n in ((store.query_fingerprints, ("r0",), 15), (store.query_workers, (), 6)):
+            everything = await method(*args)
+            assert len(everything) == n
+            assert await flat(pages(method, *args, size=2)) == everything
+            assert await flat(pages(method, *args, size=5)) == everything
+        for place in ("no/such/place", "1/p/0/ro-x", "1"):
+            with pytest.raises((NotFound, ValueError), match="after"):
+                await store.query_fingerprints("r0", after=place)
+        assert [w.worker_id for w in await store.query_workers(status="busy")] == ["w", "w0"]
+        with pytest.raises(ValueError, match="status"):
+            await store.query_workers(status="asleep")
+
+    async def test_a_cancelled_rollout_frees_its_worker(self, store: Store) -> None:
+        lease = await leased(store)
+        await store.update_rollout(lease.rollout.rollout_id, RolloutStatus.CANCELLED)
+        worker = await store.get_worker_by_id("w")
+        assert worker.current_attempt_id is None
 
 
 GONE = (

@@ -57,7 +57,7 @@ class DoorContract:
         await store.add_calls([call(lease)])
         await store.add_span(reward(lease, 0.5))
         await WRITERS[writer](store, lease, BAD[bad](lease))
-        kept = (await store.query_spans(lease.rollout.rollout_id))[-1]
+        kept = (await store.spans(lease.rollout.rollout_id))[-1]
         assert (kept.name, kept.status, kept.returned) == (semconv.BAD_RECORD_SPAN, "error", False)
         assert kept.attributes[semconv.BAD_RECORD_REASON]
         assert (await store.counts(lease.rollout.rollout_id))["refused"] == {"bad-record": 1}

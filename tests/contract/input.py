@@ -9,7 +9,7 @@ import pytest
 from contract.storing import call, span
 
 from agentlightning.store.base import Conflict, Store
-from agentlightning.types import Rollout
+from agentlightning.types import Rollout, Span
 
 ODD = {
     "nan": math.nan,
@@ -46,7 +46,7 @@ class InputContract:
         rollout_id = lease.rollout.rollout_id
         (found,) = await store.query_calls(rollout_id)
         assert same(found.request, ODD) and same(found.response, ODD)
-        first = (await store.query_spans(rollout_id))[0]
+        first = (await store.spans(rollout_id))[0]
         assert same(first.attributes, ODD)
 
     @pytest.mark.parametrize("odd", [".", "..", "null"])
@@ -77,9 +77,9 @@ class InputContract:
 
     async def test_a_request_id_is_that_of_one_request(self, store: Store) -> None:
         """Methods for one thing and for many remember their answers alike."""
-        assert await store.get_many_span_sequence_ids([], request_id="once") == []
-        with pytest.raises(Conflict, match="once was already used"):
-            await store.get_next_span_sequence_id("ro", "at", request_id="once")
+        assert await store.add_many_spans([], request_id="once") == []
+        with pytest.raises(Conflict, match="was already used"):
+            await store.add_span(Span(rollout_id="ro", attempt_id="at", name="s"), request_id="once")
         assert await store.enqueue_many_rollouts([], request_id="none") == []
         with pytest.raises(Conflict, match="none was already used"):
             await store.enqueue_rollout(1, request_id="none")

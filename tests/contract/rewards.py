@@ -122,7 +122,7 @@ class RewardContract:
         sneaked = said(lease, 8.0)
         sneaked.returned = True
         await self._settle(store, lease, said(lease, 1.0), spans=(sneaked,))
-        spans = await store.query_spans(lease.rollout.rollout_id)
+        spans = await store.spans(lease.rollout.rollout_id)
         assert [(s.attributes[semconv.REWARD_VALUE], s.returned) for s in spans] == [
             (9.0, False),
             (8.0, False),

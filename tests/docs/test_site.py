@@ -34,7 +34,7 @@ def test_recipes_and_errors_have_pages() -> None:
     recipes, errors = catalogues.recipes(), catalogues.errors()
     assert "| `group_size` | `int` | `8` | Rollouts per task. |" in recipes
     assert "| `grpo` |" in recipes and "scale: std" in recipes
-    assert "| `NoSuchRun` | `agentlightning.runs.locations` | 2 |" in errors and "| 3 |" in errors
+    assert "| `NoSuchRun` | `agl_audit.locations` | 2 |" in errors and "| 3 |" in errors
 
 
 @pytest.mark.plugins

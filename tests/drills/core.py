@@ -34,9 +34,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import AttemptStatus, Rollout, Span, StepReport
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_cluster.store.client import StoreClient

@@ -16,8 +16,9 @@ import msgspec
 
 from agentlightning import semconv
 from agentlightning.credit.digest import compute_head, sign
+from agentlightning.store.calls import whole_calls
 from agentlightning.store.codec import CallBody, call_body, pack, pack_span, unpack, unpack_span
-from agentlightning.store.sql.trace import CALL_COLUMNS, calls_from_rows
+from agentlightning.store.sql.trace import CALL_COLUMNS, stored_calls
 from agentlightning.types import AuditLink, Call, RolloutFingerprint, StepReport
 from agl_audit.verification.differences import Difference
 
@@ -93,7 +94,7 @@ def stored_whole(db: sqlite3.Connection, rollout_id: str) -> dict[str, Call]:
     rows = db.execute(
         f"SELECT {columns} FROM calls WHERE rollout_id = ? ORDER BY seq", (rollout_id,)
     ).fetchall()
-    calls = {call.call_id: call for call in calls_from_rows(rows, lambda ids: ())}
+    calls = {call.call_id: call for call in whole_calls(stored_calls(rows))}
     for call in calls.values():
         store(db, call)
     return calls

@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from drills import verl_store
 from ray_nodes import Joined, cluster
 
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_verl.process import session

@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drills.core import HERE, ROOT, RUN, SECRET, Scene, Witness, console, free_port, last_step
 from drills.unruly import WAYS, way_of
 
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agentlightning.types import RolloutFingerprint, StepReport
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 

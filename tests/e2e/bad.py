@@ -22,6 +22,7 @@ import agl_audit.plugin
 import agl_cluster.plugin
 import agl_schedules.plugin
 import agl_trackers.plugin
+import agl_v03.plugin
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.credit import failure_of
 from agentlightning.credit.digest import canonical_order, rows_digest
@@ -37,6 +38,7 @@ SUITE = (
     agl_gateway.plugin,
     agl_schedules.plugin,
     agl_trackers.plugin,
+    agl_v03.plugin,
 )
 LIMIT = 120.0
 """Seconds after which a test has hung."""

@@ -21,8 +21,8 @@ from openai import AsyncOpenAI
 
 from agentlightning import GRPO, LLM, Rollout
 from agentlightning.algorithms.queue import Prefetcher
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from e2e.test_line import THREAD, Watch, trainer
 
-from agentlightning.runs.locations import stores
 from agentlightning.types import LLM
 from agentlightning.types.base import ConfigError
+from agl_audit.locations import stores
 from agl_audit.run_list import list_runs
 from calc_x.agent import solve
 from calc_x.datasets import load

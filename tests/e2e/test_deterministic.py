@@ -25,10 +25,10 @@ from agentlightning import GRPO, LLM, Rollout, Trainer
 from agentlightning.algorithms import context, queue, rl
 from agentlightning.algorithms.schedule import InOrder
 from agentlightning.plugins.manager import build
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agentlightning.trackers.files import FilesTracker
 from agentlightning.types import UsageError
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from agentlightning import Rollout, Trainer
 from agentlightning.algorithms.evaluations import sets_summary
-from agentlightning.cli.evaluate import register
 from agentlightning.train.configured import configure
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Evaluation, UsageError
 from agentlightning.types.base import ConfigError
+from agl_audit.commands.evaluate import register
 from agl_audit.verification.evaluations import headline
 from plugins.schedules.tests.test_best import HELD_OUT, TRAIN, Scripted, made
 

@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 pytest.importorskip("torch")
+from agl_gateway.edits.route import RouteSection
+
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream
-from agentlightning.gateway.settings import RouteSection
 from agentlightning.keys import Keys
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore

@@ -119,7 +119,7 @@ async def test_what_once_ended_a_run_is_that_rollouts_end_and_nobody_elses(tmp_p
     kept = await store.query_spans(odd, name=semconv.BAD_RECORD_SPAN)
     await store.close()
     assert [span.attributes[semconv.BAD_RECORD_REASON] for span in kept] == [
-        "attribute agl.choice is 'abc', not an integer from 0 to 2147483647"
+        "attribute agl.choice is 'abc': Expected `int`, got `str`"
     ]
 
 

@@ -250,7 +250,7 @@ async def test_an_agent_that_always_breaks_ends_the_run_with_the_reason(tmp_path
 
 
 async def test_unknown_recipe_field_for_the_driver_is_refused(tmp_path: Path) -> None:
-    from agentlightning.algorithms.recipe_checks import check_supported_fields
+    from agentlightning.credit.checks import check_supported_fields
 
     with pytest.raises(ConfigError, match=r"driver 'small' does not implement kl=0.1 of recipe 'grpo'"):
         check_supported_fields(GRPO(kl=0.1), "small", frozenset())

@@ -20,13 +20,13 @@ from e2e.bad import Line, ask
 
 import agentlightning as agl
 from agentlightning import GRPO, LLM, Rollout
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Evaluation
 from agl_audit.comparison import compare
 from agl_audit.explanation.explain import explain
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import rescore
+from agl_audit.locations import RunLocation
 from agl_audit.rollout_list import list_rollouts
 from agl_audit.run import OpenRun, run_in
 from agl_audit.targets import find_target

@@ -14,10 +14,10 @@ from e2e.bad import Line
 
 import agentlightning as agl
 from agentlightning import LLM
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
 from agl_audit.history.rescoring.function import RescoreFunction
 from agl_audit.history.rescoring.rescore import read_trace, rescore
+from agl_audit.locations import RunLocation
 from agl_audit.run import run_in
 
 CALCULATE = {"id": "t", "type": "function", "function": {"name": "calculate", "arguments": '{"e": "2+3"}'}}

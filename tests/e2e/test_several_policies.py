@@ -19,18 +19,19 @@ import agl_local.driver
 import agl_local.policy.checkpoint
 from agentlightning import GRPO, LLM
 from agentlightning.algorithms.evaluate import NothingRewarded
-from agentlightning.algorithms.multi_policy import CheckpointMismatch, policy_home
+from agentlightning.algorithms.journal import policy_home
 from agentlightning.algorithms.rl import RLJob
-from agentlightning.runs.locations import stores
 from agentlightning.store import SQLiteStore
 from agentlightning.train.run_folder import RunError
 from agentlightning.types import Call
 from agl_audit.explanation.explain import explain
+from agl_audit.locations import stores
 from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify
 from agl_local.driver import LocalDriver
+from agl_local.peers import CheckpointMismatch
 from agl_local.policy.checkpoint import saved_steps
 from agl_local.policy.folder import fingerprint, load_policy
 

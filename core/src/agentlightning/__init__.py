@@ -8,18 +8,13 @@ repeat it for type checkers, and a test keeps the two equal. Plugins have furthe
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentlightning._lazy import PluginModules as _PluginModules, plugin_name as _plugin_name
+from agentlightning._lazy import PluginModules as _PluginModules, lazy_names as _lazy_names
 from agentlightning._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from agentlightning.algorithms.custom import (
-        Algorithm as Algorithm,
-        Baseline as Baseline,
-        algo as algo,
-    )
+    from agentlightning.algorithms.evaluations import Baseline as Baseline
     from agentlightning.capture.context import (
         current_attempt as current_attempt,
         current_task as current_task,
@@ -27,17 +22,14 @@ if TYPE_CHECKING:
     )
     from agentlightning.capture.emit import (
         emit_annotation as emit_annotation,
-        emit_exception as emit_exception,
-        emit_message as emit_message,
         emit_object as emit_object,
         emit_reward as emit_reward,
         find_final_reward as find_final_reward,
         find_reward_spans as find_reward_spans,
         get_reward_value as get_reward_value,
-        operation as operation,
     )
     from agentlightning.decorator import agent as agent
-    from agentlightning.decorator.agents import LitAgent as LitAgent, rollout as rollout
+    from agentlightning.decorator.agents import rollout as rollout
     from agentlightning.hookspecs import hookimpl as hookimpl, hookspec as hookspec
     from agentlightning.plugins.manager import PluginError as PluginError, Plugins as Plugins
     from agentlightning.plugins.stores import open_store as open_store
@@ -59,12 +51,12 @@ if TYPE_CHECKING:
 
 # module → its public names
 _PUBLIC = {
-    "algorithms.custom": "Algorithm Baseline algo",
-    "decorator.agents": "LitAgent rollout",
+    "algorithms.evaluations": "Baseline",
+    "decorator.agents": "rollout",
     "capture.context": "current_attempt current_task tagged",
     "capture.emit": """
-        emit_annotation emit_exception emit_message emit_object emit_reward find_final_reward
-        find_reward_spans get_reward_value operation
+        emit_annotation emit_object emit_reward find_final_reward
+        find_reward_spans get_reward_value
     """,
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",
@@ -83,16 +75,12 @@ _PUBLIC = {
 }
 
 
-_HOMES = {name: f"{__name__}.{module}" for module, names in _PUBLIC.items() for name in names.split()}
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 """Public name → its module."""
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    value = getattr(import_module(home), name) if home is not None else _plugin_name(__name__, name)
-    globals()[name] = value  # the next access finds it without this function
-    return value
+__getattr__ = _lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

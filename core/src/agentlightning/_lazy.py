@@ -13,9 +13,10 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package. ``homes``: public name → module, relative to the package."""
 
     def get(name: str) -> Any:
-        if name not in homes:
-            return plugin_name(package, name)
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        if name in homes:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        else:
+            value = plugin_name(package, name)
         setattr(sys.modules[package], name, value)  # the next access finds it without this function
         return value
 

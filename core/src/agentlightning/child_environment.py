@@ -21,23 +21,15 @@ from pathlib import Path
 
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.redaction import SECRET_NAME, redacted
+from agentlightning.webserver.proxies import PROXIES as PROXIES
 
 log = logging.getLogger(__name__)
 OF_THE_RUN = "AGL_"
 """Beginning of the suite's own variables. Those of them whose name says key, token, secret, password or
 credential are the secrets of the run: no process of other people's code gets one.
 """
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 PLACES = ("AGL_STORAGE", *PROXIES)
 """Variables whose value is a URL, which is a secret if it holds a password or a token."""
-USUAL = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "TMPDIR",
-    "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV",
-    "CONDA_PREFIX", "NODE_PATH", "NODE_EXTRA_CA_CERTS", "NVM_DIR", "LD_LIBRARY_PATH", "JAVA_HOME", "GOPATH",
-    "CARGO_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "no_proxy", "NO_PROXY", *PROXIES,
-)  # fmt: skip
-"""Variables that a command gets without being asked for; none of them usually holds a secret."""
 _PR_SET_DUMPABLE = 4
 _ENVIRONMENT_START = 47
 """Place of the first environment's address in ``/proc/self/stat``, behind the name in brackets."""
@@ -62,13 +54,10 @@ def store_password(variable: str) -> str | None:
     return os.environ.get(variable) or None
 
 
-def child_environment(
-    base: Mapping[str, str], only: Iterable[str] | None = None, *, named: Sequence[str] = ()
-) -> dict[str, str]:
+def child_environment(base: Mapping[str, str], *, named: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables of ``base`` for a process of other people's code: without secrets of the run, keys
-    of engines, the store's password, and URLs that hold one. ``only``: names that it gets, ``NAME_*`` for all
-    that begin so; ``None``: all others. ``named``: names that the user passes on, whatever they hold but
-    secrets of the run.
+    of engines, the store's password, and URLs that hold one. ``named``: names that the user passes on,
+    ``NAME_*`` for all that begin so, whatever they hold but secrets of the run.
     """
     hide_secrets()
     found = {}
@@ -76,7 +65,7 @@ def child_environment(
         if is_secret(name):
             continue
         if not matches(name, named):
-            if (only is not None and not matches(name, only)) or _is_secret_url(name, value):
+            if _is_secret_url(name, value):
                 continue
             if (instead := _taken.get(name, value)) is None:
                 continue

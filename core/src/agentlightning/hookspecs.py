@@ -167,6 +167,14 @@ def agl_call_guards(config: Any, plugins: Any) -> specs.CallGuard | None:
 
 
 @hookspec
+def agl_call_edits(route: Any, client: Any, metrics: Any) -> Any:
+    """Asked when a gateway gets a ``gateway.route.Upstream``, with the gateway's ``EngineClient`` and its
+    ``Metrics``: the ``gateway.route.CallEdits`` of the route's calls, by its ``settings``. The first answer
+    counts. An error is raised.
+    """
+
+
+@hookspec
 def agl_comparisons(config: Any) -> specs.Comparison | None:
     """Asked when a run is opened, with its description: policies that the run's are compared with. An error
     is raised.
@@ -187,6 +195,14 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> Any:
     ``runner.execution.WorkerPool``. ``agent``: a ``runner.agent.HostedAgent``; ``settings``: the runner's;
     ``counts``: where the pool counts, ``Runner.counts``. The first answer counts; without one the runner is
     refused. An error is raised.
+    """
+
+
+@hookspec
+def agl_agent_loops() -> Any:
+    """Asked when a runner is made whose agents run on event loops of their own in its process: a
+    ``runner.execution.RunOnLoop``. The first answer counts; ``None``: a loop that nobody watches. An error
+    is raised.
     """
 
 

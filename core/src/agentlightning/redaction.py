@@ -1,8 +1,8 @@
 """What may be shown and kept of secrets, and of text that other people wrote.
 
-:func:`redacted` takes passwords and tokens out of URLs, :func:`without_values` the values of secret variables
-out of a program's output, and :func:`visible` makes text safe for a terminal; :func:`shown` is for print and
-for log lines. Every page, message, log and record uses these. Each hides too much rather than too little.
+:func:`redacted` takes passwords and tokens out of URLs, and :func:`visible` makes text safe for a terminal;
+:func:`shown` is for print and for log lines. Every page, message, log and record uses these. Each hides too
+much rather than too little.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TextIO
 from urllib.parse import unquote_plus
@@ -28,8 +27,6 @@ _HOST_AND_PORT = re.compile(r"(\[[^]]*]|[^/?#:@]*)(:\d*)?[/?#]")
 """Beginning of what holds no user before an ``@``."""
 _PARAMETER = re.compile(r"([?&;#])([^=&;#\s]+)=([^&#\s]*)")
 _WEB = ("http", "https", "ws", "wss")
-_SHORTEST = 8
-"""Characters of a value that is looked for in text; a shorter one would hide ordinary words."""
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -63,20 +60,6 @@ def _without_secrets(found: re.Match[str]) -> str:
 def _parameter(found: re.Match[str]) -> str:
     name = unquote_plus(found[2])
     return f"{found[1]}{found[2]}={HIDDEN if _SECRET_PARAMETER.search(name) else found[3]}"
-
-
-def without_values(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text without the values of secret variables: those whose name says key, token, secret,
-    password or credential, of at least eight characters, and URLs with a password.
-    """
-    secrets = {
-        value
-        for name, value in variables.items()
-        if len(value) >= _SHORTEST and (SECRET_NAME.search(name) or redacted(value) != value)
-    }
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return redacted(text)
 
 
 def visible(text: object) -> str:

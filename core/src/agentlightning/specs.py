@@ -32,12 +32,8 @@ def lazy_type(place: str) -> Callable[[], Any]:
 
 def lazily(place: str) -> Callable[..., Any]:
     """Return a function that imports the one at ``"package.module:name"`` on its first call, and calls it."""
-    module, _, name = place.partition(":")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(module), name)(*args, **kwargs)
-
-    return call
+    found = lazy_type(place)
+    return lambda *args, **kwargs: found()(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +173,8 @@ class Job(Protocol):
         """Let calls pass again: the engine serves :attr:`Driver.version`."""
 
 
-class Driver(Protocol):
-    """Runs a recipe: owns the loop, the engine and the gradient."""
-
-    async def start(self) -> LLM:
-        """Serve the policy; the returned endpoint is the engine the gateway calls."""
+class StartedDriver(Protocol):
+    """A driver whose engine serves: what a run trains with."""
 
     async def resume(self, folder: Path) -> tuple[int, dict[str, Any]]:
         """After ``start``: load the last complete checkpoint in the run's ``folder``.
@@ -201,25 +194,23 @@ class Driver(Protocol):
     async def export(self, folder: Path) -> Path:
         """Write the present policy in Hugging Face layout."""
 
+
+class Driver(StartedDriver, Protocol):
+    """Runs a recipe: owns the loop, the engine and the gradient."""
+
+    async def start(self) -> LLM:
+        """Serve the policy; the returned endpoint is the engine the gateway calls."""
+
     async def close(self) -> None:
         """Stop the engine and free its resources."""
 
 
-class PeerDriver(Driver, Protocol):
-    """A driver that can train beside others in one run, each a policy of its own
-    (``DriverSpec.multi_policy``).
+@runtime_checkable
+class DriverGroup(StartedDriver, Protocol):
+    """Several drivers as one: each trains a policy of the run (``DriverSpec.together``)."""
 
-    Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
-    saves, ``evaluate``. Older checkpoints are removed after ``saved`` returned, not before.
-    """
-
-    async def checkpoints(self, folder: Path) -> list[int]:
-        """Numbers of finished steps that have a complete checkpoint in the run's ``folder``."""
-
-    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
-        """As :meth:`Driver.resume`. ``step``: load the checkpoint of that many finished steps (0: none) and
-        remove later ones.
-        """
+    drivers: Mapping[str, Driver]
+    """Policy → its driver."""
 
 
 @runtime_checkable
@@ -232,13 +223,6 @@ class WatchedDriver(Protocol):
         """Return how its engine ended by itself, e.g. ``signal 9 (SIGKILL)``; ``None``: it has not. It is
         asked twice a second.
         """
-
-
-class ScoringDriver(Driver, Protocol):
-    """A driver that tells how likely answers are under its present weights."""
-
-    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
-        """The sum of the log-probabilities of each row's trained tokens. Nothing is trained."""
 
 
 class DriverFactory(Protocol):
@@ -294,8 +278,10 @@ class DriverSpec:
     """Whether its drivers end when ``Job.steps`` falls to the finished steps, and export the present policy
     at any step (``training.early_stopping``, ``training.keep_best``).
     """
-    multi_policy: bool = False
-    """Whether its drivers are :class:`PeerDriver`, several of which train in one run."""
+    together: Callable[[Sequence[PolicyFolder], Mapping[str, Driver], Any], DriverGroup] | None = None
+    """``together(policies, drivers, gateway)`` makes one of several drivers that are not started yet, each
+    for a policy of the run; ``None``: it trains one policy a run. ``gateway``: a ``gateway.base.RunGateway``.
+    """
     unsupported_fields: Mapping[str, str] = field(default_factory=dict)
     """Recipe fields without an implementation → the reason, if there is one."""
     serve: Callable[[PolicyFolder], Server] | None = None
@@ -317,7 +303,7 @@ class RunnerJob:
     store: Store
     """The run's store, as the trainer reaches it."""
     agent: Any = None
-    """The agent, a ``LitAgent``; ``None``: whoever starts the runner does not import it."""
+    """The agent, a ``RunnableAgent``; ``None``: whoever starts the runner does not import it."""
     run_id: str | None = None
     """Only the rollouts of this run."""
     gateway: str | None = None
@@ -482,14 +468,15 @@ class StoreSpec:
 class StoreOperationSpec:
     """An operation that every store gets: ``await store.<name>(…)``. ``operation()`` imports the function
     (:func:`agentlightning.store.sql.core.everywhere`); ``verb``, ``path`` and ``least`` are how a server
-    offers it, and to which role: ``GET``, ``/statistics``, ``runner``.
+    offers it, and to which role: ``GET``, ``/statistics``, ``runner``; without a path it offers it not, or in
+    a way of its own.
     """
 
     name: str
     operation: Callable[[], Any]
-    verb: str
-    path: str
-    least: str
+    verb: str = ""
+    path: str = ""
+    least: str = ""
 
 
 @dataclass(frozen=True, slots=True)

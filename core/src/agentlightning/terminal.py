@@ -1,4 +1,4 @@
-"""What is printed: a console and a table that show other people's text and do not obey it, JSON, figures.
+"""What is printed: a console and a table that show other people's text and do not obey it, and JSON.
 
 Names of agents, tags, reasons, tasks and answers are written by others. Printed as they are, they could set
 the terminal's title, clear its screen, or show other text than stands there. Invariant: of such text, nothing
@@ -10,8 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import msgspec
@@ -43,14 +42,6 @@ class TextTable(Table):
         super().add_row(*(Text(shown(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
 
 
-def wide_console(width: int) -> Console:
-    """Return the console of stdout, ``width`` columns wide where stdout is no terminal."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = width
-    return console
-
-
 def print_json(value: Any, file: TextIO | None = None) -> None:
     """Print ``value`` as JSON on one line of stdout or ``file``: in ASCII if its encoding is not UTF-8."""
     file = file or sys.stdout
@@ -58,50 +49,6 @@ def print_json(value: Any, file: TextIO | None = None) -> None:
     if codecs.lookup(file.encoding or "utf-8").name != "utf-8":
         text = json.dumps(json.loads(text))
     say(text, file=file)
-
-
-def number(value: float | None, form: str = ".3f") -> str:
-    """Return ``value`` in the format ``form``, and a dash for ``None``."""
-    return "–" if value is None else format(value, form)
-
-
-# ------------------------------------------------------------------------------------- figures
-def format_bytes(count: float) -> str:
-    """Format bytes, e.g. ``3.4 MB`` (powers of 1000)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def format_seconds(seconds: float) -> str:
-    """Format seconds, e.g. ``0.42 s``, ``73 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
-
-
-def format_number(value: float) -> str:
-    """Format a reward, e.g. ``0.250``; huge ones as ``1.5e+30``."""
-    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """Format a share, e.g. ``37 %``."""
-    return f"{100 * share:.0f} %"
-
-
-def format_counts(counts: Mapping[str, float]) -> str:
-    """Format the four most common counts: ``3 × template, 1 × branch``."""
-    listed = Counter({k: int(v) for k, v in counts.items()}).most_common(4)
-    return ", ".join(f"{n} × {reason}" for reason, n in listed)
 
 
 def plural(n: int, noun: str) -> str:

@@ -53,7 +53,7 @@ class CountingDriver:
 
 
 def trainer(world: World, algorithm: Any, driver: CountingDriver | None, **fields: Any) -> agl.Trainer:
-    spec = DriverSpec("counting", lambda policy, recipe, training: driver, multi_policy=True)
+    spec = DriverSpec("counting", lambda policy, recipe, training: driver)
 
     class Drivers:
         @agl.hookimpl

@@ -48,7 +48,7 @@ def test_a_run_file_names_the_search_and_its_settings(tmp_path) -> None:
     (tmp_path / "run.yaml").write_text(FILE)
     config = load_config(tmp_path / "run.yaml")
     made = algorithm_of(config, load(), None)
-    assert made.trains_policy is False and made._algorithm.beam_rounds == 1
+    assert made.trains_policy is False and made.beam_rounds == 1
     (tmp_path / "run.yaml").write_text(FILE.replace("beam_rounds", "rounds"))
     with pytest.raises(ConfigError, match=r"training\.settings: .*rounds"):
         algorithm_of(load_config(tmp_path / "run.yaml"), load(), None)

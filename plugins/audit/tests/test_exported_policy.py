@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.runs.locations import NoSuchRun
-from agentlightning.runs.policies import NoPolicy, find_policy
 from agentlightning.types import UsageError
 from agl_audit.exported_policy import export
+from agl_audit.locations import NoSuchRun
+from agl_audit.policies import NoPolicy, find_policy
 
 
 def model(folder: Path, weights: str) -> Path:

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from agentlightning.cli import app
-from agentlightning.runs.locations import NoSuchRun
 from agentlightning.types import UsageError
 from agl_audit.exported_prompts import export_prompts, find_prompts
+from agl_audit.locations import NoSuchRun
 
 TWO = {"writer/system": "Write {x}.", "writer:system": "Schreib {x}."}
 

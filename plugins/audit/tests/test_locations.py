@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 from contract.runs import RUN, make_run, plugins
 
-from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, match_name, stores
+from agentlightning.hookspecs import hookimpl
+from agentlightning.plugins.manager import build
+from agentlightning.specs import PolicySpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
+from agl_audit.commands import evaluate
+from agl_audit.commands.evaluate import _folder
+from agl_audit.locations import NoSuchRun, RunLocation, find_run, match_name, stores
 from agl_audit.run import open_run
 from agl_audit.run_list import list_runs
 from agl_audit.targets import open_target
@@ -149,3 +154,31 @@ async def test_an_unreadable_store_does_not_hide_a_rollout_of_another(here: Path
 def test_places_of_urls() -> None:
     assert find_run("http://localhost:1") == RunLocation("http://localhost:1")
     assert stores("http://localhost:1") == [RunLocation("http://localhost:1")]
+
+
+def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "runs" / "mine"
+    (run / "policy").mkdir(parents=True)
+    (run / "policy" / "config.json").write_text("{}")
+    (run / "store.sqlite").touch()
+    monkeypatch.chdir(tmp_path)
+    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
+    with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
+        _folder("yours")
+
+
+def test_eval_takes_a_folder_or_the_name_of_a_pretrained_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pretrained:
+        @hookimpl
+        def agl_policies(self) -> list[PolicySpec]:
+            return [PolicySpec("tiny", lambda: tmp_path / "cache")]
+
+    monkeypatch.setattr(evaluate, "load_plugins", lambda: build([Pretrained()], discover=False))
+    monkeypatch.chdir(tmp_path)
+    assert _folder("tiny") == str(tmp_path / "cache")
+    (tmp_path / "tiny").mkdir()  # a folder of that name comes first
+    assert _folder("tiny") == str(tmp_path / "tiny")
+    with pytest.raises(UsageError, match="give hub:Qwen/Q-1"):
+        _folder("Qwen/Q-1")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from contract.runs import make_run, plugins
 
-from agentlightning.runs.locations import RunLocation
 from agentlightning.store import SQLiteStore
+from agl_audit.locations import RunLocation
 from agl_audit.run_list import list_runs
 
 

@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agentlightning.runs.locations import NoSuchRun
 from agentlightning.types import UsageError
 from agl_audit.commands import serve as serve_command
+from agl_audit.locations import NoSuchRun
 
 POLICY = Path(__file__).parents[3] / "examples" / "quickstart" / "policy"
 

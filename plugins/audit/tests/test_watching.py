@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from contract.runs import RUN, make_run, plugins
 
-from agentlightning.runs.locations import NoSuchRun
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, StepReport
 from agl_audit import watching
+from agl_audit.locations import NoSuchRun
 from agl_audit.run_list import RunSummary, list_runs
 from agl_audit.watching import Watcher
 

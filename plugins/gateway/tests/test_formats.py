@@ -8,11 +8,11 @@ import pytest
 from agl_gateway.apis.history import History
 from agl_gateway.apis.messages import MESSAGES as MESSAGES_API
 from agl_gateway.apis.responses import RESPONSES as RESPONSES_API
+from agl_gateway.edits.route import RouteSection
 from aiohttp import web
 from core.gateway.conftest import PROMPT, tokens_of, whole
 
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
-from agentlightning.gateway.settings import RouteSection
 from agentlightning.types import AttemptStatus
 
 WORDS = "hello there world"

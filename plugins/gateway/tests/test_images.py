@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from agl_gateway.apis.history import History
+from agl_gateway.apis.history import History, is_recorded_only
 from agl_gateway.apis.messages import MESSAGES
 from agl_gateway.apis.responses import RESPONSES
 from core.gateway.test_media import CHAT, DATA, HASH, TEXT, URL
 
 from agentlightning.gateway.errors import RequestRefused
+from agentlightning.gateway.media import recorded
 
 ASKED = {
     "/responses": {
@@ -97,3 +98,10 @@ def test_an_image_by_its_file_is_refused(api, part):
     asked = asked if api is MESSAGES else {"model": "m", "input": said}
     with pytest.raises(RequestRefused, match="send the image itself"):
         api.chat_body(asked)
+
+
+def test_what_is_known_by_its_hash_alone():
+    asked = [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {"url": URL}}]}]
+    kept = recorded(asked)
+    assert kept is not None and is_recorded_only(kept) and not is_recorded_only(asked)
+    assert not is_recorded_only([{"role": "user", "content": "sha256"}])

@@ -395,7 +395,7 @@ async def test_a_store_that_fails_is_said_and_may_be_asked_again(scene, monkeypa
     async def broken(*args, **kwargs):
         raise RuntimeError("disk on fire")
 
-    for method in ("query_calls", "query_spans", "add_many_spans"):
+    for method in ("query_calls", "spans", "add_many_spans"):
         with monkeypatch.context() as patch:
             patch.setattr(scene.store, method, broken)
             with pytest.raises(openai.InternalServerError) as refused:

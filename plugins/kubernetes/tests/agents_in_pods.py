@@ -55,7 +55,7 @@ async def intrude(task: str) -> float:
     tries = {
         "task": lambda: store.get_rollout_by_id(task),
         "attempts": lambda: store.query_attempts(task),
-        "spans": lambda: store.query_spans(task, None),
+        "spans": lambda: store.spans(task, None),
         "lease": lambda: store.start_attempt(task, worker_id=sys.argv[-1]),
         "queue": lambda: store.dequeue_many_rollouts("me", 5),
         "queue as itself": lambda: store.dequeue_rollout(sys.argv[-1]),
@@ -63,7 +63,7 @@ async def intrude(task: str) -> float:
         "new": lambda: store.start_rollout("mine", worker_id=sys.argv[-1]),
         "resources": lambda: store.query_resources(),
         "token": lambda: store.rollout_token(task, "me"),
-        "batch": lambda: store.batch([("query_spans", {"rollout_id": task, "attempt_id": None})]),
+        "batch": lambda: store.batch([("spans", {"rollout_id": task, "attempt_id": None})]),
     }
     for name, ask in tries.items():
         try:

@@ -96,7 +96,7 @@ async def test_a_driver_goes_back_to_a_step_and_forgets_what_came_after(tmp_path
         digests = [report.params_digest for report in job.reports]
     finally:
         await driver.close()
-    assert agl_drivers()[0].multi_policy
+    assert agl_drivers()[0].together is not None
     again, _ = await started(policy, save_every=1, keep_checkpoints=3)
     try:
         assert await again.checkpoints(tmp_path) == [1, 2, 3]

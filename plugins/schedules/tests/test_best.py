@@ -10,12 +10,12 @@ import pytest
 from callbacks.callbacks import BestSoFar, Budget
 from e2e.test_line import THREAD, Watch, trainer
 
-from agentlightning import LitAgent
+from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.hookspecs import hookimpl
-from agentlightning.runs.policies import NoPolicy
 from agentlightning.types.base import ConfigError
 from agl_audit.commands.export import register
 from agl_audit.exported_policy import find_best
+from agl_audit.policies import NoPolicy
 from agl_local.policy.folder import fingerprint, load_policy
 from calc_x.agent import solve
 from calc_x.datasets import load
@@ -23,19 +23,15 @@ from calc_x.datasets import load
 TRAIN, HELD_OUT = load("generated:train", limit=50), load("generated:heldout", limit=3)
 
 
-class Scripted(LitAgent[Any]):
+class Scripted(RunnableAgent):
     """Calls the policy as the calculator agent does; its held-out reward is what the test says."""
 
     def __init__(self, rewards: dict[str, float]) -> None:
-        super().__init__()
         self.rewards = rewards
 
-    async def training_rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
-        return await solve(task, resources["llm"])
-
-    async def validation_rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
-        await solve(task, resources["llm"])
-        return self.rewards.get(rollout.metadata["evaluation"], 0.0)
+    async def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+        reward = await solve(task, resources["llm"])
+        return reward if rollout.mode == "train" else self.rewards.get(rollout.metadata["evaluation"], 0.0)
 
 
 def made(folder: Path, watch: Watch, **fields: Any) -> Any:

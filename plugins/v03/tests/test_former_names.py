@@ -14,7 +14,6 @@ import agentlightning as agl
 import agl_v03.plugin
 from agentlightning.plugins.suite import checkout
 from agl_v03.former_names import RefusedName, former_name, table
-from agl_v03.hooks import POSITIONAL
 
 NAMES = [
     *((module, name) for module, names in table()["modules"].items() for name in names.split()),
@@ -122,7 +121,7 @@ def test_core_knows_which_names_and_modules_come_with_the_plugin() -> None:
     core = Path(agl.__file__).parent
     modules = {name.partition(".")[0] for name in table()["modules"]}
     assert known["module"] == {name for name in modules if not [*core.glob(name), *core.glob(f"{name}.py")]}
-    assert known["agent"] == {*POSITIONAL, "trained_agents"}
+    assert known["returned"] == {"Triplet", "Span"}
 
 
 def test_an_import_without_the_plugin_names_the_line_that_installs_it() -> None:
@@ -130,7 +129,7 @@ def test_an_import_without_the_plugin_names_the_line_that_installs_it() -> None:
     for line in ("from agentlightning import LightningStore", "import agentlightning.tracer.base"):
         done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=env)
         assert done.returncode
-        folders = "./core ./plugins/audit ./plugins/cluster ./plugins/v03"
+        folders = "./core ./plugins/trackers ./plugins/audit ./plugins/cluster ./plugins/v03"
         assert f"pip install -c constraints.txt {folders}" in done.stderr
 
 

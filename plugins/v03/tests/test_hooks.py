@@ -6,9 +6,10 @@ import pickle
 from collections import Counter
 from typing import Any
 
-from agentlightning import LitAgent, Rollout
+from agentlightning import Rollout
 from agentlightning.capture.context import AttemptContext
 from agl_v03.hooks import Hook, HookCalls, HookedAgent
+from agl_v03.lit_agent import LitAgent
 
 ROLLOUT = Rollout(rollout_id="ro-1", input="task")
 

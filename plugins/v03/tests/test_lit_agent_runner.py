@@ -12,10 +12,10 @@ from contract.running import finish, serving
 from core.runner.test_rewards import ran
 
 import agentlightning as agl
-from agentlightning.decorator.agents import LitAgent
 from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import PromptTemplate, Rollout, RolloutStatus, Span, UsageError
+from agl_v03.lit_agent import LitAgent
 from plugins.v03.tests.agents_of_then import CannotCleanUp
 
 

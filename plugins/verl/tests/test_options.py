@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 import agentlightning as agl
-from agentlightning.algorithms.recipe_checks import check_supported_fields
+from agentlightning.credit.checks import check_supported_fields
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
 from agl_verl.config.attention import AttentionError, resolved

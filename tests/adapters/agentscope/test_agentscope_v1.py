@@ -141,7 +141,7 @@ async def test_a_tool_that_streams_runs_in_its_span(server: ScriptedModelServer,
     async def count(to: int) -> AsyncGenerator[ToolResponse, None]:
         """Count."""
         for n in range(to):
-            agl.emit_message(f"at {n}")
+            agl.emit_object(f"at {n}")
             yield text(" ".join(map(str, range(n + 1))))
 
     replies = iter([tool_call("count", {"to": 3}), "done"])

@@ -38,6 +38,7 @@ from pydantic import BaseModel
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
+from agentlightning.capture.emit import recorded_operation
 from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.semconv import PARTIAL
 from agl_langchain import LangChainInstrumentor, entry_methods
@@ -420,7 +421,7 @@ async def test_spans_of_others_inside_a_run_are_nearer(server: ScriptedModelServ
     tracer: Any = trace.get_tracer("theirs")
 
     async def work(given: Any) -> str:
-        with agl.operation("search") as _:
+        with recorded_operation("search", {}):
             await model.ainvoke("in the operation")
         with tracer.start_as_current_span("guest", attributes={semconv.AGENT_NAME: "guest"}):
             await model.ainvoke("another framework's agent")

@@ -13,6 +13,7 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import attempt_trace_id
+from agentlightning.capture.emit import recorded_operation
 from agentlightning.capture.identity import CALLER_SOURCES, caller_tags, current_span, framework_tags
 from agentlightning.capture.spans import EventSpan
 
@@ -62,8 +63,8 @@ def test_it_stands_as_the_parent_of_what_happens(recording: Recording) -> None:
     CALLER_SOURCES.append(span.caller)
     try:
         assert caller_tags() == {"agent": "a", "role": "a"}
-        with agl.operation("search"):
-            agl.emit_message("inside")
+        with recorded_operation("search", {}):
+            agl.emit_object("inside")
             inner = EventSpan(context=recording.context, parent=span, title="inner")
         agl.emit_reward(1.0)
     finally:

@@ -46,20 +46,19 @@ def forked(work: Callable[[], None]) -> int:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_locks_are_free_in_a_forked_process() -> None:
     counts = Counts()
-    let_go = [held_by_another(counts._lock), held_by_another(delivery._lock)]
+    let_go = held_by_another(delivery._lock)
     try:
         assert forked(lambda: counts.add("why")) == 0
         assert forked(lambda: delivery.end_attempt("at-forked")) == 0
     finally:
-        for each in let_go:
-            each()
+        let_go()
 
 
 def test_a_destructor_may_count_and_deliver_while_its_thread_does() -> None:
     counts, done = Counts(), threading.Event()
 
     def within() -> None:
-        with counts._lock, delivery._lock:  # where the collector may run whatever is due
+        with delivery._lock:  # where the collector may run whatever is due
             counts.add("why")
             delivery.remember_response("at-destructor", "re", "sp")
         done.set()

@@ -75,7 +75,7 @@ def test_a_command_of_a_distribution_that_is_not_there_is_named_with_the_line_th
 
 def test_the_version_and_short_help(agl: Command) -> None:
     assert agl("--version").stdout == f"agl {__version__}\n"
-    assert "Print the mean reward" in agl("eval", "-h").stdout
+    assert "Evaluate, train, evaluate" in agl("train", "-h").stdout
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_shell_completes_options_of_a_command(
 def test_help_lists_every_command() -> None:
     result = CliRunner().invoke(cli.app(), ["--help"])
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("train", "eval", "plugins"))
+    assert all(name in result.output for name in ("train", "plugins"))
 
 
 def test_only_the_named_command_is_imported() -> None:
@@ -157,7 +157,6 @@ def test_only_the_named_command_is_imported() -> None:
             ["train", "-c", str(CONFIG), "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
             "backend.policy: Qwen/Qwen2.5-0.5B-Instruct: there is no such folder; ",
         ),
-        (["eval", "-c", str(CONFIG), "--policy", "Qwen/Q-1"], "give hub:Qwen/Q-1"),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(
@@ -186,17 +185,11 @@ def test_ctrl_c_before_anything_runs_is_said_too(monkeypatch: pytest.MonkeyPatch
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentlightning.cli.evaluate import _folder
-
-    run = tmp_path / "runs" / "mine"
-    (run / "policy").mkdir(parents=True)
-    (run / "policy" / "config.json").write_text("{}")
-    (run / "store.sqlite").touch()
-    monkeypatch.chdir(tmp_path)
-    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
-    with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
-        _folder("yours")
+def test_a_command_of_a_plugin_that_is_not_there_says_how_to_install_it(agl: Command) -> None:
+    for words in (["eval", "-c", "run.yaml"], ["-q", "explain", "x"]):
+        done = agl(*words)
+        assert done.returncode == 2 and "it comes with agl-audit, which is not installed" in done.stderr
+    assert "No such command 'evil'" in agl("evil").stderr
 
 
 def _line(stream: IO[str] | None) -> str:

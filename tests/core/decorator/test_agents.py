@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from agentlightning.decorator import agent
-from agentlightning.decorator.agents import AgentError, FunctionAgent, LitAgent, as_agent, rollout
+from agentlightning.decorator.agents import AgentError, FunctionAgent, RunnableAgent, as_agent, rollout
 from agentlightning.types import LLM, PromptTemplate, Rollout
 
 LLM_RESOURCE = LLM(endpoint="http://127.0.0.1:1/v1", model="policy")
@@ -35,7 +35,7 @@ def test_function_gets_resources_by_kind_and_by_name() -> None:
         return 1.0
 
     wrapped = as_agent(solve)
-    assert not wrapped.is_async
+    assert not inspect.iscoroutinefunction(wrapped.entry("train"))
     assert wrapped.rollout("t", {"main": LLM_RESOURCE, "extra": PromptTemplate(template="p")}, ROLLOUT) == 1.0
 
 
@@ -60,7 +60,7 @@ async def test_decorated_function_stays_callable_and_async() -> None:
 
     assert (
         isinstance(solve, FunctionAgent)
-        and solve.is_async
+        and inspect.iscoroutinefunction(solve.entry("train"))
         and solve.__doc__ == "Doc."
         and solve.name == "solve"
     )
@@ -77,51 +77,6 @@ def test_objects_with_run_and_classes() -> None:
     assert as_agent(Solver()).rollout(2, {}, ROLLOUT) == 2.5
     with pytest.raises(AgentError, match="is no agent"):
         as_agent(object())
-
-
-def test_lit_agent_modes() -> None:
-    class Mine(LitAgent[int]):
-        def rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
-            return 1.0
-
-        def validation_rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
-            return 2.0
-
-    mine = Mine()
-    assert (mine.entry("train")(0, {}, ROLLOUT), mine.entry("val")(0, {}, ROLLOUT)) == (1.0, 2.0)
-    with pytest.raises(AgentError, match="neither rollout nor rollout_async"):
-        LitAgent().rollout(0, {}, ROLLOUT)
-
-
-def test_lit_agent_decides_per_mode_what_it_calls() -> None:
-    class Mixed(LitAgent[int]):
-        async def training_rollout_async(self, task: int, resources: dict, rollout: Rollout) -> float:
-            return 1.0
-
-        def validation_rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
-            return 2.0
-
-    mixed = Mixed()
-    assert (mixed.is_async_in("train"), mixed.is_async_in("val"), mixed.is_async) == (True, False, True)
-    assert inspect.iscoroutinefunction(mixed.entry("train"))
-    assert asyncio.run(mixed.entry("train")(0, {}, ROLLOUT)) == 1.0
-    assert mixed.entry("val")(0, {}, ROLLOUT) == 2.0
-
-    class Sync(Mixed):
-        def training_rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
-            return 3.0
-
-    assert not Sync().is_async and Sync().entry("train")(0, {}, ROLLOUT) == 3.0
-
-
-def test_async_def_rollout_is_async() -> None:
-    class Mine(LitAgent[int]):
-        async def rollout(self, task: int, resources: dict, rollout: Rollout) -> float:  # type: ignore[override]
-            return 1.0
-
-    mine = Mine()
-    assert mine.is_async and mine.is_async_in("train") and mine.is_async_in("val")
-    assert asyncio.run(mine.entry("val")(0, {}, ROLLOUT)) == 1.0
 
 
 def test_class_that_needs_arguments_is_refused_with_what_to_do() -> None:
@@ -151,7 +106,7 @@ class Writer:
 
 def test_an_object_of_a_marked_class_is_scored_by_its_function() -> None:
     scored = as_agent(Writer)
-    assert isinstance(scored, FunctionAgent) and (scored.name, scored.is_async) == ("writer", False)
+    assert isinstance(scored, FunctionAgent) and (scored.name, scored.judged) == ("writer", True)
     assert scored.rollout(2, {}, ROLLOUT) == 6.0
     assert as_agent(Writer("x").run).rollout(2, {}, ROLLOUT) == 2.0
     assert as_agent(pickle.loads(pickle.dumps(as_agent(Writer("xy"))))).rollout(2, {}, ROLLOUT) == 4.0
@@ -170,7 +125,7 @@ async def test_async_methods_and_async_reward_functions() -> None:
         pass
 
     assert await as_agent(Both).rollout(2, {}, ROLLOUT) == 6.0
-    assert await as_agent(Both().arun).rollout_async(1, {"llm": LLM_RESOURCE}, ROLLOUT) == 3.0
+    assert await as_agent(Both().arun).entry("val")(1, {"llm": LLM_RESOURCE}, ROLLOUT) == 3.0
 
 
 def test_a_marked_class_without_run_is_run_by_its_entry_method() -> None:
@@ -182,11 +137,11 @@ def test_a_marked_class_without_run_is_run_by_its_entry_method() -> None:
     assert as_agent(Odd).rollout(1, {}, ROLLOUT) == 1.5
 
 
-def test_a_reward_function_on_a_lit_agent_is_refused() -> None:
+def test_a_reward_function_on_an_agent_of_its_own_is_refused() -> None:
     @agent(methods=["rollout"], reward=len)
-    class Mine(LitAgent[int]):
+    class Mine(RunnableAgent):
         def rollout(self, task: int, resources: dict, rollout: Rollout) -> float:
             return 1.0
 
-    with pytest.raises(AgentError, match="Mine is a LitAgent, which returns its reward itself"):
+    with pytest.raises(AgentError, match="Mine is an agent that returns its reward itself"):
         as_agent(Mine)

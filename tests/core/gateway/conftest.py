@@ -31,7 +31,7 @@ class StoreDouble:
         self.rollouts = {}
         self.attempts = {}
         self.lookups = 0
-        self.spans = []
+        self.stored_spans = []
 
     async def add_calls(self, calls, *, fence=None):
         self.waiting.set()
@@ -61,10 +61,10 @@ class StoreDouble:
     async def add_many_spans(self, spans):
         if self.fail:
             raise self.fail
-        self.spans.extend(spans)
+        self.stored_spans.extend(spans)
 
-    async def query_spans(self, rollout_id, attempt_id="latest", *, name=None, limit=None, after=None):
-        found = [s for s in self.spans if s.attempt_id == attempt_id and s.name == name]
+    async def spans(self, rollout_id, attempt_id="latest", *, name=None, limit=None, after=None):
+        found = [s for s in self.stored_spans if s.attempt_id == attempt_id and s.name == name]
         return found[:limit] if after is None else []
 
     def put(self, rollout_id, attempt_id, status=AttemptStatus.RUNNING, **fields):

@@ -10,6 +10,7 @@ from aiohttp import web
 from agentlightning.gateway import Upstream
 from agentlightning.gateway.errors import EngineUnreachable
 from agentlightning.gateway.pause import ABORTED_BY_ENGINE
+from agentlightning.gateway.route import CallEdits
 
 from .conftest import chunks, events, whole
 
@@ -137,17 +138,17 @@ async def test_a_stream_whose_head_has_left_is_not_measured_again(world, monkeyp
     weights, fitted = Weights(world), []
     weights.route(stream_ids=False)
 
-    async def fit(*request):
-        fitted.append(request)
+    async def fit(edits, api, body, kept):
+        fitted.append(body)
         if len(fitted) > 1:
             raise EngineUnreachable(502, "engine-unreachable", "nobody counts tokens")
 
-    monkeypatch.setattr(world.gateway._pipeline.fitter, "fit", fit)
+    monkeypatch.setattr(CallEdits, "fit", fit)
     rest = await reading(world, {"messages": HI}, b": keep-alive")
     await weights.update()
     told = await asyncio.wait_for(rest(), 300)
     assert b"there" in told and b"HTTP/1.1" not in told and events(told)[-1] == "[DONE]"
-    assert [c.status for c in world.store.calls] == ["ok"]
+    assert [c.status for c in world.store.calls] == ["ok"] and len(fitted) == 1
 
 
 async def test_a_stream_of_which_a_part_has_left_ends_with_the_reason(world):

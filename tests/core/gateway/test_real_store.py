@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from agentlightning.gateway import AttemptInfo, Upstream
-from agentlightning.gateway.settings import RouteSection
+from agentlightning.gateway import AttemptInfo
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus
 
@@ -85,19 +84,3 @@ async def test_hanging_up_during_the_commit_loses_nothing_and_doubles_nothing(wo
         await world.metrics()
     assert [c.status for c in await world.store.query_calls(rollout.rollout_id)] == ["ok"]
     assert (await world.metrics())["calls"] == {"ok": 1}
-
-
-async def test_what_the_policies_edited_is_on_file(world):
-    rollout, _, key = await lease(world)
-    route = Upstream(
-        url=world.engine.url,
-        model="tiny",
-        settings=RouteSection(reasoning="split", over_length="truncate", max_len=50_000),
-    )
-    world.gateway.add_route(route)
-    world.engine.options = {"text": "<think> a </think> b"}
-    await world.post(key=key)
-    (call,) = await world.store.query_calls(rollout.rollout_id)
-    assert call.edited == {"reasoning": "split"}
-    assert call.response == {"role": "assistant", "content": "b", "reasoning_content": "a"}
-    assert call.response_ids == tokens_of("<think> a </think> b")[0]

@@ -10,7 +10,6 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.settings import RouteSection
 
 from .conftest import PROMPT, tokens_of
 
@@ -107,27 +106,6 @@ async def test_errors_have_the_sdks_types(world, client):
     assert world.store.counted["refused", "attempt-ended", "at-1"] == 1, "the SDK was told not to try again"
     with pytest.raises(openai.AuthenticationError):
         await client.with_options(api_key="sk-1").chat.completions.create(model="m", messages=MESSAGES)
-
-
-@pytest.mark.parametrize("stream_ids", [True, False])
-async def test_reasoning_apart(world, client, stream_ids):
-    world.gateway.add_route(
-        Upstream(
-            url=world.engine.url,
-            model="tiny",
-            stream_ids=stream_ids,
-            settings=RouteSection(reasoning="split"),
-        )
-    )
-    world.engine.options = {"text": "<think> hm </think> yes"}
-    answer = await client.chat.completions.create(model="m", messages=MESSAGES)
-    message = answer.choices[0].message
-    assert (message.content, message.model_extra["reasoning_content"]) == ("yes", "hm")
-    assert answer.choices[0].model_extra["token_ids"] == tokens_of("<think> hm </think> yes")[0]
-    stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
-    deltas = [c.choices[0].delta async for c in stream]
-    assert "".join(d.content or "" for d in deltas) == "yes"
-    assert "".join((d.model_extra or {}).get("reasoning_content") or "" for d in deltas) == "hm"
 
 
 async def test_too_long_a_prompt_is_a_bad_request(world, client):

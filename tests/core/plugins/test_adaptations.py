@@ -22,7 +22,7 @@ from agentlightning.plugins import manager
 from agentlightning.plugins.manager import NotInstalled, Plugins, build
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.agent import HostedAgent, hosted
-from agentlightning.runner.outcome import Outcome
+from agentlightning.runner.outcome import Outcome, read_return
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.specs import GatewayJob, RunServiceSpec, SectionSpec
@@ -36,7 +36,8 @@ from agentlightning.types import Rollout, UsageError
 from agentlightning.types.base import ConfigError
 
 CLUSTER = r"pip install -c constraints\.txt \./core \./plugins/cluster"
-INSTALL = r"pip install -c constraints\.txt \./core \./plugins/audit \./plugins/cluster \./plugins/v03"
+FOLDERS = r"\./core \./plugins/trackers \./plugins/audit \./plugins/cluster \./plugins/v03"
+INSTALL = rf"pip install -c constraints\.txt {FOLDERS}"
 
 
 @pytest.fixture
@@ -158,6 +159,9 @@ def test_fields_of_a_plugin_that_is_not_there_say_how_to_install_it(
         load_config(tmp_path / "run.yaml")
     with pytest.raises(TypeError, match=rf"Trainer has no field 'gateways': it comes with .*{CLUSTER}"):
         config.from_fields({"gateways": 2})
+    (tmp_path / "run.yaml").write_text("agent: {target: m:a}\ngateway: {over_length: truncate}\n")
+    with pytest.raises(ConfigError, match=r"gateway.over_length: .*comes with agl-gateway.*plugins/gateway$"):
+        load_config(tmp_path / "run.yaml")
 
 
 def test_a_task_set_of_a_plugin_that_is_not_there_says_how_to_install_it() -> None:
@@ -319,7 +323,7 @@ class Twice(HostedAgent):
         counts["called"] += 1
         given = (rollout.input, context.resources, rollout)
         first = await self.call(rollout.mode, context, given)
-        return self.outcome(first + await self.call(rollout.mode, context, given), context)
+        return read_return(first + await self.call(rollout.mode, context, given))
 
 
 class Doubling:
@@ -339,7 +343,7 @@ async def called_twice(isolation: Any, plugins: Plugins) -> None:
     runner = Runner(half, store, settings, plugins=plugins)
     done = await runner.step(3.0)
     await runner.close()
-    assert agl.find_final_reward(await store.query_spans(done.rollout_id)) == 3.0, done.reason
+    assert agl.find_final_reward(await store.spans(done.rollout_id)) == 3.0, done.reason
     assert runner.counts["called"] == 1 and runner.agent.runner is runner
     await store.close()
 
@@ -348,14 +352,5 @@ def half(task: float) -> float:
     return task / 2
 
 
-class Careful(agl.LitAgent[str]):
-    def on_rollout_end(self, task: Any, rollout: Any, result: Any, error: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("agent", "has"), [(Careful(), "on_rollout_end"), (agl.LitAgent(trained_agents="x"), "trained_agents")]
-)
-def test_an_agent_that_needs_a_plugin_is_refused_without_it(agent: Any, has: str) -> None:
-    with pytest.raises(UsageError, match=f"has {has}: it comes with agl-v03.*{INSTALL}"):
-        hosted(agent, build(discover=False))
+def test_an_agent_of_no_plugin_is_called_as_the_runner_does() -> None:
     assert type(hosted(half, build(discover=False))) is HostedAgent

@@ -33,7 +33,7 @@ def test_builtins_register_their_names() -> None:
     assert {"grpo", "rloo"} <= set(loaded.recipes)
     assert {"broadcast", "last", "per_call", "discounted", "per_agent"} <= set(loaded.credit_rules)
     assert {"group", "rloo", "batch", "none"} <= set(loaded.baselines)
-    assert {"train", "eval", "plugins"} == set(loaded.commands)
+    assert {"train", "plugins"} == set(loaded.commands)
     assert {"files", "lines"} <= set(loaded.trackers)
     assert {"sqlite"} == set(loaded.stores) and "rl" in loaded.algorithms
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic import Field
 
 import agentlightning as agl
+from agentlightning.algorithms.context import Context
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import PluginError, build
 from agentlightning.runner.runner import Runner
@@ -59,17 +60,22 @@ async def solve(task: float) -> float:
     return task
 
 
-@agl.algo
-async def mean_reward(store: Any, train_dataset: Any) -> dict[str, Any]:
-    made = [await store.enqueue_rollout(task) for task in train_dataset]
-    done = await store.wait_for_rollouts([one.rollout_id for one in made], timeout=300)
-    return {"statuses": sorted(str(one.status) for one in done)}
+class Queued:
+    """Runs each task once."""
+
+    needs_policy = False
+
+    async def run(self, context: Context) -> dict[str, Any]:
+        store, run_id = context.store, context.run_id
+        made = [await store.enqueue_rollout(task, run_id=run_id) for task in context.train]
+        done = await store.wait_for_rollouts([one.rollout_id for one in made], timeout=300)
+        return {"statuses": sorted(str(one.status) for one in done)}
 
 
 def trainer(folder: Path, runner: Any, plugin: Plugin, **fields: Any) -> agl.Trainer:
     plugins = build([plugin], discover=False)
     given = {"trackers": [], "store": SQLiteStore(":memory:"), **fields}
-    return agl.Trainer(mean_reward, output=folder / "runs", plugins=plugins, runner=runner, **given)
+    return agl.Trainer(Queued(), output=folder / "runs", plugins=plugins, runner=runner, **given)
 
 
 @pytest.mark.parametrize("runner", ["elsewhere", {"kind": "elsewhere", "at_a_time": 2}])

@@ -15,6 +15,7 @@ import torch
 
 from agentlightning.runner.ending import classify, model_fault
 from agentlightning.runner.outcome import Outcome, cancelled, outcome_of_error, read_return, timed_out
+from agentlightning.semconv import REWARD_VALUE
 from agentlightning.types import (
     Attempt,
     AttemptedRollout,
@@ -26,6 +27,14 @@ from agentlightning.types import (
     Span,
 )
 
+OF_V03 = "a list of Span is the agent's own record: it comes with agl-v03, which is not installed"
+
+
+def reward_of(outcome: Outcome) -> float | None:
+    values = [span.attributes[REWARD_VALUE] for span in outcome.returned]
+    return values[0] if values else None
+
+
 SPAN = Span(rollout_id="r", attempt_id="a", name="x")
 
 
@@ -36,7 +45,8 @@ SPAN = Span(rollout_id="r", attempt_id="a", name="x")
         (0.25, AttemptStatus.SUCCEEDED, 0.25, None),
         (True, AttemptStatus.SUCCEEDED, 1.0, None),
         (None, AttemptStatus.SUCCEEDED, None, None),
-        ([SPAN], AttemptStatus.SUCCEEDED, None, None),
+        ([], AttemptStatus.SUCCEEDED, None, None),
+        ([SPAN], AttemptStatus.FAILED, None, f"bad-reward: the agent returned list; {OF_V03}"),
         (math.nan, AttemptStatus.FAILED, None, "bad-reward: the agent returned nan"),
         (math.inf, AttemptStatus.FAILED, None, "bad-reward: the agent returned inf"),
         ("0.5", AttemptStatus.FAILED, None, "bad-reward: the agent returned str"),
@@ -45,8 +55,8 @@ SPAN = Span(rollout_id="r", attempt_id="a", name="x")
     ],
 )
 def test_returned(result: object, status: AttemptStatus, reward: float | None, reason: str | None) -> None:
-    outcome = read_return(result, "r", "a")
-    assert (outcome.status, outcome.reward) == (status, reward)
+    outcome = read_return(result)
+    assert (outcome.status, reward_of(outcome)) == (status, reward)
     assert outcome.reason is None if reason is None else (outcome.reason or "").startswith(reason)
 
 
@@ -62,7 +72,7 @@ def test_returned(result: object, status: AttemptStatus, reward: float | None, r
 )
 def test_raised(error: BaseException, reason: str) -> None:
     outcome = outcome_of_error(error)
-    assert (outcome.status, outcome.reason, outcome.reward) == (AttemptStatus.FAILED, reason, None)
+    assert (outcome.status, outcome.reason, outcome.returned) == (AttemptStatus.FAILED, reason, [])
 
 
 def test_ended_from_outside() -> None:
@@ -72,14 +82,9 @@ def test_ended_from_outside() -> None:
 
 def test_scalars_of_array_libraries_are_numbers() -> None:
     for value in (np.float32(0.5), np.float64(0.5), np.array(0.5), torch.tensor(0.5)):
-        assert read_return(value, "r", "a") == Outcome(AttemptStatus.SUCCEEDED, reward=0.5)
-    assert (
-        read_return(np.bool_(True), "r", "a").reward == 1.0
-        and read_return(np.int64(3), "r", "a").reward == 3.0
-    )
-    assert (read_return(np.array([0.5]), "r", "a").reason or "").startswith(
-        "bad-reward: the agent returned ndarray"
-    )
+        assert reward_of(read_return(value)) == 0.5
+    assert reward_of(read_return(np.bool_(True))) == 1.0 and reward_of(read_return(np.int64(3))) == 3.0
+    assert (read_return(np.array([0.5])).reason or "").startswith("bad-reward: the agent returned ndarray")
 
 
 # ------------------------------------------------------------------------------- whose fault it was
@@ -175,7 +180,7 @@ async def test_the_reason_keeps_what_the_agent_said() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [cancelled(), timed_out(1.0), read_return("text", "r", "a"), outcome_of_error(refused(400, TOO_LONG))],
+    [cancelled(), timed_out(1.0), read_return("text"), outcome_of_error(refused(400, TOO_LONG))],
 )
 async def test_other_ends_stay_and_cost_no_read(outcome: Outcome) -> None:
     store: Any = Reads([made(0, "HTTP 503 busy")])
@@ -201,7 +206,7 @@ async def test_no_call_fails_an_attempt_only_where_it_is_tried_again(
 ) -> None:
     store: Any = Reads(calls)
     outcome = await classify(
-        store, lease(mode, *["no-call"] * retry), read_return(1.0, "r", "a"), calls_recorded=recorded
+        store, lease(mode, *["no-call"] * retry), read_return(1.0), calls_recorded=recorded
     )
     assert outcome.status is status and store.asked == (mode == "train" and retry and recorded)
     assert status is AttemptStatus.SUCCEEDED or (outcome.reason or "").startswith("no-call: ")

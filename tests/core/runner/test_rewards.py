@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from agentlightning import Triplet, emit_reward
+from agentlightning import emit_reward
 from agentlightning.capture import delivery
 from agentlightning.credit.rewards import resolve
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.semconv import REWARD_SPAN, REWARD_VALUE
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import Record, RolloutConfig, Span
+from agentlightning.types import Record, RolloutConfig
 
 
 @pytest.fixture
@@ -33,15 +32,6 @@ def emits(task: Any) -> None:
 def emits_and_returns(task: Any) -> float:
     emit_reward(0.3)
     return 1.0
-
-
-def returns_a_span(task: Any) -> list[Span]:
-    emit_reward(0.3)
-    return [Span(rollout_id="", attempt_id="", name=REWARD_SPAN, attributes={REWARD_VALUE: 1.0})]
-
-
-def returns_a_transition(task: Any) -> list[Triplet]:
-    return [Triplet(prompt_ids=[1], response_ids=[2], reward=1.0)]
 
 
 def emits_names(task: Any) -> float:
@@ -75,16 +65,6 @@ async def test_emitted_ones_of_an_agent_without_trust_do_not_count_beside_the_re
     assert found.missing == {"by-agent": 2}
 
 
-async def test_transitions_of_an_agent_without_trust_are_refused(store: Store) -> None:
-    record = await ran(store, returns_a_transition, trusted=False, max_attempts=1)
-    assert record.rollout.status == "failed" and not record.calls
-    assert "agent.trusted" in (record.rollout.reason or "")
-
-
-async def test_returned_spans_are_returned_rewards(store: Store) -> None:
-    assert resolve(await ran(store, returns_a_span)).final == 1.0
-
-
 async def test_rewards_of_other_names_and_targets_stand(store: Store) -> None:
     found = resolve(await ran(store, emits_names))
     assert (found.final, found.by_name, found.agents) == (1.0, {"style": 0.7, "reward": 1.0}, {"judge": 0.2})
@@ -102,13 +82,3 @@ async def test_the_clock_of_the_agent_decides_nothing(store: Store, monkeypatch:
     record = await ran(store, agent)
     assert [r.value for r in record.rewards] == [0.1, 0.2, 0.9]
     assert resolve(record).final == 0.9
-
-
-async def test_rewards_of_returned_transitions_are_returned(store: Store) -> None:
-    def agent(task: Any) -> list[Triplet]:
-        return [Triplet(prompt_ids=[1], response_ids=[2], logprobs=[-0.5], reward=0.5)]
-
-    record = await ran(store, agent)
-    assert [(r.value, r.returned, r.call_id) for r in record.rewards] == [
-        (0.5, True, record.calls[0].call_id)
-    ]

@@ -22,7 +22,7 @@ from agentlightning.plugins.manager import build
 from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
-from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, Span, UsageError
+from agentlightning.types import LLM, Rollout, RolloutConfig, RolloutStatus, UsageError
 
 
 class FakeGateway:
@@ -297,16 +297,6 @@ async def test_the_agents_own_timeout_is_its_own(store: Store) -> None:
     async with serving(agent, store, timeout_seconds=300):
         [rollout] = await finish(store, [1])
     assert (await reason(store, rollout)).startswith("agent-raised: TimeoutError")
-
-
-async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(store: Store) -> None:
-    async def agent(task: int) -> Any:
-        return [Span(rollout_id="another", attempt_id="another", name="n")] if task else 1.0
-
-    async with serving(agent, store):
-        bad, good = await finish(store, [1, 0])
-    assert (await reason(store, bad)).startswith("bad-record: ")
-    assert good.status == RolloutStatus.SUCCEEDED
 
 
 async def test_values_of_array_libraries_can_be_emitted(store: Store) -> None:

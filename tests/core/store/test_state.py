@@ -76,7 +76,7 @@ class Side:
         shown: dict[str, Any] = {}
         for rollout in await self.store.query_rollouts():
             attempts = await self.store.query_attempts(rollout.rollout_id)
-            spans = await self.store.query_spans(rollout.rollout_id, None)
+            spans = await self.store.spans(rollout.rollout_id, None)
             calls = await self.store.query_calls(rollout.rollout_id, None)
             of_calls = Counter(self.leases[c.attempt_id][1] for c in calls)
             of_spans = Counter(self.leases[s.attempt_id][1] for s in spans)
@@ -85,7 +85,7 @@ class Side:
                 assert (attempt.end_time is None) == (attempt.status.value in ("preparing", "running"))
             shown[rollout.rollout_id] = (
                 *(rollout.status.value, rollout.attempts, [a.status.value for a in attempts]),
-                *(of_spans - of_calls, of_calls),
+                *(of_spans, of_calls),
             )
         return shown, (await self.store.counts()).get("refused", {})
 

@@ -25,19 +25,25 @@ def test_no_name_stands_twice() -> None:
 
 
 def test_fields_come_back_as_they_were_given() -> None:
-    given: dict[str, Any] = {"steps": 3, "concurrency": 2, "reserve": 7, "output": "there", "policy": "p"}
+    given: dict[str, Any] = {
+        "steps": 3,
+        "concurrency": 2,
+        "max_requests": 7,
+        "output": "there",
+        "policy": "p",
+    }
     given |= {"failure": {"timeout": -1.0}, "select": ["a"], "trackers": "files"}
     config = from_fields(given)
-    assert (config.training.steps, config.agent.concurrency, config.gateway.reserve) == (3, 2, 7)
+    assert (config.training.steps, config.agent.concurrency, config.gateway.max_requests) == (3, 2, 7)
     assert config.training.failure["timeout"].reward == -1.0 and config.trackers == ["files"]
     assert agl.Trainer.from_config(config).config is config and from_fields({}, config) == config
     changed = from_fields({"steps": 4}, config)
-    assert (changed.training.steps, changed.gateway.reserve, config.training.steps) == (4, 7, 3)
+    assert (changed.training.steps, changed.gateway.max_requests, config.training.steps) == (4, 7, 3)
 
 
 def test_a_section_may_be_given_whole() -> None:
-    gateway = from_fields({"gateway": {"reserve": 3}, "max_len": 9}).gateway
-    assert isinstance(gateway, GatewaySection) and (gateway.reserve, gateway.max_len) == (3, 9)
+    gateway = from_fields({"gateway": {"max_requests": 3}, "attempt_bytes": 9}).gateway
+    assert isinstance(gateway, GatewaySection) and (gateway.max_requests, gateway.attempt_bytes) == (3, 9)
 
 
 def test_none_means_the_default_where_it_is_no_value() -> None:
@@ -65,7 +71,7 @@ def test_a_trainer_has_a_configuration_and_refuses_what_would_change_nothing(tmp
         ({"failure": {"boom": 1}}, ConfigError, "Trainer: failure: unknown kind 'boom'; use one of"),
         ({"select": "re:("}, ConfigError, r"Trainer: select: '\(' is not a regular expression"),
         ({"policies": {"a": "b"}}, ConfigError, "Trainer: policies: 'a' has the unknown policy 'b'"),
-        ({"gateway": {"reserv": 1}}, ConfigError, "Trainer: reserv: .*Did you mean 'reserve'"),
+        ({"gateway": {"max_request": 1}}, ConfigError, "Trainer: max_request: .*Did you mean 'max_requests'"),
         ({"listen": "0.0.0.0"}, agl.UsageError, "AGL_SECRET"),
     ],
 )

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agentlightning import LLM, PolicyFolder, Trainer
-from agentlightning.cli import evaluate
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import Plugins, build
 from agentlightning.specs import PolicySpec
@@ -46,7 +45,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretrained:
 def plugins(plugin: Pretrained, monkeypatch: pytest.MonkeyPatch) -> Plugins:
     loaded = build([plugin], discover=False)
     monkeypatch.setattr(configured, "load_plugins", lambda: loaded)
-    monkeypatch.setattr(evaluate, "load_plugins", lambda: loaded)
     return loaded
 
 
@@ -92,7 +90,6 @@ def test_a_folder_of_that_name_comes_first(plugin: Pretrained, plugins: Plugins,
     config = from_fields({"policy": "tiny"})
     assert with_pretrained(config.served, plugins) is config.served
     assert policies_of(config).trained["policy"].path == tmp_path / "tiny"
-    assert evaluate._folder("tiny") == str(tmp_path / "tiny")
     assert plugin.fetched == 0
 
 
@@ -100,6 +97,5 @@ def test_a_files_policy(plugin: Pretrained, plugins: Plugins) -> None:
     assert policies_of(from_fields({"policy": "tiny"})).trained["policy"].path == plugin.folder
     named = from_fields({"policy": {"wolves": {"path": "tiny", "train": False}}})
     assert policies_of(named).frozen == {"wolves": PolicyFolder(plugin.folder, train=False, name="wolves")}
-    assert evaluate._folder("tiny") == str(plugin.folder)
     with pytest.raises(ConfigError, match=r"backend.policy: teeny: there is no such folder"):
         policies_of(from_fields({"policy": "teeny"}))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, LLM, PolicyFolder, Trainer
-from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import Gateway
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
@@ -110,30 +109,40 @@ class Fake:
         self.log.append(f"close {self.name}")
 
 
+class Together:
+    """Drivers as one."""
+
+    def __init__(self, policies: Any, drivers: Any, gateway: Any) -> None:
+        self.names, self.drivers, self.gateway = [one.name for one in policies], drivers, gateway
+
+
 def spec(log: list[str], **fields: Any) -> DriverSpec:
     def make(policy: PolicyFolder, *_: Any) -> Any:
         return Fake(log, policy.name, dict(policy.options))
 
-    known: dict[str, Any] = {"multi_policy": True, "serve": make, **fields}
+    known: dict[str, Any] = {"together": Together, "serve": make, **fields}
     return DriverSpec("fake", make, **known)
 
 
 async def test_what_is_served_and_closed() -> None:
     log: list[str] = []
     given = {**THREE, "town": PolicyFolder("t", options={"lr": 2}), "old": PolicyFolder("o", train=False)}
-    config = from_fields({"policy": given, "options": {"lr": 1}, "driver": "fake", "reserve": 7})
+    config = from_fields({"policy": given, "options": {"lr": 1}, "driver": "fake", "max_requests": 7})
     plugins = build([], discover=False)
     plugins.drivers["fake"] = spec(log)
     gateway = Gateway(open_store(":memory:"), Keys())
     async with AsyncExitStack() as stack:
         together = await serve(config, GRPO(), plugins, gateway, stack)
-        assert isinstance(together, MultiPolicyDriver) and together.versions == {"wolves": 3, "town": 3}
-        assert together.version == 6
+        assert isinstance(together, Together) and together.gateway is gateway
+        assert together.names == list(together.drivers) == ["wolves", "town"]
         routes = dict(gateway.routes)
-        assert {n: (r.trainable, r.seeded, r.settings.reserve, r.model) for n, r in routes.items()} == {
+        assert {
+            n: (r.trainable, r.seeded, r.settings and r.settings.max_requests, r.model)
+            for n, r in routes.items()
+        } == {
             "wolves": (True, True, 7, "wolves-model"),
             "town": (True, True, 7, "town-model"),
-            "judge": (False, False, 0, "m"),
+            "judge": (False, False, None, "m"),
             "old": (False, True, 7, "old-model"),
         }
         assert routes["judge"].api_key == "sk-secret" and "sk-secret" not in repr(routes)
@@ -142,23 +151,12 @@ async def test_what_is_served_and_closed() -> None:
     assert log[3:] == ["close old", "close town", "close wolves"]
 
 
-async def test_options_that_must_be_the_same() -> None:
-    policy = {"a": "a", "b": PolicyFolder("b", options={"save_every": 3})}
-    config = from_fields({"policy": policy, "options": {"save_every": 2}, "driver": "fake"})
-    plugins = build([], discover=False)
-    plugins.drivers["fake"] = spec([])
-    with pytest.raises(ConfigError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
-        async with AsyncExitStack() as stack:
-            gateway = Gateway(open_store(":memory:"), Keys())
-            await serve(config, GRPO(), plugins, gateway, stack)
-
-
 def test_drivers_that_cannot_are_refused() -> None:
     log: list[str] = []
     plugins = build([], discover=False)
     one, two = read_policies("x"), read_policies(THREE)
     frozen = read_policies({"a": "a", "old": PolicyFolder("o", train=False)})
-    plugins.drivers["fake"] = spec(log, multi_policy=False)
+    plugins.drivers["fake"] = spec(log, together=None)
     assert driver_spec(plugins, "fake", one) and driver_spec(plugins, "fake", read_policies({"j": JUDGE}))
     with pytest.raises(ConfigError, match="'fake' trains one policy a run"):
         driver_spec(plugins, "fake", two)

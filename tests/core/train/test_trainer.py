@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
+from agentlightning.algorithms.context import Context
 from agentlightning.plugins.manager import PluginError, build
 from agentlightning.types import UsageError
 
@@ -25,7 +26,7 @@ def test_a_single_name_may_be_given_bare(tmp_path: Path) -> None:
     made = trainer(tmp_path, adapters="langgraph", trackers="files")
     assert made.config.agent.adapters == ["langgraph"] and made.config.trackers == ["files"]
     with pytest.raises(PluginError, match=r"the adapter 'langgraph' is not installed.*adapters/langgraph"):
-        trainer(tmp_path, agl.algo(lambda store: None), adapters="langgraph").fit(solve, [1])
+        trainer(tmp_path, agl.Baseline(), adapters="langgraph").fit(solve, [1])
 
 
 @pytest.mark.parametrize("algorithm", [None, 7, object(), ["grpo"]])
@@ -33,6 +34,11 @@ def test_what_is_no_algorithm_is_refused(algorithm: Any, tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"algorithm=.* is no algorithm: give a recipe"):
         trainer(tmp_path / "runs", algorithm).fit(solve, [1])
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_function_is_of_the_plugin_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is no algorithm: .*a function: it comes with agl-v03"):
+        trainer(tmp_path / "runs", lambda store: None).fit(solve, [1])
 
 
 @pytest.mark.parametrize(
@@ -46,16 +52,18 @@ def test_what_is_no_algorithm_is_refused(algorithm: Any, tmp_path: Path) -> None
 def test_datasets_are_read_or_refused_before_anything_starts(data: Any, said: str, tmp_path: Path) -> None:
     for name, given in {"training tasks": (data, [1]), "held-out tasks": ([1], data)}.items():
         with pytest.raises(UsageError, match=f"{name}: .*{said}"):
-            trainer(tmp_path / "runs", agl.algo(lambda store: None)).fit(solve, *given)
+            trainer(tmp_path / "runs", agl.Baseline()).fit(solve, *given)
     assert not (tmp_path / "runs").exists()
 
 
 def test_the_algorithm_gets_the_tasks_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "tasks.csv").write_text("q,a\n1 + 1,2\n")
 
-    @agl.algo
-    def look(train_dataset: Any, val_dataset: Any) -> dict[str, Any]:
-        return {"train": train_dataset, "val": val_dataset}
+    class Look:
+        needs_policy = False
 
-    found = trainer(tmp_path / "runs", look).fit(solve, tmp_path / "tasks.csv", (n for n in range(3)))
+        async def run(self, context: Context) -> dict[str, Any]:
+            return {"train": context.train, "val": context.val}
+
+    found = trainer(tmp_path / "runs", Look).fit(solve, tmp_path / "tasks.csv", (n for n in range(3)))
     assert found["train"] == [{"q": "1 + 1", "a": "2"}] and found["val"] == [0, 1, 2]

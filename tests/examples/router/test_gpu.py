@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from agentlightning.algorithms.recipe_checks import check_supported_fields
+from agentlightning.credit.checks import check_supported_fields
 from agentlightning.recipes import get
 from agentlightning.train.run_file import load_config
 from agentlightning.types.work import PolicyFolder

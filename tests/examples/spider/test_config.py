@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("langgraph", reason="the agent is a LangGraph graph")
 pytest.importorskip("langchain_openai")
 
-from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
 from agentlightning.cli.options import read
+from agentlightning.credit.checks import check_credit_fields, check_supported_fields
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.train.configured import configure
 from spider.agent import agent, brief
@@ -48,7 +48,7 @@ def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_p
     assert (recipe.kl, recipe.entropy, recipe.temperature) == (0.0, 0.0, 1.0)
     supported.refuse(recipe)
     check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
-    check_credit_fields(recipe, load_plugins())
+    check_credit_fields(recipe, **load_plugins().credit_functions)
     found = options.read_options(trainer.config.backend.options)
     assert (found.lr, found.max_len, found.device) == (1e-6, 4_096 + 2_048, "cuda")
     assert trainer.config.gateway.max_len - trainer.config.gateway.reserve == 4_096

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spider
-from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
+from agentlightning.credit.checks import check_credit_fields, check_supported_fields
 from agentlightning.plugins.manager import load
 from agentlightning.recipes import get
 from agentlightning.train.config import RunConfig
@@ -26,7 +26,7 @@ def lines(config: RunConfig) -> list[str]:
     recipe = get(config.training.algorithm, **config.training.recipe)
     supported.refuse(recipe)
     check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
-    check_credit_fields(recipe, load())
+    check_credit_fields(recipe, **load().credit_functions)
     found: list[str] = options.overrides(
         "model", recipe, config.training.seed, options.read_options(config.backend.options), "scratch"
     )

@@ -166,8 +166,8 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     """Without AgentScope: everything between the file and the lines that verl gets."""
     supported = pytest.importorskip("agl_verl.supported_fields")
     options = pytest.importorskip("agl_verl.config.options")
-    from agentlightning.algorithms.recipe_checks import check_credit_fields, check_supported_fields
     from agentlightning.cli.options import read
+    from agentlightning.credit.checks import check_credit_fields, check_supported_fields
     from agentlightning.plugins.manager import load
     from agentlightning.train.configured import configure
     from werewolf.agent import play_game
@@ -177,7 +177,7 @@ def test_the_free_speech_profile_is_one_that_verl_carries_out(tmp_path: Path) ->
     recipe = trainer.recipe
     supported.refuse(recipe)
     check_supported_fields(recipe, "verl", supported.SUPPORTED_FIELDS)
-    check_credit_fields(recipe, load())
+    check_credit_fields(recipe, **load().credit_functions)
     found = options.read_options(trainer.config.backend.options)
     assert (found.ranks, found.device, found.max_len) == (8, "cuda", 16_384)
     assert trainer.config.gateway.reserve < found.max_len <= found.micro_batch_tokens

@@ -11,7 +11,7 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.context import attached, current_attempt, tagged
 from agentlightning.capture.delivery import COUNTS
-from agentlightning.capture.emit import operation
+from agentlightning.capture.emit import INPUT, OUTPUT, recorded_operation
 from agentlightning.capture.identity import framework_tags
 from agentlightning.capture.spans import AgentSpan
 from agl_crewai.tools import TOOLS, Tools, abandon
@@ -83,6 +83,7 @@ def summarise(wrapped: Wrapped, llm: Any, args: tuple[Any, ...], kwargs: dict[st
         )
     COUNTS.add(SUMMARISED)
     messages = kwargs["messages"] if "messages" in kwargs else args[0]
-    with operation("summarise-history", messages=len(messages)) as step, tagged(phase="summary"):
+    about: dict[str, Any] = {INPUT: {"messages": len(messages)}}
+    with recorded_operation("summarise-history", about), tagged(phase="summary"):
         wrapped(*args, **kwargs)
-        step.output = {"messages": len(messages)}
+        about[OUTPUT] = {"messages": len(messages)}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from agentlightning.algorithms.evaluate import Evaluations, evaluate
 from agentlightning.algorithms.journal import Journal
-from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.algorithms.tasks import group_rollouts
 from agentlightning.capture import COUNTS
 from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import CallGuard, Comparison, Driver, WatchedDriver
+from agentlightning.specs import CallGuard, Comparison, DriverGroup, StartedDriver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -47,7 +46,11 @@ class EngineDied(UsageError):
 
 
 class TrainingLoop(Protocol):
-    """A loop over tasks; its result goes into the run's summary."""
+    """A loop over tasks; its result goes into the run's summary.
+
+    It may say ``trains_policy = False``: then no policy is exported at the end; and ``needs_policy = False``:
+    the run need not serve one. An object with a method ``bind(trainer)`` is asked for the loop by it.
+    """
 
     async def run(self, context: Context) -> dict[str, Any]: ...
 
@@ -124,7 +127,7 @@ class Context:
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
     """Named evaluation sets."""
-    driver: Driver | MultiPolicyDriver | None = None
+    driver: StartedDriver | None = None
     resources: AgentResources = field(default_factory=AgentResources)
     config: RolloutConfig = field(default_factory=RolloutConfig)
     """Attempts, timeouts and retries of rollouts."""
@@ -152,14 +155,14 @@ class Context:
     @property
     def versions(self) -> Versions:
         """Return the policy version about to be trained; of named policies, the version of each."""
-        if isinstance(self.driver, MultiPolicyDriver):
-            return self.driver.versions
+        if isinstance(self.driver, DriverGroup):
+            return {name: one.version for name, one in self.driver.drivers.items()}
         return self.driver.version if self.driver else None
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """Return the names of the trained policies."""
-        return tuple(self.driver.drivers) if isinstance(self.driver, MultiPolicyDriver) else (self.policy,)
+    def drivers(self) -> Mapping[str, StartedDriver | None]:
+        """Return trained policy → its driver."""
+        return self.driver.drivers if isinstance(self.driver, DriverGroup) else {self.policy: self.driver}
 
     async def exhausted(self, *, last: bool = False) -> str | None:
         """Why no call is admitted any more; ``None`` while calls are. ``last``: the evaluation at the end is
@@ -278,10 +281,8 @@ class Context:
 
     def _check_engines(self) -> None:
         """Raise :class:`EngineDied` if an engine has ended by itself."""
-        found: dict[str, object] = {self.policy: self.driver}
-        if isinstance(self.driver, MultiPolicyDriver):
-            found = {**self.driver.drivers}
-        for name, driver in found.items():
+        drivers: Mapping[str, object] = self.drivers
+        for name, driver in drivers.items():
             if isinstance(driver, WatchedDriver) and (how := driver.engine_died()) is not None:
                 raise EngineDied(f"the engine of policy {name!r} died: {how}")
 

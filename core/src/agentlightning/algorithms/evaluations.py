@@ -1,4 +1,4 @@
-"""What a training run evaluates: the held-out tasks, and sets of tasks by name.
+"""What a run evaluates: the held-out tasks, sets of tasks by name, and an agent as it is (:class:`Baseline`).
 
 Sets (``evaluation.sets``) are held-out tasks beside ``environment.val``, each with its own figures at every
 evaluation of the run's schedule. The evaluation of the set ``hard`` before training is called
@@ -14,7 +14,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import read_dataset
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.suite import not_installed
-from agentlightning.types import Evaluation, UsageError
+from agentlightning.types import Evaluation, Mode, UsageError
 
 
 def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[Any]]:
@@ -30,6 +30,40 @@ def read_sets(given: Mapping[str, Any], plugins: Plugins) -> dict[str, Sequence[
         if not found[name]:
             raise UsageError(f"evaluation set {name!r}: there are no tasks")
     return found
+
+
+class Baseline:
+    """Runs every task once, training tasks in mode ``train`` and held-out tasks in mode ``val``, and returns
+    the mean rewards. ``tasks``: run at most this many of each dataset (``None``: all).
+    """
+
+    needs_policy = False
+
+    def __init__(self, *, tasks: int | None = None) -> None:
+        if tasks is not None and tasks < 1:
+            raise UsageError(f"Baseline(tasks={tasks}): at least one task must run")
+        self.tasks = tasks
+
+    async def run(self, context: Context) -> dict[str, Any]:
+        """Evaluate both datasets; one of them may be empty."""
+        if not context.train and not context.val:
+            raise UsageError("Baseline: there are no tasks; give train_dataset or val_dataset")
+        found: dict[str, Any] = {}
+        given: dict[Mode, Sequence[Any]] = {"train": context.train, "val": context.val}
+        for name, tasks in given.items():
+            if chosen := tasks[: self.tasks]:
+                evaluation = await context.evaluate(chosen, name=name, mode=name)
+                context.say(_line(evaluation))
+                found[name] = evaluation.model_dump()
+        return {"baseline": found}
+
+
+def _line(e: Evaluation) -> str:
+    rewards = " ".join("–" if reward is None else f"{reward:g}" for reward in e.rewards[:20])
+    more = f" … and {e.n - 20} more" if e.n > 20 else ""
+    failures = f", {said}" if (said := e.failures_text()) else ""
+    mean = f"mean reward {e.reward:.3f} of {e.n}{failures}, 95 % {e.interval_text()}"
+    return f"baseline, {e.name}: {mean}: {rewards}{more}"
 
 
 def scores(when: str, evaluation: Evaluation | None) -> dict[str, Any]:

@@ -133,6 +133,11 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_dir() and not path.name.startswith("."))
 
 
+def policy_home(folder: Path, policy: str) -> Path:
+    """Return the folder of one of several policies, in the run's folder."""
+    return folder / "policies" / policy
+
+
 def saved_steps(folder: Path) -> int:
     """Return after how many finished steps a resume of the run in ``folder`` goes on: those of the newest
     checkpoint, with several policies the newest that all have.

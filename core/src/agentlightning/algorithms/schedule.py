@@ -76,6 +76,16 @@ def schedule_of(plugins: Plugins, recipe: Recipe | None, training: TrainingSecti
     return found[0] if found else ScheduleSpec()
 
 
+def check_ends_early(schedule: ScheduleSpec, driver: str, ends_early: bool) -> None:
+    """Raise if ``schedule`` ends the run early or keeps its best policy, and the driver can do neither."""
+    if schedule.ends_early and not ends_early:
+        raise ConfigError(
+            f"driver {driver!r} cannot carry out training.{schedule.ends_early[0]}: it neither ends at "
+            "another step than its last nor exports a policy between two checkpoints; use the driver "
+            "'local', or drop it and choose a checkpoint with `agl export --step`"
+        )
+
+
 def added_settings(training: TrainingSection) -> dict[str, Any]:
     """Return the fields that plugins have added to the section ``training`` and that are set, by name."""
     found = {name: (getattr(training, name), field) for name, field in type(training).model_fields.items()}

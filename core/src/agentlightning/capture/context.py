@@ -92,6 +92,9 @@ class AttemptContext:
     them."""
     surroundings: Any = None
     """What runs the attempt, for an agent that asks (hook ``agl_agents``); else ``None``."""
+    keeps_content: bool = False
+    """Whether spans of calls at the gateway hold what else the gateway alone keeps, messages and ids, and
+    name the recorded call: for a sink that takes it out again."""
 
     @property
     def llm(self) -> LLM:

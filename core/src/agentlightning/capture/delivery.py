@@ -30,34 +30,40 @@ def after_fork_in_child(renew: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=renew)
 
 
+_lock = RLock()  # a destructor may count or deliver while its thread does
+
+
+def _renew() -> None:
+    global _lock
+    _lock = RLock()
+
+
+after_fork_in_child(_renew)
+
+
 class Counts:
     """Thread-safe counters, reason → times."""
 
     def __init__(self) -> None:
-        self._renew()
-        after_fork_in_child(self._renew)
         self._counts: Counter[str] = Counter()
         self.listener: Callable[[str, int], None] | None = None
         """Called with each new count, where another process keeps the ledger (``agl run``)."""
 
-    def _renew(self) -> None:
-        self._lock = RLock()  # a destructor may count while its thread counts
-
     def add(self, reason: str, times: int = 1) -> None:
         """Count ``reason``."""
-        with self._lock:
+        with _lock:
             self._counts[reason] += times
         if self.listener is not None:
             self.listener(reason, times)
 
     def snapshot(self) -> dict[str, int]:
         """Return the counts as they are now."""
-        with self._lock:
+        with _lock:
             return dict(self._counts)
 
     def clear(self) -> None:
         """Set all counters to zero (a new run, a test)."""
-        with self._lock:
+        with _lock:
             self._counts.clear()
 
 
@@ -70,15 +76,6 @@ _LOG = limited(__name__)
 _REMEMBERED = 65_536
 """Ended attempts and answered responses are remembered up to this many; older ones are forgotten."""
 
-_lock = RLock()  # a destructor may deliver while its thread does
-
-
-def _renew() -> None:
-    global _lock
-    _lock = RLock()
-
-
-after_fork_in_child(_renew)
 _ended: OrderedDict[str, None] = OrderedDict()
 _responses: OrderedDict[tuple[str, str], str] = OrderedDict()
 _open_calls: dict[str, dict[int, Callable[[], None]]] = {}

@@ -1,31 +1,27 @@
-"""Record an agent's own statements about its work: rewards, messages, objects, exceptions, annotations.
+"""Record an agent's own statements about its work: rewards, objects, annotations, and those of plugins.
 
 Each emitter makes one span of the current attempt, in any thread or task, and returns it. Its parent is the
 current OpenTelemetry span. With ``propagate=False`` the span is returned and not recorded. Invariant: a
 reward is a finite number; a *missing* reward is not emitted, and never NaN. Emitting outside
 an attempt is an error, or does nothing under ``AGL_EMIT_OUTSIDE=ignore``.
 
-:class:`operation` records a part of the work. :func:`find_final_reward` and the functions beside it read
-rewards back from spans.
+:func:`recorded_operation` records a part of the work. :func:`find_final_reward` and the functions beside it
+read rewards back from spans.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import secrets
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from opentelemetry import trace
 
 from agentlightning import semconv
-from agentlightning.capture.call_hooks import CallHooks, hooked
 from agentlightning.capture.context import AttemptContext, attached, current_attempt
 from agentlightning.capture.delivery import COUNTS, attempt_ended, deliver, new_span, span_of_response
 from agentlightning.capture.identity import RemoteParentSpan, framework_tags, parent_ids
@@ -34,7 +30,6 @@ from agentlightning.capture.records import (
     check_span,
     checked_mapping,
     describe_error,
-    error_text,
     is_instance,
     jsonable,
     reward_number,
@@ -74,7 +69,7 @@ def emit_reward(
     """
     whole = (call is None and agent is None) if final is None else final
     reward = {**reward_attributes(value, name, primary_key, final=whole), semconv.REWARD_AGENT: agent}
-    return _emit(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
+    return emit_span(semconv.REWARD_SPAN, reward, attributes, call=call, propagate=propagate)
 
 
 def returned_reward_span(value: float) -> Span:
@@ -112,16 +107,9 @@ def reward_attributes(
     }
 
 
-def emit_message(
-    message: str, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
-) -> Span:
-    """Record a line of text."""
-    return _emit(semconv.MESSAGE_SPAN, {BODY: message}, attributes, propagate=propagate)
-
-
 def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> Span:
     """Record a value as JSON. A value without a JSON form becomes text and is counted."""
-    return _emit(semconv.OBJECT_SPAN, {BODY: value}, attributes, propagate=propagate)
+    return emit_span(semconv.OBJECT_SPAN, {BODY: value}, attributes, propagate=propagate)
 
 
 def emit_annotation(
@@ -129,24 +117,10 @@ def emit_annotation(
 ) -> Span:
     """Record facts, each as an attribute of its own."""
     about = checked_mapping(annotation, "annotation")
-    return _emit(semconv.ANNOTATION_SPAN, about, attributes, propagate=propagate)
+    return emit_span(semconv.ANNOTATION_SPAN, about, attributes, propagate=propagate)
 
 
-def emit_exception(
-    exception: BaseException, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
-) -> Span:
-    """Record an exception that the agent handled."""
-    kind, message = type(exception).__qualname__, error_text(exception)
-    about = {
-        semconv.EXCEPTION_TYPE: kind,
-        semconv.EXCEPTION_MESSAGE: message,
-        "exception.stacktrace": "".join(traceback.format_exception(exception)),
-    }
-    error = f"{kind}: {message}"
-    return _emit(semconv.EXCEPTION_SPAN, about, attributes, error=error, propagate=propagate)
-
-
-def _emit(
+def emit_span(
     kind: str,
     about: Mapping[str, Any],
     attributes: Mapping[str, Any] | None,
@@ -211,115 +185,36 @@ def _call_link(context: AttemptContext | None, call: Any) -> dict[str, str]:
     return {semconv.REWARD_CALL: given} if is_instance(call, str) else {semconv.RESPONSE_ID: given}
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 NAME = "agl.operation.name"
 INPUT = "agl.operation.input"
 OUTPUT = "agl.operation.output"
 
 
-class operation:
-    """``with operation("search", query=q) as op: …; op.output = hits``, or ``@operation("search")``.
-
-    Inside it, the operation is the current OpenTelemetry span, and so the parent of the calls and tools in
-    it. It changes neither what its code returns nor what it raises.
-
-    As a decorator it records arguments and result, of functions and coroutine functions. Outside an attempt
-    the code runs without a span, and the operation is counted. ``propagate=False``: the code runs without a
-    span.
+@contextmanager
+def recorded_operation(name: str, about: dict[str, Any]) -> Iterator[None]:
+    """Deliver a span for the block, a part of the work, and make it the current OpenTelemetry span within, so
+    that it is the parent of the calls and tools there. ``about``: read at the end, its :data:`INPUT` and
+    :data:`OUTPUT`. Outside an attempt the block runs without a span, and is counted.
     """
-
-    def __new__(cls, name: str | Callable[..., Any] = "operation", **inputs: Any) -> Any:
-        """Return an operation; of a function (``@operation``), the function with its own name's operation
-        around it.
-        """
-        if callable(name):
-            return cls(name.__qualname__, **inputs)(name)
-        return super().__new__(cls)
-
-    def __init__(self, name: str = "operation", *, propagate: bool = True, **inputs: Any) -> None:
-        self.name, self.inputs = name, inputs
-        self._propagate = propagate
-        self.output: Any = None
-        """Set it inside the block to record a result."""
-
-    def set_input(self, *args: Any, **inputs: Any) -> None:
-        """Record inputs that are known only inside the block."""
-        self.inputs = {**self.inputs, **({"args": list(args)} if args else {}), **inputs}
-
-    def set_output(self, output: Any) -> None:
-        """Record a result."""
-        self.output = output
-
-    def __enter__(self) -> operation:
-        self._block = self._recorded()
-        self._block.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._block.__exit__(kind, error, tb)
-
-    @contextmanager
-    def _recorded(self) -> Iterator[None]:
-        """Deliver a span for the block, and make it the current OpenTelemetry span within."""
-        if not self._propagate:
+    if (context := current_attempt()) is None:
+        COUNTS.add("emit-outside-attempt")
+        yield
+        return
+    parent, agent = parent_ids(context.attempt_id), framework_tags().get("agent")
+    number, start, failed = secrets.randbits(64) or 1, time.time(), None
+    try:
+        with attached(trace.set_span_in_context(RemoteParentSpan(int(parent[0], 16), number, agent))):
             yield
-            return
-        if (context := current_attempt()) is None:
-            COUNTS.add("emit-outside-attempt")
-            yield
-            return
-        parent, agent = parent_ids(context.attempt_id), framework_tags().get("agent")
-        number, start, failed = secrets.randbits(64) or 1, time.time(), None
-        current = RemoteParentSpan(int(parent[0], 16), number, agent)
-        try:
-            with attached(trace.set_span_in_context(current)):
-                yield
-        except BaseException as error:
-            failed = describe_error(error)
-            raise
-        finally:
-            about = {NAME: self.name, INPUT: self.inputs, OUTPUT: self.output, semconv.AGENT_NAME: agent}
-            span_id = f"{number:016x}"
-            span = new_span(
-                context, semconv.OPERATION_SPAN, parent, about, span_id=span_id, start=start, error=failed
-            )
-            span.attributes = jsonable(span.attributes)
-            deliver(context, span)
-
-    def __call__(self, function: F) -> F:
-        """Decorate ``function``: record each of its calls as one operation."""
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(
-                f"operation({self.name!r}) cannot decorate the generator {function.__qualname__}: "
-                "use `with operation(…)` around the code that consumes it"
-            )
-
-        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _DecoratedCall:
-            try:
-                given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-            except TypeError:  # the call itself raises it, with its own message
-                given = {}
-            given.pop("self", None)
-            made: operation = type(self)(self.name, propagate=self._propagate)
-            made.set_input(**{**self.inputs, **given})
-            return _DecoratedCall(made)
-
-        return hooked(function, of_call)  # type: ignore[return-value]
-
-
-class _DecoratedCall(CallHooks):
-    """One call of a decorated function, as an operation."""
-
-    def __init__(self, made: operation) -> None:
-        self._made = made
-
-    def around(self) -> AbstractContextManager[Any]:
-        return self._made
-
-    def on_return(self, value: Any) -> None:
-        self._made.set_output(value)
+    except BaseException as error:
+        failed = describe_error(error)
+        raise
+    finally:
+        known, span_id = {NAME: name, **about, semconv.AGENT_NAME: agent}, f"{number:016x}"
+        span = new_span(
+            context, semconv.OPERATION_SPAN, parent, known, span_id=span_id, start=start, error=failed
+        )
+        span.attributes = jsonable(span.attributes)
+        deliver(context, span)
 
 
 def get_reward_value(span: Span) -> float | None:

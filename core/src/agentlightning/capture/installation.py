@@ -276,29 +276,23 @@ def capturing(instrumentors: Sequence[Any]) -> Iterator[None]:
     The sessions of a process share instrumentors. The first session that needs one switches it on, and the
     last session switches it off. What was on before any session (the user's own ``instrument()``) stays on.
     """
+    switches = [
+        (None, installed(), install, uninstall),
+        *(
+            (type(one), one.is_instrumented_by_opentelemetry, one.instrument, one.uninstrument)
+            for one in instrumentors
+        ),
+    ]
     with ExitStack() as session:
         with _sessions_lock:
-            _use(session, None, installed(), install, uninstall)
-            for one in instrumentors:
-                on = one.is_instrumented_by_opentelemetry
-                _use(session, type(one), on, one.instrument, one.uninstrument)
+            for key, on, switch_on, switch_off in switches:
+                if on and not _users[key]:
+                    continue  # the user's own
+                if not on:
+                    switch_on()
+                _users[key] += 1
+                session.callback(_leave, key, switch_off)
         yield
-
-
-def _use(
-    session: ExitStack,
-    key: type[Any] | None,
-    on: bool,
-    switch_on: Callable[[], object],
-    switch_off: Callable[[], object],
-) -> None:
-    """Switch something on unless it is on, and off again when its last session ends."""
-    if on and not _users[key]:
-        return  # the user's own
-    if not on:
-        switch_on()
-    _users[key] += 1
-    session.callback(_leave, key, switch_off)
 
 
 def _leave(key: type[Any] | None, switch_off: Callable[[], object]) -> None:

@@ -17,10 +17,12 @@ import binascii
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
+from msgspec import Meta
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
@@ -206,7 +208,35 @@ LARGEST_REWARD: Final = 2.0**53
 LARGEST_INT: Final = 2**31 - 1
 LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
-_STATUSES: Final = ("unset", "ok", "error")
+NAME: Final = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+_ID: Final = Annotated[str, Meta(max_length=LONGEST_NAME)]
+_TAG: Final = _ID | float | bool
+NAMES: Final = (NAME, NAME | None, _ID, _ID | None, _TAG)
+"""Types of texts that are looked for: they are bounded, and have a UTF-8 form."""
+_SECONDS: Final = Annotated[float, Meta(ge=0, le=1e11)]
+"""Since 1970, at most some three thousand years."""
+_FIELDS: Final[Mapping[str, Any]] = {
+    "name": NAME,
+    **dict.fromkeys(("rollout_id", "attempt_id", "trace_id", "span_id"), _ID),
+    "parent_id": _ID | None,
+    **dict.fromkeys(("start_time", "end_time"), _SECONDS),
+    "status": Literal["unset", "ok", "error"],
+    "kind": str,
+    "status_message": str | None,
+    **dict.fromkeys(("attributes", "resource"), dict[str, Any]),
+    **dict.fromkeys(("events", "links"), list),
+}
+"""The fields of a span and their types."""
+_PACKED: Final = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
+_ATTRIBUTES: Final[Mapping[str, Any]] = {
+    semconv.CHOICE: Annotated[int, Meta(ge=0, le=LARGEST_INT)],
+    semconv.AGENT_NAME: _TAG,
+    **dict.fromkeys((semconv.TOKENS_DIGEST, semconv.REWARD_NAME), NAME),
+    **dict.fromkeys((semconv.RESPONSE_ID, semconv.REWARD_CALL, semconv.REWARD_SPAN_ID), NAME | None),
+    semconv.REWARD_AGENT: NAME | None,
+    **dict.fromkeys((semconv.REWARD_FINAL, semconv.SELECTED), bool),
+}
+"""Attributes that readers rely on, besides those of :data:`_PACKED`, and their types."""
 Kind = Literal["bad-record", "bad-reward", "no-reward"]
 
 
@@ -268,16 +298,16 @@ def reward_number(value: Any, where: str) -> float:
     return found
 
 
-def checked_text(value: Any, where: str) -> str:
-    """Return ``value`` if it is a ``str`` of 1 to :data:`LONGEST_NAME` characters with a UTF-8 form; else
-    raise :class:`BadRecord`."""
-    if not is_instance(value, str):
-        raise BadRecord(f"{where} is {short_repr(value)}, a {type(value).__name__}: give a text")
-    if not 0 < len(value) <= LONGEST_NAME:
-        raise BadRecord(f"{where} has {len(value)} characters: give a text of 1 to {LONGEST_NAME}")
-    if utf8_text(value) != value:
+def check_value(value: Any, kind: Any, where: str) -> None:
+    """Raise :class:`BadRecord` unless ``value`` is of the type ``kind``, within its bounds, and has a UTF-8
+    form if it is one of the :data:`NAMES`.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise BadRecord(f"{where} is {short_repr(value)}: {error}") from None
+    if kind in NAMES and is_instance(value, str) and utf8_text(value) != value:
         raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
-    return str.__str__(value)
 
 
 def checked_mapping(given: Any, where: str) -> dict[str, Any]:
@@ -311,35 +341,23 @@ def validated(span: Span) -> Span:
 
 def _is_reward_of_0x(attribute: tuple[Any, Any]) -> bool:
     name, value = attribute
-    if not is_instance(name, str):
-        return False
-    named = name.startswith("agentlightning.reward.") and name.endswith(".value")
-    output = name in ("agentops.task.output", "agentops.entity.output") and is_instance(value, str)
-    return named or (output and '"type": "reward"' in value)
+    if name in ("agentops.task.output", "agentops.entity.output"):
+        return is_instance(value, str) and '"type": "reward"' in value
+    return is_instance(name, str) and name.startswith("agentlightning.reward.") and name.endswith(".value")
 
 
 def check_span(span: Span) -> None:
     """Raise :class:`BadRecord` for an invalid span; the message names the field."""
-    checked_text(span.name, "the span's name")
-    for name in ("rollout_id", "attempt_id", "trace_id", "span_id", "parent_id"):
-        value = getattr(span, name)
-        if value not in ("", None) or (value is None and name != "parent_id"):
-            checked_text(value, f"the span's {name}")
-    for name in ("start_time", "end_time"):
-        value = getattr(span, name)
-        if not _is_time(value):
-            raise BadRecord(f"the span's {name} is {short_repr(value)}, not seconds since 1970")
-    if span.status not in _STATUSES or not is_instance(span.kind, str):
-        raise BadRecord(
-            f"the span's status is {short_repr(span.status)} and its kind {short_repr(span.kind)}"
-        )
-    if not (span.status_message is None or is_instance(span.status_message, str)):
-        raise BadRecord(f"the span's status_message is {short_repr(span.status_message)}, not a text")
-    for name, kind in (("attributes", dict), ("resource", dict), ("events", list), ("links", list)):
-        if not is_instance(getattr(span, name), kind):
-            found = type(getattr(span, name)).__name__
-            raise BadRecord(f"the span's {name} is a {found}, not a {kind.__name__}")
-    _check_attributes(span)
+    for name, kind in _FIELDS.items():
+        check_value(getattr(span, name), kind, f"the span's {name}")
+    for name, value in span.attributes.items():
+        if name in _PACKED:
+            _check_packed(value, f"attribute {name}")
+        elif name in _ATTRIBUTES or name.startswith(semconv.TAG_PREFIX):
+            check_value(value, _ATTRIBUTES.get(name, _TAG), f"attribute {name}")
+    if span.name == semconv.REWARD_SPAN:
+        reward = span.attributes.get(semconv.REWARD_VALUE)
+        span.attributes[semconv.REWARD_VALUE] = reward_number(reward, f"attribute {semconv.REWARD_VALUE}")
 
 
 def _is_time(value: Any) -> bool:
@@ -383,45 +401,7 @@ def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> S
     )
 
 
-# --------------------------------------------------------------------------------------------- attributes
-def _check_attributes(span: Span) -> None:
-    for name, value in span.attributes.items():
-        if not is_instance(name, str):
-            raise BadRecord(f"an attribute's name is {short_repr(name)}, not a text")
-        if (check := _CHECKS.get(name)) is not None:
-            check(value, f"attribute {name}")
-        elif name.startswith(semconv.TAG_PREFIX):
-            _text_or_number(value, f"attribute {name}")
-    if span.name == semconv.REWARD_SPAN:
-        a = span.attributes
-        value = reward_number(a.get(semconv.REWARD_VALUE), f"attribute {semconv.REWARD_VALUE}")
-        a[semconv.REWARD_VALUE] = value
-
-
-def _text_or_number(value: Any, where: str) -> None:
-    if is_instance(value, str):
-        if value:
-            checked_text(value, where)
-    elif not is_instance(value, int, float, bool):
-        raise BadRecord(f"{where} is {short_repr(value)}, not a text or a number")
-
-
-def _optional_text(value: Any, where: str) -> None:
-    if value is not None:
-        checked_text(value, where)
-
-
-def _index(value: Any, where: str) -> None:
-    if type(value) is not int or not 0 <= value <= LARGEST_INT:
-        raise BadRecord(f"{where} is {short_repr(value)}, not an integer from 0 to {LARGEST_INT}")
-
-
-def _boolean(value: Any, where: str) -> None:
-    if not is_instance(value, bool):
-        raise BadRecord(f"{where} is {short_repr(value)}, not true or false")
-
-
-def _packed_values(value: Any, where: str) -> None:
+def _check_packed(value: Any, where: str) -> None:
     """Check base64 of numbers of four bytes each."""
     if not is_instance(value, str) or len(value) > LONGEST_TEXT:
         raise BadRecord(f"{where} is {short_repr(value)}, not base64 text")
@@ -431,21 +411,3 @@ def _packed_values(value: Any, where: str) -> None:
         raise BadRecord(f"{where} is no base64: {error}") from None
     if size % 4:
         raise BadRecord(f"{where} holds {size} bytes, which is no whole number of 32-bit values")
-
-
-_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
-    semconv.CHOICE: _index,
-    semconv.PROMPT_IDS: _packed_values,
-    semconv.RESPONSE_IDS: _packed_values,
-    semconv.LOGPROBS: _packed_values,
-    semconv.TOKENS_DIGEST: checked_text,
-    semconv.RESPONSE_ID: _optional_text,
-    semconv.AGENT_NAME: _text_or_number,
-    semconv.REWARD_NAME: checked_text,
-    semconv.REWARD_CALL: _optional_text,
-    semconv.REWARD_SPAN_ID: _optional_text,
-    semconv.REWARD_AGENT: _optional_text,
-    semconv.REWARD_FINAL: _boolean,
-    semconv.SELECTED: _boolean,
-}
-"""The checks of attributes that readers rely on."""

@@ -12,12 +12,10 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
-
-import msgspec
 
 from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext, ContextEntry, attached, current_attempt
@@ -52,7 +50,7 @@ RETRIES = "agl.retries"
 LOGPROB_COUNT = "agl.logprob_count"
 """Number of logprobs received; an exact call has as many as ``agl.response_tokens``."""
 CALL_ID = "agl.call_id"
-"""The recorded call of a span, by its own id or by its response's."""
+"""The call that the gateway recorded, by the id of its response; empty for one of several choices."""
 CURRENT_CALL: Final = ContextEntry["SDKCall"]("agl-sdk-call")
 """The call that the SDK is sending now."""
 
@@ -109,10 +107,7 @@ class SDKCall:
             if self.response.response_id:
                 remember_response(self.context.attempt_id, self.response.response_id, self.span_id)
             for index, choice in sorted(self.response.choices.items()) or [(0, ResponseChoice())]:
-                span = self._span(index, choice, error, complete)
-                if self.gateway and self.context.surroundings is not None:
-                    self.context.surroundings.add_whole(self._with_ids(span, choice))
-                deliver(self.context, span)
+                deliver(self.context, self._span(index, choice, error, complete))
         except Exception:
             COUNTS.add("wire-error")
             _LOG.warning("a model call could not be recorded by the wire layer", exc_info=True)
@@ -138,18 +133,6 @@ class SDKCall:
         span.kind = "client"
         return span
 
-    def _with_ids(self, span: Span, choice: ResponseChoice) -> Span:
-        """Return the span of a call at the gateway with what else only the gateway keeps, and with the name
-        of the recorded call, for an agent that reads its own trace.
-        """
-        attributes = dict(span.attributes)
-        if len(self.response.choices) == 1 and self.response.response_id:
-            attributes[CALL_ID] = self.response.response_id
-        with suppress(TypeError, ValueError):  # counted with the span itself
-            self._add_content(attributes, choice)
-        kept = {name: value for name, value in attributes.items() if value is not None}
-        return msgspec.structs.replace(span, attributes=kept)
-
     def _finished(self, complete: bool) -> bool:
         """Return whether the answer is whole: each choice of a stream had its finish reason. ``complete``:
         the stream was read to its end, so that no choice is missing.
@@ -173,7 +156,7 @@ class SDKCall:
 
     def _answer_attributes(self, index: int, choice: ResponseChoice, first: bool) -> dict[str, Any]:
         response, ids, logprobs = self.response, choice.ids, choice.logprobs
-        prompt = self._prompt_ids(choice)
+        prompt = choice.prompt_ids if choice.prompt_ids is not None else response.prompt_ids
         out: dict[str, Any] = {
             semconv.CHOICE: index,
             semconv.RESPONSE_ID: response.response_id,
@@ -185,26 +168,23 @@ class SDKCall:
             semconv.RESPONSE_COUNT: None if ids is None else len(ids),
             LOGPROB_COUNT: None if logprobs is None else len(logprobs),
         }
+        content = not self.gateway or self.context.keeps_content  # else the gateway has it
+        if self.gateway and content:
+            out[CALL_ID] = (response.response_id or "") if len(response.choices) == 1 else ""
         try:
-            if not self.gateway:
-                self._add_content(out, choice)
+            if content:
+                asked = self.body.get("messages", self.body.get("prompt", self.body.get("input")))
+                out[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
+                out[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
             if prompt is not None and ids is not None:
                 out[semconv.TOKENS_DIGEST] = tokens_digest(prompt, ids)
+            if content:
+                out[semconv.PROMPT_IDS] = _base64(prompt, pack)
+                out[semconv.RESPONSE_IDS] = _base64(ids, pack)
+                out[semconv.LOGPROBS] = _base64(logprobs, pack_float32)
         except (TypeError, ValueError):  # the engine sent a value that is no int32 or no number
             COUNTS.add("bad-ids")
         return out
-
-    def _add_content(self, attributes: dict[str, Any], choice: ResponseChoice) -> None:
-        """Add what a gateway keeps: messages, ids and logprobs."""
-        asked = self.body.get("messages", self.body.get("prompt", self.body.get("input")))
-        attributes[semconv.INPUT_MESSAGES] = json.dumps(asked, ensure_ascii=False, default=str)
-        attributes[semconv.PROMPT_IDS] = _base64(self._prompt_ids(choice), pack)
-        attributes[semconv.RESPONSE_IDS] = _base64(choice.ids, pack)
-        attributes[semconv.LOGPROBS] = _base64(choice.logprobs, pack_float32)
-        attributes[semconv.OUTPUT_MESSAGES] = json.dumps([choice.message()], ensure_ascii=False)
-
-    def _prompt_ids(self, choice: ResponseChoice) -> Sequence[int] | None:
-        return choice.prompt_ids if choice.prompt_ids is not None else self.response.prompt_ids
 
 
 def _refusal(error: BaseException | None) -> str | None:

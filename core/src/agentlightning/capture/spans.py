@@ -46,12 +46,14 @@ from agentlightning.capture.records import describe_error
 from agentlightning.types import Tags
 
 
-class AgentSpan:
+class AgentSpan(CallHooks):
     """``tags``: the tags of the model calls inside. A tool has the tags of the agent that calls it."""
 
     def __init__(self, operation: str, name: str, attributes: dict[str, Any], tags: Tags) -> None:
         self.operation, self.name, self.attributes, self.tags = operation, name, attributes, tags
         self.span: trace.Span | None = None
+        self._begin = True
+        self._on_item: Callable[[Any], None] = _nothing
 
     @classmethod
     def for_agent(cls, name: str, **tags: str) -> Self:
@@ -71,13 +73,13 @@ class AgentSpan:
     def run(self) -> Iterator[Self]:
         """Record the span from its start to its end, around a call or an ``await``. Around a ``yield``, use
         :meth:`wrap_stream`."""
-        with self._recorded(), self.activate():
+        with self.around(), self.activate():
             yield self
 
     @contextmanager
-    def _recorded(self, begin: bool = True) -> Iterator[None]:
-        """End the span with the block, with an error if the block raises. ``begin``: start it too."""
-        if begin:
+    def around(self) -> Iterator[None]:
+        """Start the span, and end it with the block, with an error if the block raises."""
+        if self._begin:
             self.start()
         try:
             yield
@@ -126,22 +128,26 @@ class AgentSpan:
     ) -> AsyncGenerator[Any, Any]:
         """Yield the items of ``source``, run its code within the span, and end the span with it. ``begin``:
         start the span too. ``on_item``: called with each item before the reader gets it."""
-        hooks = _SpanHooks(self, begin, on_item)
-        return hooked_async_generator(lambda: source, lambda args, kwargs: hooks)()
+        self._begin, self._on_item = begin, on_item or _nothing
+        return hooked_async_generator(lambda: source, lambda args, kwargs: self)()
 
     def wrap_generator(
         self, source: Generator[Any, Any, Any], *, begin: bool = False
     ) -> Generator[Any, Any, Any]:
         """As :meth:`wrap_stream` for a plain generator; what ``source`` returns is returned."""
-        hooks = _SpanHooks(self, begin, None)
-        return hooked_generator(lambda: source, lambda args, kwargs: hooks)()
+        self._begin = begin
+        return hooked_generator(lambda: source, lambda args, kwargs: self)()
+
+    def on_item(self, item: Any) -> None:
+        """Hand an item of a stream on before its reader gets it."""
+        self._on_item(item)
 
     @asynccontextmanager
     async def wrap_context_manager(
         self, manager: AbstractAsyncContextManager[Any]
     ) -> AsyncGenerator[Any, None]:
         """Enter and leave ``manager`` within the span. The block between them is the user's."""
-        with self._recorded():
+        with self.around():
             with self.activate():
                 inside = await manager.__aenter__()
             try:
@@ -178,21 +184,8 @@ class AgentSpan:
             self.span.end()
 
 
-class _SpanHooks(CallHooks):
-    """Runs a generator's code within ``span``."""
-
-    def __init__(self, span: AgentSpan, begin: bool, on_item: Callable[[Any], None] | None) -> None:
-        self._span, self._begin, self._on_item = span, begin, on_item
-
-    def around(self) -> AbstractContextManager[None]:
-        return self._span._recorded(self._begin)
-
-    def activate(self) -> AbstractContextManager[None]:
-        return self._span.activate()
-
-    def on_item(self, item: Any) -> None:
-        if self._on_item is not None:
-            self._on_item(item)
+def _nothing(item: Any) -> None:
+    """Take an item of a stream that nobody listens to."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True, weakref_slot=True)

@@ -62,6 +62,8 @@ def app(line: Sequence[str] | None = None) -> typer.Typer:
     commands = load_plugins().commands
     named = next((word for word in line or () if not word.startswith("-")), "--help")
     # A plugin may register further commands: a word that names no spec may be one of them.
+    if named not in commands and (said := not_installed("command", named)) is not None:
+        raise UsageError(f"agl {named}: {said}")
     every = (
         line is None or "_AGL_COMPLETE" in os.environ or (named not in commands and not named.startswith("-"))
     )

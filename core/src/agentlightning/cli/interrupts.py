@@ -89,22 +89,3 @@ def _handle_ignored_sigint() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-@contextmanager
-def restore_ignored_sigint() -> Iterator[None]:
-    """Within the block a blocked SIGINT is ignored instead: programs started here inherit that, and may set
-    a handler of their own. The caller handles SIGTERM itself.
-    """
-    if not hasattr(signal, "pthread_sigmask") or signal.SIGINT not in signal.pthread_sigmask(
-        signal.SIG_BLOCK, ()
-    ):
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGINT, before)

@@ -1,15 +1,10 @@
-"""Options that several commands have, the configuration that they name, and the last line of a command.
-
-A command may have its options as the fields of a dataclass (:func:`add_command`).
-"""
+"""Options that several commands have, the configuration that they name, and the last line of a command."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -17,7 +12,6 @@ from agentlightning.redaction import say
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_file import load_config, read_overrides
 
-T = TypeVar("T")
 JsonObject: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Config: TypeAlias = Annotated[Path, typer.Option("--config", "-c", help="The run's YAML file.")]
 Sets: TypeAlias = Annotated[
@@ -26,26 +20,6 @@ Sets: TypeAlias = Annotated[
 AlwaysJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="As always: stdout is one JSON object, all else is on stderr.")
 ]
-
-
-def add_command(
-    app: typer.Typer, name: str, options: type[T], run: Callable[[T], None], **settings: Any
-) -> None:
-    """Add a command that calls ``run`` with an object of the dataclass ``options``. Its fields that are
-    ``Annotated`` are the options and arguments; the docstring of ``run`` is the help.
-    """
-
-    def command(**given: Any) -> None:
-        run(options(**given))
-
-    hints = get_type_hints(options, include_extras=True)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(options).parameters.items()
-        if get_origin(hints[name]) is Annotated
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, help=inspect.getdoc(run), **settings)(command)
 
 
 def read(config: Path, sets: list[str] | None, **direct: Any) -> RunConfig:

@@ -114,8 +114,6 @@ def parse_answer(raw: bytes, api: str, decode: Decode | None = None) -> EngineAn
         raise BadAnswer(f"the engine's answer is not a completion ({len(raw)} bytes): {error}") from None
     if not answer.choices:
         raise BadAnswer("the engine's answer has no choices")
-    if len({choice.index for choice in answer.choices}) != len(answer.choices):
-        raise BadAnswer("two choices of the engine's answer have the same index")
     part = "message" if api == "chat" else "text"
     for choice in answer.choices:
         if getattr(choice, part) is None:
@@ -348,16 +346,13 @@ class AnswerAssembler:
             head.policy_version = min(chunk.policy_version, known)
         if head.prompt_token_ids is None:
             head.prompt_token_ids = chunk.prompt_token_ids
-        choices = chunk.choices
-        if len(choices) > 1 and len({piece.index for piece in choices}) != len(choices):
-            raise BadAnswer("two choices of a chunk of the engine's stream have the same index")
-        for piece in choices:
+        for piece in chunk.choices:
             if (partial := self._choices.get(piece.index)) is None:
                 partial = self._choices[piece.index] = _PartialChoice()
             finished, partial.numbered = partial.finish is not None, False
             partial.add(piece, chunk.policy_version)
             self._finished += not finished and partial.finish is not None
-        return any(self._choices[piece.index].numbered for piece in choices)
+        return any(self._choices[piece.index].numbered for piece in chunk.choices)
 
     def answer(self) -> EngineAnswer:
         """Build a whole answer from the part that has arrived."""
@@ -372,6 +367,8 @@ def check_answer(answer: EngineAnswer, choices: int, served: int | None) -> None
     """Raise :class:`BadAnswer` for an answer, or a chunk of one, that no request for so many ``choices`` can
     get while version ``served`` of the policy is served.
     """
+    if len(answer.choices) > 1 and len({one.index for one in answer.choices}) != len(answer.choices):
+        raise BadAnswer("two choices of the engine's answer have the same index")
     for choice in answer.choices:
         if choice.index >= choices:
             raise BadAnswer(f"the engine's answer has a choice {choice.index}, and {choices} were asked for")

@@ -26,13 +26,15 @@ from agentlightning.types import Call
 
 if TYPE_CHECKING:
     from agentlightning.gateway.attempts import Admitted, OpenAttempt
+    from agentlightning.gateway.route import Upstream
+    from agentlightning.types import Tags
 
 EngineApi = Literal["chat", "completions"]
 Route = tuple[str, str]
 """Method and path; a part ``{name}`` of the path stands for any."""
-Count: TypeAlias = "Callable[[Admitted, Mapping[str, Any]], Awaitable[int]]"
-"""Counts the tokens of a prompt: ``Pipeline.count_prompt``."""
-Handler: TypeAlias = "Callable[[Admitted, web.Request, Count], Awaitable[web.StreamResponse]]"
+Choose: TypeAlias = "Callable[[Admitted, Mapping[str, Any]], tuple[Tags, Upstream]]"
+"""Tags and route of a call: ``Planner.choose``."""
+Handler: TypeAlias = "Callable[[Admitted, web.Request, Choose], Awaitable[web.StreamResponse]]"
 """Answers an admitted request of a further route."""
 Message = dict[str, Any]
 DONE = b"[DONE]"

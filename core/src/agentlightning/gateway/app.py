@@ -21,12 +21,12 @@ from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import RequestRefused
 from agentlightning.gateway.identity import identify
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.over_length import ContextFitter
-from agentlightning.gateway.paths import Formats, Unserved, spellings
+from agentlightning.gateway.paths import Unserved, format_of, formats_of, spellings
 from agentlightning.gateway.pause import ALL, PauseGate
 from agentlightning.gateway.pipeline import Pipeline
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import Planner
+from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.settings import CallSection, GatewaySection, agent_url, cannot_serve, parse_listen
 from agentlightning.keys import ByteQuota, Keys
 from agentlightning.log_limit import limit_libraries
@@ -67,7 +67,8 @@ class Gateway(RunGateway):
     ) -> None:
         super().__init__()
         self._metrics = metrics = Metrics()
-        self._formats = Formats.of_plugins(plugins or load())
+        self._plugins = plugins or load()
+        self._formats = formats_of(self._plugins)
         self._keys = keys
         self._settings = settings
         self._gate = PauseGate()
@@ -79,7 +80,6 @@ class Gateway(RunGateway):
             planner=Planner(self.routes, self.sampling, metrics),
             gate=self._gate,
             client=self._client,
-            fitter=ContextFitter(self._client, metrics),
             writer=CallWriter(store, self._attempts, metrics, guards, on_call),
             metrics=metrics,
             guards=guards,
@@ -95,14 +95,16 @@ class Gateway(RunGateway):
         """Counters since the start."""
         return self._metrics
 
+    def add_route(self, upstream: Upstream) -> None:
+        """Serve a policy from an engine, in place of any earlier engine."""
+        asked = {"route": upstream, "client": self._client, "metrics": self._metrics}
+        upstream.edits = self._plugins.first("agl_call_edits", **asked) or upstream.edits
+        super().add_route(upstream)
+
     # ------------------------------------------------------------------------------- attempts and holds
     def open_attempt(self, info: AttemptInfo) -> str:
         """Let an attempt call, and return its key (the agent's ``OPENAI_API_KEY``)."""
         return self._attempts.open(info)
-
-    def expect_attempt(self, info: AttemptInfo) -> None:
-        """Take the facts about an attempt that was opened in another process; the rest is in the store."""
-        self._attempts.expect(info)
 
     async def close_attempt(self, attempt_id: str, *, grace: float = 0.0) -> None:
         """Revoke the key. Calls under way get ``grace`` seconds; then they are cancelled and recorded."""
@@ -132,7 +134,7 @@ class Gateway(RunGateway):
         app = web.Application(middlewares=[no_pages])
         handlers = self._handlers()
         for (method, path), handler in handlers.items():
-            for spelled in spellings(path, azure=self._formats.of(path).azure):
+            for spelled in spellings(path, azure=format_of(self._formats, path).azure):
                 app.router.add_route(method, spelled, handler)
         unserved = Unserved(self._formats, handlers, self._count_unserved)
         app.router.add_route("*", "/{path:.*}", unserved.serve)
@@ -142,7 +144,7 @@ class Gateway(RunGateway):
 
     def _handlers(self) -> dict[Route, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
         """The route table."""
-        pipeline, formats = self._pipeline, self._formats.by_path
+        pipeline, formats = self._pipeline, self._formats
         return {
             **{("POST", path): partial(pipeline.serve, api=api) for path, api in formats.items()},
             **{
@@ -224,7 +226,7 @@ class Gateway(RunGateway):
 
     async def _refuse_cross_origin(self, request: web.Request, why: RequestRefused) -> web.StreamResponse:
         await self._pipeline.writer.count_refused(why)
-        return await AgentReply(request, self._formats.of(request.path)).refuse(why)
+        return await AgentReply(request, format_of(self._formats, request.path)).refuse(why)
 
     async def _count_unserved(self, request: web.Request, why: RequestRefused) -> None:
         """Count a request of no route, for the attempt of its key if it has one."""

@@ -81,8 +81,8 @@ class OpenAttempt:
     seeds: RequestSeeds = field(init=False)
     parts: dict[object, Any] = field(default_factory=dict)
     """What APIs keep of it (:meth:`part`)."""
-    dropped_blocks: dict[bytes, int] = field(default_factory=dict)
-    """Number of blocks dropped of a chat that was too long, by the digest of its beginning."""
+    edits: dict[Any, Any] = field(default_factory=dict)
+    """What edits of its calls keep of it."""
     tasks: set[asyncio.Task[object]] = field(default_factory=set)
     """Handlers of its calls."""
     writes: set[asyncio.Future[Any]] = field(default_factory=set)

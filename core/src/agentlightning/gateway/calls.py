@@ -19,7 +19,6 @@ from agentlightning.gateway.attempts import OpenAttempts
 from agentlightning.gateway.errors import CallFailure, RequestRefused, store_failed
 from agentlightning.gateway.media import MEDIA
 from agentlightning.gateway.metrics import OVER_LENGTH, OVER_LENGTH_FIELD, Metrics
-from agentlightning.gateway.reasoning import split_message
 from agentlightning.gateway.request import ModelRequest
 from agentlightning.gateway.sampling import check_echo, is_allowed
 from agentlightning.log_limit import limited
@@ -75,7 +74,7 @@ def _masked(request: ModelRequest, otherwise: str | None) -> str | None:
 
 
 def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> list[Call]:
-    """The calls of a whole or assembled answer; move reasoning out of its messages if the route says so."""
+    """The calls of a whole or assembled answer; its messages are those that the agent gets."""
     allowed = _allowed_ids(answer)
     sampling = request.sampling
     if answer.sampling and request.selected:
@@ -86,8 +85,8 @@ def answer_calls(request: ModelRequest, answer: EngineAnswer, **fields: Any) -> 
     masked = _masked(request, sampling.masked)
     fields |= {"allowed": allowed, "masked": masked, "sampling": sampling.used, "response_id": answer.id}
     fields["grammar"] = answer.grammar
-    if _split_reasoning(request, answer):
-        fields["edited"] = {**request.edited, "reasoning": "split"}
+    if noted := request.route.edits.recorded(request.api.engine_api, answer):
+        fields["edited"] = {**request.edited, **noted}
     if answer.policy_version is not None:
         fields["policy_version"] = answer.policy_version
     counts = _counts(request, answer)
@@ -134,7 +133,7 @@ def failed_call(request: ModelRequest, failure: CallFailure) -> Call:
     """The call of a request that got no answer."""
     fields: dict[str, Any] = {"status": "error", "error": failure.record, "masked": failure.masked}
     if failure.over_length:
-        action = "drop" if request.route.settings.over_length == "drop" else "error"
+        action = request.route.edits.too_long(failure)
         fields |= {"masked": OVER_LENGTH, "edited": {OVER_LENGTH_FIELD: action}}
     return call_of(request, **fields)
 
@@ -149,14 +148,6 @@ def _exact(calls: list[Call]) -> bool:
         and c.completion_tokens in (None, len(c.response_ids))
         for c in calls
     )
-
-
-def _split_reasoning(request: ModelRequest, answer: EngineAnswer) -> bool:
-    """Move reasoning out of the messages' content; False where there is none."""
-    if request.api.engine_api != "chat" or request.route.settings.reasoning == "keep":
-        return False
-    opened = request.route.settings.reasoning == "split-opened"
-    return any([split_message(choice.message, opened) for choice in answer.choices if choice.message])
 
 
 def _allowed_ids(answer: EngineAnswer) -> list[list[int]] | None:

@@ -11,7 +11,6 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -31,18 +30,13 @@ def recorded(messages: Any) -> list[Message] | None:
     if not isinstance(messages, list):
         return None
     in_parts = [m for m in messages if isinstance(m, dict) and isinstance(m.get("content"), list)]
-    if not any(map(_media_parts, in_parts)):
+    if not any(map(media_parts, in_parts)):
         return None
-    return [_recorded_message(message) if _media_parts(message) else message for message in messages]
+    return [_recorded_message(message) if media_parts(message) else message for message in messages]
 
 
-def is_recorded_only(messages: Sequence[Message]) -> bool:
-    """Whether a part of the messages is known by its hash alone."""
-    parts = (part for message in messages for part in _media_parts(message))
-    return any("sha256" in value for part in parts for value in _objects(part))
-
-
-def _media_parts(message: Any) -> list[Part]:
+def media_parts(message: Any) -> list[Part]:
+    """The parts of a message that are no text."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return []
@@ -54,7 +48,7 @@ def _media_parts(message: Any) -> list[Part]:
 
 
 def _recorded_message(message: Message) -> Message:
-    media = [id(part) for part in _media_parts(message)]
+    media = [id(part) for part in media_parts(message)]
     content = [_without_content(part) if id(part) in media else part for part in message["content"]]
     return {**message, "content": content}
 
@@ -95,12 +89,3 @@ def _reference(value: str) -> Part:
             raw = payload.encode("utf-8", "surrogatepass")
     media_type = (url[1] or "text/plain") if url else None
     return {"sha256": hashlib.sha256(raw).hexdigest(), "media_type": media_type, "bytes": len(raw)}
-
-
-def _objects(value: Any) -> Iterator[Part]:
-    """The JSON objects in a value, itself included."""
-    if isinstance(value, dict):
-        yield value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for item in inner:
-        yield from _objects(item)

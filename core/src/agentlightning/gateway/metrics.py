@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from agentlightning.types import Call
 from agentlightning.types.select import UNKNOWN
@@ -78,14 +77,6 @@ class Metrics:
                 "within `with agl.tagged(agent=…)`"
             )
         self.unnamed += 1
-
-    def add(self, counts: Mapping[str, Any]) -> None:
-        """Add the counters of another gateway, as :meth:`as_dict` returns them; none are given as ``{}``."""
-        for name, n in counts.items():
-            if isinstance(n, Mapping):
-                getattr(self, name).update(n)
-            else:
-                setattr(self, name, getattr(self, name) + n)
 
     def as_dict(self) -> dict[str, object]:
         """The counters, for JSON."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -21,25 +20,23 @@ from agentlightning.plugins.suite import checkout, not_installed
 NATIVE: Final[Mapping[str, ApiFormat]] = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
-    """The APIs of a gateway. ``by_path``: of each route that makes a model call."""
+Formats = Mapping[str, ApiFormat]
+"""The APIs of a gateway, by the path of their model calls."""
 
-    by_path: Mapping[str, ApiFormat]
 
-    @classmethod
-    def of_plugins(cls, plugins: Plugins) -> Formats:
-        """Chat completions, completions, and the APIs of these plugins."""
-        return cls({**NATIVE, **{path: spec.format() for path, spec in plugins.api_formats.items()}})
+def formats_of(plugins: Plugins) -> Formats:
+    """Chat completions, completions, and the APIs of these plugins."""
+    return {**NATIVE, **{path: spec.format() for path, spec in plugins.api_formats.items()}}
 
-    def of(self, path: str) -> ApiFormat:
-        """The format that an error of ``path`` is written in: that of its API, else the chat API's."""
-        path = path if path.startswith("/v1/") else f"/v1{path}"
-        for own, api in self.by_path.items():
-            bases = {own, *(route.partition("/{")[0] for _, route in api.routes())}
-            if any(path == base or path.startswith(f"{base}/") for base in bases):
-                return api
-        return CHAT
+
+def format_of(formats: Formats, path: str) -> ApiFormat:
+    """The format that an error of ``path`` is written in: that of its API, else the chat API's."""
+    path = path if path.startswith("/v1/") else f"/v1{path}"
+    for own, api in formats.items():
+        bases = {own, *(route.partition("/{")[0] for _, route in api.routes())}
+        if any(path == base or path.startswith(f"{base}/") for base in bases):
+            return api
+    return CHAT
 
 
 VERSION = "/v1"
@@ -78,7 +75,7 @@ class Unserved:
     def __init__(self, formats: Formats, routes: Iterable[Route], count: Count) -> None:
         self._formats = formats
         self._instead: Mapping[str, str] = dict(_INSTEAD)
-        for api in formats.by_path.values():
+        for api in formats.values():
             self._instead |= api.instead
         self._methods: dict[str, list[str]] = {}
         for method, path in routes:
@@ -90,7 +87,7 @@ class Unserved:
         """Refuse a request."""
         why = self._why(request.path)
         await self._count(request, why)
-        response = self._formats.of(request.path).error_response(why.status, why.reason, str(why))
+        response = format_of(self._formats, request.path).error_response(why.status, why.reason, str(why))
         if why.status == 405 and (methods := self._methods_of(request.path)):
             response.headers["Allow"] = ", ".join(methods)
         return response
@@ -100,7 +97,9 @@ class Unserved:
         if beside is None and (methods := self._methods_of(path)):
             message = f"{path} takes {' and '.join(methods)}; routes: {self._listed}"
             return RequestRefused(405, "method-not-allowed", message)
-        instead = beside or (_NO_BACKGROUND if self._formats.of(path).translated else _of_plugin(path))
+        instead = beside or (
+            _NO_BACKGROUND if format_of(self._formats, path).translated else _of_plugin(path)
+        )
         if instead is None:
             return RequestRefused(404, "unknown-route", f"no route {path}; routes: {self._listed}")
         message = f"{path} is not served: {instead}. Routes: {self._listed}"

@@ -31,12 +31,10 @@ from agentlightning.gateway.apis import ApiFormat, Handler
 from agentlightning.gateway.attempts import Admitted, OpenAttempts, ended
 from agentlightning.gateway.calls import CallWriter, answer_calls, call_of, failed_call, streamed_calls
 from agentlightning.gateway.client import EngineClient
-from agentlightning.gateway.errors import CallFailure, EngineReply, EngineUnreachable, RequestRefused
+from agentlightning.gateway.errors import CallFailure, EngineReply, RequestRefused
 from agentlightning.gateway.identity import RequestIdentity, identify, read_json
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.over_length import ContextFitter
 from agentlightning.gateway.pause import ABORTED_BY_ENGINE, PauseGate
-from agentlightning.gateway.reasoning import split_answer
 from agentlightning.gateway.reply import AgentReply
 from agentlightning.gateway.request import ModelRequest, Planner
 from agentlightning.gateway.stream import StreamedAnswer
@@ -70,7 +68,6 @@ class Pipeline:
     planner: Planner
     gate: PauseGate
     client: EngineClient
-    fitter: ContextFitter
     writer: CallWriter
     metrics: Metrics
     guards: Sequence[CallGuard]
@@ -94,7 +91,7 @@ class Pipeline:
             caller = identify(http.headers, self.keys)
             admitted = await self._admit(http, caller)
             if handler is not None:
-                return await handler(admitted, http, self.count_prompt)
+                return await handler(admitted, http, self.planner.choose)
             async with api.chat(admitted.body, admitted.attempt) as chat:
                 if admitted.attempt.closing:  # while the store was read
                     raise ended(caller.claims)
@@ -123,20 +120,6 @@ class Pipeline:
         if deployment := http.match_info.get("deployment"):
             body = {"model": deployment, **body}
         return Admitted(caller, await self.attempts.get(caller.claims), body)
-
-    async def count_prompt(self, admitted: Admitted, chat: Mapping[str, Any]) -> int:
-        """Tokens of a prompt. Raise :class:`RequestRefused`: 404 where the engine, which alone knows its
-        tokenizer and chat template, cannot count.
-        """
-        _, route = self.planner.choose(admitted, chat)
-        try:
-            count = await self.fitter.count(route, {**chat, "model": route.model})
-        except EngineUnreachable as error:
-            raise RequestRefused(error.status, error.code, str(error), retry=True) from None
-        if count is None:
-            message = f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize)"
-            raise RequestRefused(404, "cannot-count", f"{message}; read usage.input_tokens of the answer")
-        return count
 
 
 @dataclass(slots=True)
@@ -213,11 +196,8 @@ class ModelCall:
     async def _fit(self) -> None:
         """Shorten a prompt that the engine's context cannot take, or raise :class:`CallFailure`."""
         request = self.request
-        cuts = request.attempt.dropped_blocks
-        fitted = await self.gateway.fitter.fit(
-            request.route, request.engine_body, cuts, request.api.engine_api
-        )
-        if fitted is not None:
+        kept, api = request.attempt.edits, request.api.engine_api
+        if (fitted := await request.route.edits.fit(api, request.engine_body, kept)) is not None:
             self.request = msgspec.structs.replace(request, engine_body=fitted[0], edited=fitted[1])
 
     async def _ask(self) -> Answered:
@@ -252,16 +232,13 @@ class ModelCall:
         request, route = self.request, self.request.route
         whole = hidden_error(whole)
         if whole.status != 200:
-            failure = engine_error(msgspec.structs.replace(whole, body=route.redact(whole.body)))
-            route.always_count |= failure.over_length
-            raise failure
+            raise engine_error(msgspec.structs.replace(whole, body=route.redact(whole.body)))
         if (raw := mended_text(whole.body)) is not whole.body:
             self._note({MENDED: HALF_CHARACTERS})
         answer = parse_answer(raw, request.api.engine_api, request.decode)
         check_answer(answer, request.choices, route.served_version())
         answer.id = request.api.id_of(answer.id, request.answer_id)
-        if request.api.engine_api == "chat" and route.settings.reasoning != "keep":
-            raw = split_answer(raw, route.settings.reasoning == "split-opened")
+        raw = route.edits.whole(request.api.engine_api, raw)
         body = request.api.render(request.agent_body, raw, request.answer_id, request.streams)
         return Answered(answer, body, whole.headers)
 

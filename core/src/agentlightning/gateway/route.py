@@ -8,19 +8,55 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
 from yarl import URL
 
-from agentlightning.gateway.errors import RequestRefused
-from agentlightning.gateway.settings import RouteSection
+from agentlightning.gateway.answer import EngineAnswer
+from agentlightning.gateway.errors import CallFailure, RequestRefused
 from agentlightning.types.base import LogprobsMode
 from agentlightning.types.tokens import as_ids
 from agentlightning.webserver.proxies import vendor_proxy
 
 SECRET_LENGTH = 12
 """Characters from which a key counts as a secret; shorter keys are placeholders such as ``EMPTY``."""
+
+
+Fitted = tuple[dict[str, Any], dict[str, Any]]
+"""A request that was shortened: its new body, and the record of the cut (``Call.edited``)."""
+
+
+class CallEdits:
+    """Changes of a route's calls on their way to its engine and back (hook ``agl_call_edits``). Each is noted
+    in ``Call.edited``; token ids and logprobs stay the engine's. This one changes nothing. ``api``: the
+    engine's.
+    """
+
+    async def fit(self, api: str, body: dict[str, Any], kept: dict[Any, Any]) -> Fitted | None:
+        """Shorten a request whose prompt leaves no room for an answer; ``None``: send it as it is. Raise
+        :class:`CallFailure` if it cannot be served. ``kept``: what edits keep of the attempt.
+        """
+        return None
+
+    def too_long(self, failure: CallFailure) -> str:
+        """What ``Call.edited`` says of a prompt that was refused because it is too long."""
+        return "error"
+
+    def whole(self, api: str, raw: bytes) -> bytes:
+        """A whole answer of the engine, which was checked, as the agent gets it."""
+        return raw
+
+    def events(self, api: str) -> Callable[[bytes], bytes] | None:
+        """A function that makes of the data of each event of a stream what the agent gets; ``None``: it gets
+        the engine's.
+        """
+        return None
+
+    def recorded(self, api: str, answer: EngineAnswer) -> dict[str, Any]:
+        """Change the messages of an answer as the agent gets them; return what ``Call.edited`` says of it."""
+        return {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,27 +80,23 @@ class Upstream:
     """
     version: Callable[[], int | None] | None = None
     stream_ids: bool | None = None
-    settings: RouteSection = RouteSection()
-    """What is done to its calls: prompts that are too long, and reasoning."""
+    settings: BaseModel | None = None
+    """The section ``gateway`` of its run, with the fields by which plugins change its calls."""
     vocabulary: int | None = None
     """The model's token ids are 0 to ``vocabulary - 1``, if known. An answer with other ids is recorded and
     never trained.
     """
     context: int | None = None
     """Tokens of prompt and answer together that the model takes, if known: longer transitions that an agent
-    returns are refused. ``window`` limits a call.
+    returns are refused.
     """
     logprobs_mode: LogprobsMode | None = None
     """What the engine's logprobs are of. ``processed`` (vLLM: ``--logprobs-mode processed_logprobs``): the
     distribution that tokens were drawn from, so that calls sampled otherwise than the run's policy can be
     trained. ``raw`` (vLLM's default): the model's own. ``None``: not known; such calls are masked.
     """
-    window: int | None = field(default=None, init=False)
-    """Tokens of prompt and answer together, as far as known."""
-    can_count: bool | None = field(default=None, init=False)
-    """Whether the engine counts tokens (``POST /tokenize``); ``None``: not tried yet."""
-    always_count: bool = field(default=False, init=False)
-    """Count every prompt: the engine refused one that should have fitted by its bytes."""
+    edits: CallEdits = field(init=False, repr=False)
+    """What is changed of its calls; the gateway that serves the route asks plugins for it."""
     inexact_streams: set[bool] = field(default_factory=set, init=False)
     """Kinds of stream (``True``: with tools) that have lost token ids and are replayed from then on."""
     endpoints: Endpoints = field(init=False, repr=False)
@@ -82,7 +114,7 @@ class Upstream:
                 f"route {self.policy!r}: logprobs_mode is {self.logprobs_mode!r}; use one of "
                 f"{', '.join(get_args(LogprobsMode))}, or None if it is not known"
             )
-        self.window = self.settings.max_len
+        self.edits = CallEdits()
         self.endpoints = Endpoints(urls)
         key = self.api_key or ""
         quoted = json.dumps(key)[1:-1]

@@ -26,7 +26,6 @@ from agentlightning.gateway.answer import (
 )
 from agentlightning.gateway.apis import DONE, data_event, wants_usage
 from agentlightning.gateway.errors import BadAnswer, CallFailure
-from agentlightning.gateway.reasoning import StreamReasoningSplitter
 from agentlightning.gateway.request import ModelRequest
 
 EVENT_LIMIT = 8 * 2**20
@@ -40,9 +39,8 @@ class StreamedAnswer:
     def __init__(self, request: ModelRequest, limit: int) -> None:
         self._request, self._limit, self._left = request, limit, limit
         self._events = EventSplitter()
-        api, reasoning = request.api.engine_api, request.route.settings.reasoning
-        splits = api == "chat" and reasoning != "keep"
-        self._split = StreamReasoningSplitter(reasoning == "split-opened") if splits else None
+        api = request.api.engine_api
+        self._edit = request.route.edits.events(api)
         self._assembler = AnswerAssembler(api, request.choices)
         self._closing: list[bytes] = []
         self._done = False
@@ -111,8 +109,8 @@ class StreamedAnswer:
                 self.edited[MENDED] = NO_INDEX
             if not chunk.choices and chunk.usage is not None and not wants_usage(request.body):
                 return b""  # the gateway asked for it, and the agent did not
-            if self._split is not None and chunk.choices and (split := self._split.chunk(data)) is not data:
-                event = data_event(split)
+            if self._edit is not None and chunk.choices and (edited := self._edit(data)) is not data:
+                event = data_event(edited)
             if self._early is not None and not _has_content(chunk) and not self._assembler.finished:
                 self._early.append(event)
                 return b""
@@ -151,20 +149,12 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The events that ``data`` completes, each with its blank line."""
         data = self._rest + data if self._rest else data
-        out: list[bytes] = []
-        start = 0
-        if b"\r" in data:
-            for match in _BOUNDARY.finditer(data):
-                out.append(data[start : match.end()])
-                start = match.end()
-        else:
-            while (end := data.find(b"\n\n", start)) >= 0:
-                out.append(data[start : end + 2])
-                start = end + 2
-        self._rest = data[start:]
+        ends = [match.end() for match in _BOUNDARY.finditer(data)]
+        starts = [0, *ends]
+        self._rest = data[starts[-1] :]
         if len(self._rest) > EVENT_LIMIT:
             raise BadAnswer(f"an event of the engine's stream is longer than {EVENT_LIMIT} bytes")
-        return out
+        return [data[start:end] for start, end in zip(starts, ends, strict=False)]
 
     def end(self) -> list[bytes]:
         """The unfinished event at the end of the stream, closed."""
@@ -174,12 +164,5 @@ class EventSplitter:
 
 def payload(event: bytes) -> bytes | None:
     """The data of an event; ``None`` for comments and events without data."""
-    if (
-        event.startswith(b"data: ")
-        and event.endswith(b"\n\n")
-        and event.find(b"\n") == len(event) - 2
-        and b"\r" not in event
-    ):
-        return event[6:-2]
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

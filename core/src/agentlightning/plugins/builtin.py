@@ -30,7 +30,7 @@ def agl_recipes() -> list[specs.RecipeSpec]:
 @hookimpl
 def agl_algorithms() -> list[specs.AlgorithmSpec]:
     rl = lazily("agentlightning.algorithms.rl:RL")
-    baseline = lazily("agentlightning.algorithms.custom:Baseline")
+    baseline = lazily("agentlightning.algorithms.evaluations:Baseline")
     return [
         specs.AlgorithmSpec("rl", rl, "policy-gradient RL: a recipe run by a driver"),
         specs.AlgorithmSpec("baseline", baseline, "the agent as it is, run once on each task"),
@@ -69,7 +69,6 @@ def agl_trackers() -> list[specs.TrackerSpec]:
 def agl_commands() -> list[specs.CommandSpec]:
     commands = {
         "train": ("train", "train an agent"),
-        "eval": ("evaluate", "score an agent on tasks"),
         "plugins": ("plugins", "list plugins and their hooks"),
     }
     return [

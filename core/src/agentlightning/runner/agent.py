@@ -16,15 +16,14 @@ from typing import Any
 from opentelemetry import trace
 
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.capture.emit import returned_reward_span
 from agentlightning.capture.installation import capturing, installed
-from agentlightning.decorator.agents import LitAgent, as_agent
+from agentlightning.decorator.agents import RunnableAgent, as_agent
 from agentlightning.plugins.manager import Plugins, load, pick
-from agentlightning.plugins.suite import checkout, not_installed
 from agentlightning.runner.outcome import Outcome, outcome_of_error, read_return
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
-from agentlightning.types import Rollout, UsageError
+from agentlightning.store.base import Store
+from agentlightning.types import AttemptedRollout, Rollout, Span
 from agentlightning.webserver.proxies import go_direct
 
 
@@ -39,7 +38,7 @@ class HostedAgent:
     """Why it can run in the trainer's process only, if so."""
     runner: Any = None
 
-    def __init__(self, agent: LitAgent[Any]) -> None:
+    def __init__(self, agent: RunnableAgent) -> None:
         self.agent = agent
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,47 +52,45 @@ class HostedAgent:
         """Run the agent on one attempt and return how it ended. What the agent raises is raised. ``counts``:
         :attr:`.Runner.counts`.
         """
-        result = await self.call(rollout.mode, context, (rollout.input, context.resources, rollout))
-        return self.outcome(result, context)
+        return read_return(
+            await self.call(rollout.mode, context, (rollout.input, context.resources, rollout))
+        )
 
     async def call(
         self, mode: str, context: AttemptContext, given: Sequence[Any], named: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the entry of ``mode`` with these arguments, in a thread if it is no coroutine function."""
         entry = functools.partial(self.agent.entry(mode), *given, **(named or {}))
-        result = await (entry() if self.agent.is_async_in(mode) else in_thread(entry))
+        result = await (entry() if inspect.iscoroutinefunction(entry) else in_thread(entry))
         if inspect.isawaitable(result):
             result = await result
         if context.errors:
             raise context.errors[0]
         return result
 
-    def outcome(self, result: Any, context: AttemptContext) -> Outcome:
-        """Read what the agent returned. Its reward is the last span of ``outcome.returned``."""
-        outcome = read_return(result, context.rollout_id, context.attempt_id)
-        if outcome.reward is not None:
-            outcome.returned.append(returned_reward_span(outcome.reward))
+    async def settle(
+        self,
+        outcome: Outcome,
+        lease: AttemptedRollout,
+        store: Store,
+        spans: list[Span],
+        counts: Counter[str],
+    ) -> Outcome:
+        """Return the outcome as it is written, in the runner's process, when no further call can arrive. It
+        may add to the attempt's ``spans``.
+        """
         return outcome
 
 
 def hosted(agent: Any, plugins: Plugins | None = None, trainer: Any = None) -> HostedAgent:
     """Return the agent as ``plugins`` (default: the process's own) have it called; ``trainer``: whose run
-    this is. Raises :class:`.UsageError` for an agent that needs a plugin which is not there.
+    this is.
     """
     if isinstance(agent, HostedAgent):
         return agent
     agent = as_agent(agent)
     made: HostedAgent | None = (plugins or load()).first("agl_agents", agent=agent, trainer=trainer)
-    if made is not None:
-        return made
-    unread = [
-        name for name in checkout()["agent"] if getattr(type(agent), name) is not getattr(LitAgent, name)
-    ]
-    if agent.trained_agents is not None:
-        unread.append("trained_agents")
-    if unread:
-        raise UsageError(f"{type(agent).__name__} has {unread[0]}: {not_installed('agent', unread[0])}")
-    return HostedAgent(agent)
+    return made or HostedAgent(agent)
 
 
 def instrumentors(plugins: Plugins, adapters: Sequence[str] = ()) -> list[Any]:

@@ -12,23 +12,27 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentlightning.capture.context import AttemptContext
 from agentlightning.plugins.manager import Plugins
 from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.agent import HostedAgent, execute
-from agentlightning.runner.agent_loops import REMEDY, AgentTask, current_loop_pool
+from agentlightning.runner.agent_loops import AgentTask, shared_loop
 from agentlightning.runner.outcome import Outcome, outcome_of_error, timed_out
 from agentlightning.runner.settings import RunnerSection
-from agentlightning.types import AttemptedRollout, AttemptStatus, Rollout, UsageError
+from agentlightning.types import AttemptedRollout, Rollout, UsageError
 
 log = logging.getLogger(__name__)
 CANCEL_SECONDS = 1.0
 """Seconds that a cancelled agent has to end."""
 RunInWorker = Callable[[Rollout, AttemptContext], Coroutine[Any, Any, Outcome]]
 """Runs one attempt in a process. Cancellation kills the process and all that it started."""
+Work = Callable[[], Coroutine[Any, Any, Outcome]]
+RunOnLoop = Callable[[Work, AttemptedRollout, float | None, Counter[str]], Coroutine[Any, Any, Outcome]]
+"""Runs one attempt, which the first argument begins, on a loop of agents for at most so many seconds (hook
+``agl_agent_loops``). It counts as :func:`run_on_loop` does. Cancellation stops the agent."""
 
 
 class WorkerPool(Protocol):
@@ -61,89 +65,74 @@ def worker_pool(
 
 @dataclass(slots=True)
 class Execution:
-    """Runs ``agent``: in the worker processes of ``pool``, if there is one; else on an event loop for agents;
-    or, if ``own_loop`` is false, on the runner's own loop, which an agent may then block. ``counts``:
-    :attr:`.Runner.counts`.
+    """Runs ``agent``: in the worker processes of ``pool``, if there is one; else on an event loop for agents,
+    by ``on_loop``; or, if that is ``None``, on the runner's own loop, which an agent may then block.
+    ``counts``: :attr:`.Runner.counts`.
     """
 
     agent: HostedAgent
     counts: Counter[str]
     pool: WorkerPool | None = None
-    own_loop: bool = True
-    _stopped: set[str] = field(default_factory=set)
-    """Rollouts that were stopped because another blocked their loop. Their next attempts run alone."""
+    on_loop: RunOnLoop | None = None
 
     async def run(self, lease: AttemptedRollout, context: AttemptContext, timeout: float | None) -> Outcome:
         """Run one attempt for at most ``timeout`` seconds. Cancellation stops the agent."""
         if self.pool is not None:
             async with self.pool.worker() as run:  # the time begins when a worker is free
-                return await self._run_task(run(lease.rollout, context), context, timeout)
-        if self.own_loop:
-            return await self._run_on_agent_loop(lease, context, timeout)
-        return await self._run_task(
-            execute(self.agent, lease.rollout, context, self.counts), context, timeout
-        )
+                return await self._run_task(run(lease.rollout, context), timeout, lease)
+        if self.on_loop is None:
+            work = execute(self.agent, lease.rollout, context, self.counts)
+            return await self._run_task(work, timeout, lease)
 
-    async def _run_task(
-        self, work: Coroutine[Any, Any, Outcome], context: AttemptContext, timeout: float | None
-    ) -> Outcome:
-        task = asyncio.create_task(work)
-        try:
-            await asyncio.wait({task}, timeout=timeout)
-            return _outcome_of(task) if task.done() else timed_out(timeout)
-        finally:
-            if not await self._stop(task, task.cancel, context):
-                asyncio._unregister_task(task)  # so that the end of the loop does not wait for it
-
-    async def _stop(
-        self, work: asyncio.Future[Any], cancel: Callable[[], object], context: AttemptContext
-    ) -> bool:
-        """Cancel the agent if it runs, and return whether it has ended. An agent that has not is counted."""
-        if work.done():
-            return True
-        cancel()
-        await asyncio.wait({work}, timeout=CANCEL_SECONDS)
-        if not work.done():
-            self.counts["abandoned"] += 1
-            log.warning("attempt %s ended, but its agent ignores being cancelled", context.attempt_id)
-        return work.done()
-
-    async def _run_on_agent_loop(
-        self, lease: AttemptedRollout, context: AttemptContext, timeout: float | None
-    ) -> Outcome:
-        async def work() -> Outcome:
+        async def on_loop() -> Outcome:
             try:
                 return await execute(self.agent, lease.rollout, context, self.counts)
             except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:  # it would end the loop
                 return outcome_of_error(error)
 
-        rollout_id, loops = lease.rollout.rollout_id, current_loop_pool()
-        config, attempt = lease.rollout.config, lease.attempt
-        again = "cancelled" in config.retry_on or AttemptStatus.FAILED in config.retry_condition
-        retryable = again and attempt.sequence_id < config.max_attempts
-        agent_task = AgentTask(work, attempt.attempt_id, self.counts, retryable=retryable)
-        loops.start(agent_task, alone=rollout_id in self._stopped)
-        self._stopped.discard(rollout_id)
-        late: Outcome | None = None
+        return await self.on_loop(on_loop, lease, timeout, self.counts)
+
+    async def _run_task(
+        self, work: Coroutine[Any, Any, Outcome], timeout: float | None, lease: AttemptedRollout
+    ) -> Outcome:
+        task = asyncio.create_task(work)
         try:
-            await asyncio.wait({agent_task.done}, timeout=timeout)
-            if not agent_task.done.done():
-                late = timed_out(timeout)
-                if (blocked := loops.blocked(agent_task)) is not None:
-                    line, own = blocked
-                    late = timed_out(timeout, f"it blocks its event loop at {line}")
-                    if not own:  # another attempt blocks it: this one is not waited for
-                        agent_task.stop_for(line)
+            await asyncio.wait({task}, timeout=timeout)
+            return outcome_of(task) if task.done() else timed_out(timeout)
         finally:
-            if not await self._stop(agent_task.done, agent_task.cancel, context):
-                loops.abandon(agent_task)
-        if (stopped_for := agent_task.stopped_for) is not None:
-            self.counts["stopped-for-another"] += 1
-            self._stopped.add(rollout_id)
-            where = f"another rollout blocked their event loop at {stopped_for}"
-            return Outcome(AttemptStatus.FAILED, f"cancelled: {where}; to fix it, {REMEDY}")
-        return late or _outcome_of(agent_task.task or agent_task.done)
+            if not await stopped(task, task.cancel, lease, self.counts):
+                asyncio._unregister_task(task)  # so that the end of the loop does not wait for it
 
 
-def _outcome_of(work: asyncio.Future[Any]) -> Outcome:
+async def run_on_loop(
+    work: Work, lease: AttemptedRollout, timeout: float | None, counts: Counter[str]
+) -> Outcome:
+    """Run one attempt on the loop of agents. A loop on which it ignores being cancelled gets no others."""
+    agent_task, loop = AgentTask(work), shared_loop()
+    loop.start(agent_task)
+    try:
+        await asyncio.wait({agent_task.done}, timeout=timeout)
+        late = None if agent_task.done.done() else timed_out(timeout)
+    finally:
+        if not await stopped(agent_task.done, agent_task.cancel, lease, counts):
+            loop.shared = False
+    return late or outcome_of(agent_task.task or agent_task.done)
+
+
+async def stopped(
+    work: asyncio.Future[Any], cancel: Callable[[], object], lease: AttemptedRollout, counts: Counter[str]
+) -> bool:
+    """Cancel the agent if it runs, and return whether it has ended. An agent that has not is counted."""
+    if work.done():
+        return True
+    cancel()
+    await asyncio.wait({work}, timeout=CANCEL_SECONDS)
+    if not work.done():
+        counts["abandoned"] += 1
+        log.warning("attempt %s ended, but its agent ignores being cancelled", lease.attempt.attempt_id)
+    return work.done()
+
+
+def outcome_of(work: asyncio.Future[Any]) -> Outcome:
+    """Return the outcome of an agent that has ended."""
     return outcome_of_error(asyncio.CancelledError()) if work.cancelled() else work.result()

@@ -69,11 +69,10 @@ class Heartbeat:
         self._users += 1
         if self._loop is None:
             self._runner = asyncio.get_running_loop()
-            self._ended = self._runner.create_future()
             self._loop = asyncio.new_event_loop()  # calls are queued until the thread runs it
             self._wake = asyncio.Event()
             self._beating = self._loop.create_task(self._beat(self._wake))
-            name, given = f"heartbeat-{self.worker_id}", (self._loop, self._beating, self._ended)
+            name, given = f"heartbeat-{self.worker_id}", (self._loop, self._beating)
             self._thread = threading.Thread(target=self._work, args=given, name=name, daemon=True)
             self._thread.start()
 
@@ -84,10 +83,8 @@ class Heartbeat:
         self._users -= 1
         if self._users == 0 and self._loop is not None:
             loop, self._loop = self._loop, None
-            thread, ended = self._thread, self._ended
             loop.call_soon_threadsafe(self._beating.cancel)
-            await ended
-            thread.join()  # the last thing that it does is to say so
+            await asyncio.to_thread(self._thread.join)
 
     def _lost(self, attempt_ids: list[str]) -> None:
         """Report leases that the store no longer knows as ours, in one line."""
@@ -101,9 +98,7 @@ class Heartbeat:
             self.on_lost(attempt_id)
 
     # ---------------------------------------------------------------------------------------- in the thread
-    def _work(
-        self, loop: asyncio.AbstractEventLoop, beating: asyncio.Task[None], ended: asyncio.Future[None]
-    ) -> None:
+    def _work(self, loop: asyncio.AbstractEventLoop, beating: asyncio.Task[None]) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(asyncio.wait({beating}))
@@ -111,8 +106,6 @@ class Heartbeat:
                 beating.result()
         except Exception:
             log.exception("runner %s: its heartbeat has ended; its leases will be lost", self.worker_id)
-        finally:
-            self._tell(_resolve, ended)
 
     async def _beat(self, wake: asyncio.Event) -> None:
         store = self.store.for_other_loop()
@@ -142,8 +135,3 @@ class Heartbeat:
         """Call ``what`` on the runner's loop, if that has not ended."""
         with suppress(RuntimeError):
             self._runner.call_soon_threadsafe(what, *args)
-
-
-def _resolve(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from agentlightning import capture
 from agentlightning.capture.emit import find_reward_spans
@@ -31,12 +32,12 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.runner.agent import hosted
 from agentlightning.runner.attempt import AttemptKeys, open_attempt
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.execution import Execution, worker_pool
+from agentlightning.runner.execution import Execution, run_on_loop, worker_pool
 from agentlightning.runner.heartbeat import Heartbeat
 from agentlightning.runner.outcome import CannotRun, Outcome, cancelled, outcome_of_error
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.runner.threads import prepare_agent_loop
-from agentlightning.store.base import Conflict, Store
+from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, Rollout, RolloutConfig, Span, UsageError, new_id
 from agentlightning.types.record import reward_of
 
@@ -46,14 +47,11 @@ POLL = 0.25
 runner notice a stop, because a request is never abandoned: rollouts that it leased would be lost.
 """
 FINISH_SECONDS = 30.0
-"""Seconds that running rollouts have to finish when :meth:`Runner.serve_within` ends without an error."""
+"""Seconds that running rollouts have to finish when a run ends without an error."""
 FINISH_SECONDS_AFTER_ERROR = 2.0
 
 
-class StopEvent(Protocol):
-    """An event of asyncio or threading."""
-
-    def is_set(self) -> bool: ...
+StopEvent = asyncio.Event | threading.Event
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +67,7 @@ class Runner:
     """The gateway, or keys for a gateway in another process (agl-cluster). Without keys the agent
     calls its endpoints directly, and only the wire layer records.
     """
-    plugins: Plugins | None = None
+    plugins: Plugins = field(default_factory=load)
     worker_id: str = field(default_factory=partial(new_id, "worker"))
     heartbeat: float = 5.0
     """Seconds between two heartbeats, at most."""
@@ -85,10 +83,10 @@ class Runner:
     """
     counts: Counter[str] = field(init=False, default_factory=Counter)
     """Attempt status → attempts that ended with it. Further counts: ``fenced`` (ends that the store refused),
-    ``abandoned`` (agents that went on after their attempt had ended), ``loop-blocked`` (lines at which an
-    agent blocks its event loop), ``stopped-for-another`` (attempts that were stopped because another attempt
-    blocked their loop), ``killed`` and ``died`` (worker processes), ``lease-lost``, ``not-queued`` (a named
-    rollout that had its lease or end already), ``supplied-refused``, ``heartbeat-failed`` and
+    ``abandoned`` (agents that went on after their attempt had ended), ``lease-lost`` and
+    ``heartbeat-failed``. agl-cluster counts ``loop-blocked`` (lines at which an agent blocks its event loop),
+    ``stopped-for-another`` (attempts that were stopped because another attempt blocked their loop),
+    ``killed`` and ``died`` (worker processes) and ``not-queued``, agl-v03 ``supplied-refused`` and
     ``end-hook-failed``.
     """
 
@@ -97,22 +95,18 @@ class Runner:
             raise UsageError("concurrency is 0: at least one rollout must run at a time")
         self.agent = hosted(self.agent, self.plugins)
         self.agent.runner = self
-        self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins or load())
-        self._execution = Execution(self.agent, self.counts, pool=self._pool, own_loop=self.own_loop)
+        self._pool = worker_pool(self.agent, self.settings, self.counts, self.plugins)
+        on_loop = (self.plugins.first("agl_agent_loops") or run_on_loop) if self.own_loop else None
+        self._execution = Execution(self.agent, self.counts, self._pool, on_loop)
         self._heartbeat = Heartbeat(self.store, self.worker_id, self.heartbeat, self.stop, self.counts)
         self._ends = EndWriter(
-            self.store,
-            self.settings.policies,
-            self.counts,
-            calls_recorded=self.attempt_keys is not None,
-            judged=self.agent.agent.judged,
+            self.agent, self.store, self.counts, calls_recorded=self.attempt_keys is not None
         )
         self._agents: dict[str, asyncio.Task[Outcome]] = {}
         """Running agents, by attempt. They can be stopped; the rest of an attempt cannot."""
         self._stopping = False
         """Whether attempts that begin now are stopped at once."""
         self._running: set[asyncio.Task[None]] = set()
-        self._slot_freed = asyncio.Event()
         self._fatal: BaseException | None = None
         """The error that ends serving: no attempt can be run, or no end can be written."""
 
@@ -124,8 +118,7 @@ class Runner:
         rollout, attempt_id = lease.rollout, lease.attempt.attempt_id
         spans: list[Span] = []
         fatal: CannotRun | None = None
-        if self.plugins:
-            self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
+        self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
         self._heartbeat.add(attempt_id, rollout.config.unresponsive_seconds)
         agent = self._agents[attempt_id] = asyncio.create_task(self._run_agent(lease, spans))
         if self._stopping:
@@ -143,11 +136,10 @@ class Runner:
         if self.attempt_keys:
             await self.attempt_keys.close_attempt(attempt_id)
         attempt = await self._ends.write(lease, outcome, spans)
-        if self.plugins:
-            notify_rewards(self.plugins, [*spans, *outcome.returned])
-            if self.plugins.has_listeners("agl_rollout_finished"):
-                rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
-                self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+        notify_rewards(self.plugins, [*spans, *outcome.returned])
+        if self.plugins.has_listeners("agl_rollout_finished"):
+            rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
+            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
         if fatal is not None:
             raise fatal
 
@@ -211,36 +203,21 @@ class Runner:
         not look alive.
         """
         left = limit
-        async with self._serving():
-            while not self._should_stop(stop) and left != 0:
+        async with self.serving():
+            while not self.should_stop(stop) and left != 0:
                 free = self.settings.concurrency - len(self._running)
                 if not free:
-                    await self._wait_for_slot()
+                    await self.wait_for_slot()
                     continue
                 leased = await self._lease(min(free, left or free))
                 left = None if left is None else left - leased
 
-    async def serve_rollout(self, rollout_id: str, stop: StopEvent | None = None) -> None:
-        """Lease this rollout and run it, until it has ended or ``stop`` is set, as :meth:`serve`. One that is
-        not in the queue is left alone: it has ended, or another worker has its lease.
-        """
-        async with self._serving():
-            try:
-                lease = await self.store.start_attempt(rollout_id, worker_id=self.worker_id, queued=True)
-            except Conflict as error:
-                self.counts["not-queued"] += 1
-                log.warning("nothing to run: %s", error)
-                return
-            self._begin(lease)
-            while self._running and not self._should_stop(stop):
-                await self._wait_for_slot()
-
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
+    async def serving(self) -> AsyncIterator[None]:
         """Be ready to run rollouts; at the end let those that run end, and raise the error that prevents
         any.
         """
-        self._stopping, self._slot_freed = False, asyncio.Event()
+        self._stopping = False
         prepare_agent_loop()
         limit_libraries()
         if self._pool is not None:
@@ -257,29 +234,22 @@ class Runner:
         if self._fatal is not None:
             raise self._fatal
 
-    def _should_stop(self, stop: StopEvent | None) -> bool:
+    def should_stop(self, stop: StopEvent | None) -> bool:
+        """Return whether serving ends: ``stop`` is set, or no end can be written."""
         return (stop is not None and stop.is_set()) or self._fatal is not None
 
-    def serve_within(self, stack: AsyncExitStack) -> asyncio.Task[None]:
-        """Serve in the background until ``stack`` closes, and return the task. Closing raises the runner's
-        error if there is no other.
-        """
-
-        def ends(in_error: bool) -> None:
-            self.drain = FINISH_SECONDS_AFTER_ERROR if in_error else FINISH_SECONDS
-
-        return serve_within(stack, self.serve, ends)
+    def end_soon(self, in_error: bool) -> None:
+        """Bound the seconds that running rollouts have to finish, as a trainer does when its run ends."""
+        self.drain = FINISH_SECONDS_AFTER_ERROR if in_error else FINISH_SECONDS
 
     async def close(self) -> None:
         """End the worker processes, if there are any."""
         if self._pool is not None:
             await self._pool.close()
 
-    async def _wait_for_slot(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until an attempt has ended, or until it is time to look for a stop."""
-        self._slot_freed.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._slot_freed.wait(), POLL)
+        await asyncio.wait(self._running, timeout=POLL, return_when=asyncio.FIRST_COMPLETED)
 
     async def _lease(self, limit: int) -> int:
         """Lease rollouts, begin them, and return their number. A cancelled request is completed, so that no
@@ -293,10 +263,10 @@ class Runner:
         finally:
             leases = await request
             for lease in leases:
-                self._begin(lease)
+                self.begin(lease)
         return len(leases)
 
-    def _begin(self, lease: AttemptedRollout) -> None:
+    def begin(self, lease: AttemptedRollout) -> None:
         """Run a lease in the background."""
         task = asyncio.create_task(self.run(lease))
         self._running.add(task)
@@ -305,9 +275,7 @@ class Runner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Free the slot of a lease that has ended."""
         self._running.discard(task)
-        self._slot_freed.set()
-        error = None if task.cancelled() else task.exception()
-        self._fatal = self._fatal or error
+        self._fatal = self._fatal or (None if task.cancelled() else task.exception())
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""

@@ -1,4 +1,4 @@
-"""Source lines of an agent: where it blocks its event loop, or where it raised; and its tracebacks as text.
+"""Source lines of an agent, such as the one where it raised; and its tracebacks as text.
 
 A line is the agent's if its file belongs neither to the standard library, nor to an installed package, nor to
 Agent Lightning. The first line of a traceback is the agent's own innermost line. Frames of Agent Lightning
@@ -11,9 +11,9 @@ import linecache
 import os
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import TracebackType
 
 import msgspec
 
@@ -26,8 +26,6 @@ _CALLER = (f"{_OWN_CODE}runner{os.sep}agent.py", "call")
 """File and function that call the agent; what is around them may be a plugin's."""
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _STANDARD = tuple(str(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
-_IDLE = {("selectors.py", "select"), ("base_events.py", "_run_once")}
-"""Innermost frames of an event loop that is idle."""
 
 
 class SourceLine(msgspec.Struct, frozen=True):
@@ -49,18 +47,7 @@ def is_user_code(file: str) -> bool:
     return not any(part in file for part in _INSTALLED)
 
 
-def busy_line(top: FrameType | None) -> SourceLine | None:
-    """Return the line that a thread is at, the agent's if it can be; ``None`` if it has ended, or if its
-    event loop waits for events.
-    """
-    walked = () if top is None else traceback.walk_stack(top)
-    frames = [SourceLine(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked][::-1]
-    if not frames or (os.path.basename(frames[-1].file), frames[-1].function) in _IDLE:
-        return None
-    return _innermost_user_line(frames)
-
-
-def _innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
+def innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
     """Return the agent's innermost line, or a library's if there is none. ``frames``: outermost first."""
     for wanted in (is_user_code, lambda file: not file.startswith(_OWN_CODE)):
         for line in reversed(frames):
@@ -72,30 +59,41 @@ def _innermost_user_line(frames: Sequence[SourceLine]) -> SourceLine | None:
 def format_traceback(error: BaseException) -> str | None:
     """Return the traceback of ``error``; ``None`` if it has none or cannot be read."""
     try:
-        summary = traceback.TracebackException.from_exception(error, compact=True)
-        chain = _chain(summary)
-        for one in chain:
-            called = [at for at, frame in enumerate(one.stack) if (frame.filename, frame.name) == _CALLER]
-            del one.stack[: called[0] if called else 0]
-            while len(one.stack) > 1 and one.stack[0].filename.startswith(_OWN_CODE):
-                del one.stack[0]
-        raised = next((one for one in chain if one.stack), summary)  # an error may have no frame of its own
-        frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in raised.stack]
-        line = _innermost_user_line(frames)
+        shown = _without_ours(error.__traceback__)
+        raised = shown or next((one.__traceback__ for one in causes_of(error) if one.__traceback__), None)
+        frames = [SourceLine(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(raised)]
+        line = innermost_user_line(frames)
         if line is None:
             return None
-        text = "".join(summary.format()).rstrip()
+        text = "".join(traceback.format_exception(type(error), error, shown)).rstrip()
     except Exception:  # the agent's error may raise anything while it is read
         return None
     cut = text if len(text) <= LONGEST else f"[{len(text) - LONGEST} characters left out]\n{text[-LONGEST:]}"
     return f"{line}\n{cut}".encode(errors="replace").decode()
 
 
-def _chain(summary: traceback.TracebackException) -> list[traceback.TracebackException]:
-    """Return an error followed by its causes and contexts."""
-    found: list[traceback.TracebackException] = []
-    at: traceback.TracebackException | None = summary
-    while at is not None and all(at is not one for one in found):
-        found.append(at)
-        at = at.__cause__ or at.__context__
-    return found
+def _without_ours(top: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback from the agent's first frame on; its last frame stays in any case."""
+    at, called = top, None
+    while at is not None and called is None:
+        code = at.tb_frame.f_code
+        called, at = at if (code.co_filename, code.co_name) == _CALLER else None, at.tb_next
+    at = called or top
+    while at is not None and at.tb_next and at.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
+        at = at.tb_next
+    return at
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, its causes and contexts, and the members of exception groups, each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from agentlightning.types import (
     Attempt,
@@ -32,12 +32,7 @@ from agentlightning.types import (
     Span,
     StepReport,
     UsageError,
-    Worker,
 )
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
 
 T = TypeVar("T")
 REMEMBERED: Final = 900.0
@@ -50,10 +45,6 @@ class StoreError(UsageError):
     """A store operation failed; the message names the problem and a way out."""
 
 
-class TooLarge(StoreError, ValueError):
-    """The request is larger than the store takes: to send it again cannot succeed."""
-
-
 class NotFound(StoreError):
     """The rollout, attempt, run, resources or worker does not exist."""
 
@@ -64,18 +55,6 @@ class Conflict(StoreError):
 
 class AttemptEnded(Conflict):
     """A late write, refused and counted: the attempt has ended, or a later attempt has its lease."""
-
-
-class Unauthorized(StoreError):
-    """The server of the store knows no token of the request; the message says which kind is wanted."""
-
-
-class Forbidden(StoreError):
-    """The token's role may not do this; the message names the role that may."""
-
-
-class Busy(StoreError):
-    """The server has more writes under way than it takes; the same request may be sent again later."""
 
 
 class Store:
@@ -285,66 +264,24 @@ class Store:
         """Store one span; return it with its ``sequence_id``."""
         return _only(await self.add_many_spans([span], request_id=request_id), request_id)
 
-    async def add_many_spans(
-        self, spans: Sequence[Span], *, numbered: bool = False, request_id: str | None = None
-    ) -> list[Span]:
+    async def add_many_spans(self, spans: Sequence[Span], *, request_id: str | None = None) -> list[Span]:
         """Store spans of one or several attempts, all or none. Return them with their ``sequence_id``.
 
-        Rewards among them are *emitted* ones: they are refused once returned rewards are on record.
-
-        ``numbered``: they keep their numbers, which ``get_next_span_sequence_id`` reserved. A span that is no
-        valid record is kept as ``agentlightning.bad_record``, with the reason, and counted.
+        Rewards among them are *emitted* ones: they are refused once returned rewards are on record. A span
+        that is no valid record is kept as ``agentlightning.bad_record``, with the reason, and counted.
         """
 
-    async def add_otel_span(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        readable_span: ReadableSpan,
-        sequence_id: int | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Span:
-        """Store a finished span of OpenTelemetry, converted as capture does
-        (:mod:`agentlightning.capture.records`). ``sequence_id``: a number that was reserved for it.
-        """
-        from agentlightning.capture.context import AttemptContext
-        from agentlightning.capture.records import convert
-
-        span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
-        span.sequence_id = sequence_id or 0
-        numbered = sequence_id is not None
-        return _only(await self.add_many_spans([span], numbered=numbered, request_id=request_id), request_id)
-
-    async def get_next_span_sequence_id(
-        self, rollout_id: str, attempt_id: str, *, request_id: str | None = None
-    ) -> int:
-        """Reserve the next sequence number of an attempt: no other span or call gets it."""
-        pairs = [(rollout_id, attempt_id)]
-        return _only(await self.get_many_span_sequence_ids(pairs, request_id=request_id), request_id)
-
-    async def get_many_span_sequence_ids(
-        self, attempts: Sequence[tuple[str, str]], *, request_id: str | None = None
-    ) -> list[int]:
-        """Reserve a sequence number for each ``(rollout_id, attempt_id)``, which may repeat."""
-
-    async def query_spans(
+    async def spans(
         self,
         rollout_id: str,
         attempt_id: str | None = "latest",
         *,
-        trace_id: str | None = None,
-        span_id: str | None = None,
-        parent_id: str | None = None,
         name: str | None = None,
-        name_contains: str | None = None,
-        sort_by: Literal["sequence_id", "start_time", "end_time", "name"] = "sequence_id",
-        sort_order: Literal["asc", "desc"] = "asc",
         limit: int = 10_000,
         after: str | None = None,
     ) -> list[Span]:
         """Return the spans of an attempt (``latest``, an id; ``None``: of all, attempt by attempt) in order
-        of arrival, model calls among them. ``after``: ``<attempt_id>/<sequence_id>`` of the page before.
+        of arrival, as they are stored. ``after``: ``<attempt_id>/<sequence_id>`` of the page before.
         """
 
     async def add_calls(
@@ -443,19 +380,6 @@ class Store:
     ) -> list[StepReport]:
         """Return the reports of a run by step and policy. ``after``: ``<step>/<policy>``."""
 
-    async def query_fingerprints(
-        self,
-        run_id: str,
-        step: int | None = None,
-        rollout_id: str | None = None,
-        *,
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> list[RolloutFingerprint]:
-        """Return the fingerprints of a run, by step, then in order of arrival. ``after``:
-        ``<step>/<policy>/<rollout>`` of the page before.
-        """
-
     async def count(
         self,
         kind: str,
@@ -470,25 +394,6 @@ class Store:
 
     async def counts(self, rollout_id: str | None = None) -> dict[str, dict[str, int]]:
         """Return kind → reason → n, of one rollout or (``None``) of everything."""
-
-    # -- workers
-    async def update_worker(
-        self,
-        worker_id: str,
-        status: str | None = None,
-        stats: dict[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Worker:
-        """Register or update a worker: ``idle``, ``busy`` or ``unknown``."""
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker:
-        """Return the worker, or raise :class:`NotFound`."""
-
-    async def query_workers(
-        self, *, status: str | None = None, limit: int | None = None, after: str | None = None
-    ) -> list[Worker]:
-        """Return all workers that ever registered, by id. ``after``: the last id of the page before."""
 
     async def close(self) -> None:
         """Close the store. A second call does nothing."""
@@ -506,9 +411,7 @@ class Store:
 
 
 OPERATIONS: Final = frozenset(
-    name
-    for name, method in vars(Store).items()
-    if iscoroutinefunction(method) and name not in ("close", "add_otel_span")
+    name for name, method in vars(Store).items() if iscoroutinefunction(method) and name != "close"
 )
 """The methods that another process may ask for, alone or in a batch."""
 

@@ -15,21 +15,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
-from agentlightning.store.base import (
-    AttemptEnded,
-    Busy,
-    Conflict,
-    Forbidden,
-    NotFound,
-    StoreError,
-    Unauthorized,
-)
 from agentlightning.types import Call, Grammar, Rollout, RolloutConfig, Span, tokens
-from agentlightning.types.arrays import Floats, from_either, pack_float32, to_bytes, to_list, unpack_float32
+from agentlightning.types.arrays import Floats, pack_float32, to_bytes, to_list, unpack_float32
 from agentlightning.types.base import LogprobsMode
 from agentlightning.types.tokens import TokenIds
 
@@ -240,57 +231,3 @@ def pack_input(rollout: Rollout) -> bytes:
         raise TypeError(
             f"the input of rollout {rollout.rollout_id} cannot be stored: {error}. Give JSON-able values"
         ) from None
-
-
-# ------------------------------------------------------------------------------------------------- outcomes
-class ErrorBody(msgspec.Struct):
-    """The body of an error; ``error`` is the name of its type."""
-
-    error: str
-    message: str
-
-
-class BatchOutcome(msgspec.Struct, omit_defaults=True):
-    """The outcome of one call of a batch: a result, or an error."""
-
-    result: Any = None
-    error: ErrorBody | None = None
-
-
-ERRORS: Final[tuple[type[Exception], ...]] = (
-    *(AttemptEnded, Conflict, NotFound, Unauthorized, Forbidden, Busy, StoreError),
-    *(msgspec.ValidationError, msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError),
-)
-"""The errors that are told by their type and text, subclasses first. Any other is a bug."""
-
-
-def error_body(error: Exception) -> ErrorBody:
-    """Return the body of an error; that of a bug has not its text."""
-    for kind in ERRORS:
-        if isinstance(error, kind):
-            return ErrorBody(kind.__name__, str(error))
-    return ErrorBody("InternalError", f"{type(error).__name__} in the store; its log says more")
-
-
-def error_from_body(found: ErrorBody) -> Exception:
-    """Make the exception of an error's body, by the name of its type."""
-    for kind in ERRORS:
-        if kind.__name__ == found.error:
-            if issubclass(kind, (msgspec.ValidationError, msgspec.DecodeError)):
-                return ValueError(found.message)
-            return kind(found.message)
-    return StoreError(f"{found.error}: {found.message}")
-
-
-def to_outcome(found: Any) -> BatchOutcome:
-    """Return the outcome of a call, to send and to remember."""
-    return (
-        BatchOutcome(error=error_body(found)) if isinstance(found, Exception) else BatchOutcome(result=found)
-    )
-
-
-def from_outcome(kind: Any, found: BatchOutcome) -> Any:
-    """Return the result, of type ``kind``, or the exception of an outcome; the exception is not raised."""
-    if found.error is not None:
-        return error_from_body(found.error)
-    return msgspec.convert(found.result, kind, dec_hook=from_either)

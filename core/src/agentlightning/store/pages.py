@@ -10,27 +10,35 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+from agentlightning import types
 from agentlightning.store.bounds import check_count
 
 T = TypeVar("T")
-SortBy = Literal["sequence_id", "start_time", "end_time", "name"]
 SortOrder = Literal["asc", "desc"]
 
-CURSORS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
+_CURSORS: Mapping[type, str] = MappingProxyType(
     {
-        "query_rollouts": lambda rollout: rollout.rollout_id,
-        "query_attempts": lambda attempt: attempt.attempt_id,
-        "query_spans": lambda span: f"{span.attempt_id}/{span.sequence_id}",
-        "query_calls": lambda call: call.call_id,
-        "query_resources": lambda resources: resources.resources_id,
-        "query_runs": lambda run: run["run_id"],
-        "query_steps": lambda report: f"{report.step}/{report.policy}",
-        "query_fingerprints": lambda one: f"{one.step}/{one.policy}/{one.rollout_id}",
-        "query_links": lambda link: str(link.number),
-        "query_workers": lambda worker: worker.worker_id,
+        types.Rollout: "{0.rollout_id}",
+        types.Attempt: "{0.attempt_id}",
+        types.Span: "{0.attempt_id}/{0.sequence_id}",
+        types.Call: "{0.call_id}",
+        types.Resources: "{0.resources_id}",
+        types.StepReport: "{0.step}/{0.policy}",
+        types.RolloutFingerprint: "{0.step}/{0.policy}/{0.rollout_id}",
+        types.AuditLink: "{0.number}",
+        types.Worker: "{0.worker_id}",
+        dict: "{0[run_id]}",  # a run
     }
 )
-"""Query → the cursor of one of its items."""
+"""Kind of item → the cursor of one."""
+
+
+def cursor_of(item: Any) -> str:
+    """The cursor of an item of a query. ``TypeError``: lists of such items have no pages."""
+    for kind, form in _CURSORS.items():
+        if isinstance(item, kind):
+            return form.format(item)
+    raise TypeError(f"a list of {type(item).__name__} has no pages")
 
 
 RECORD_PAGE = 16
@@ -50,11 +58,7 @@ async def pages(
 
     ``async for page in pages(store.query_rollouts, run_id="r"): …``
     """
-    name = getattr(method, "__name__", repr(method))
-    if name not in CURSORS:
-        raise ValueError(f"{name} has no pages; one of {', '.join(CURSORS)}")
     check_limit(size, "size")
-    cursor = CURSORS[name]
     after: str | None = None
     while True:
         page = await method(*args, limit=size, after=after, **filters)
@@ -62,7 +66,7 @@ async def pages(
             yield page
         if len(page) < size:
             return
-        after = cursor(page[-1])
+        after = cursor_of(page[-1])
 
 
 def check_limit(limit: int | None, name: str = "limit") -> None:

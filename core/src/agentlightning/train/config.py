@@ -11,7 +11,6 @@ From Python, a field that names an object (a folder, ``module:object``, a recipe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -391,25 +390,3 @@ def _near(name: str, known: Sequence[str]) -> str:
         return f". It is {place}"
     near = nearest(name, known)
     return f". Did you mean {near!r}?" if near else f"; known here: {', '.join(known)}"
-
-
-# ---------------------------------------------------------------------------------------------- for editors
-def run_config_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a run's file, by which editors complete and check it, in plain text:
-    docstrings without the markup of Sphinx. A file names it in its first line: ``# yaml-language-server:
-    $schema=…``.
-    """
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **fields().model.model_json_schema()}
-    schema["required"] = ["agent", "backend"]
-    found: dict[str, Any] = _plain(schema)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items() if key != "title"}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, str):
-        return re.sub(r"\s+", " ", re.sub(r":\w+:`[.~]?([^`]*)`", r"`\1`", value)).replace("``", "`")
-    return value

@@ -15,7 +15,7 @@ import msgspec
 from agentlightning.algorithms.schedule import schedule_of
 from agentlightning.algorithms.tasks import DatasetError, check_tasks, tasks_of
 from agentlightning.child_environment import engine_key
-from agentlightning.decorator.agents import AgentError, LitAgent, as_agent
+from agentlightning.decorator.agents import AgentError, RunnableAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.plugins.suite import not_installed
 from agentlightning.train.config import PolicySection, RunConfig
@@ -106,12 +106,12 @@ def _folder(config: RunConfig, given: str | Path, key: str) -> Path:
 
 
 # ------------------------------------------------------------------------------------- agents and tasks
-def load_agent(config: RunConfig) -> LitAgent[Any]:
+def load_agent(config: RunConfig) -> RunnableAgent:
     """Import and return the agent ``agent.target``, or make the one that a plugin's fields name."""
     go_direct(config.gateway.advertise)  # before the import: a module may make its client at once
     for spec in load_plugins().sections.values():
         if spec.agent is not None and (found := spec.agent(config)) is not None:
-            agent: LitAgent[Any] = found
+            agent: RunnableAgent = found
             return agent
     if config.agent.target is None:
         raise ConfigError("agent.target: give module:object, the agent to run, or agent.command, a program")

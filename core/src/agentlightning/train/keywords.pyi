@@ -51,12 +51,12 @@ class RunFields(TypedDict, total=False):
     driver: str
     policy: Any
     options: Mapping[str, Any] | None
-    over_length: Literal["error", "drop", "truncate"]
-    reserve: int
-    max_len: int | None
-    reasoning: Literal["keep", "split", "split-opened"]
     listen: str | None
     advertise: str | None
     max_requests: int
     attempt_bytes: int
+    over_length: Literal["error", "drop", "truncate"]
+    reserve: int
+    max_len: int | None
+    reasoning: Literal["keep", "split", "split-opened"]
     gateways: int

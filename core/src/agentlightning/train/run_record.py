@@ -18,11 +18,11 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import checkpoints_in
+from agentlightning.algorithms.provenance import code_of, installed, origins
 from agentlightning.algorithms.queue import cancel_leftovers
 from agentlightning.algorithms.schedule import added_settings
 from agentlightning.decorator.agents import as_agent
-from agentlightning.gateway.settings import RouteSection
-from agentlightning.runs.provenance import code_of, installed, origins
+from agentlightning.gateway.settings import GatewaySection
 from agentlightning.store.base import Store
 from agentlightning.train.config import RunConfig
 from agentlightning.train.run_folder import RunError
@@ -84,7 +84,7 @@ def run_info(config: RunConfig, recipe: Recipe, context: Context, agent: Any) ->
         "settings": dict(training.settings),
         "options": backend.options,
         "select": getattr(select, "__qualname__", "a function") if callable(select) else select,
-        "gateway": config.gateway.model_dump(include={*RouteSection.model_fields}),
+        "gateway": config.gateway.model_dump(exclude={*GatewaySection.model_fields}),
         "cluster": config.evaluation.cluster,
         "tries": context.config.model_dump(),
         "python": platform.python_version(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -11,24 +11,20 @@ from typing import Any, cast
 
 import msgspec
 
-from agentlightning.algorithms.multi_policy import MultiPolicyDriver
 from agentlightning.gateway import SamplingPolicy
 from agentlightning.gateway.base import RunGateway
 from agentlightning.plugins.manager import Plugins, pick
-from agentlightning.specs import Driver, DriverSpec, PeerDriver
+from agentlightning.specs import DriverSpec, StartedDriver
 from agentlightning.train.config import RunConfig
 from agentlightning.train.policies import POLICY, Policies, route
 from agentlightning.types import LLM, Recipe
 from agentlightning.types.base import ConfigError
 from agentlightning.types.work import PolicyFolder
 
-SHARED_OPTIONS = ("save_every", "deterministic")
-"""Driver options that must be equal for all policies of a run."""
-
 
 async def serve(
     config: RunConfig, recipe: Recipe, plugins: Plugins, gateway: RunGateway, stack: AsyncExitStack
-) -> Driver | MultiPolicyDriver | None:
+) -> StartedDriver | None:
     """Start the engines of the run's policies and open the routes to them; ``stack`` closes the engines.
 
     Returns the driver of the trained policies, ``None`` if no policy is trained.
@@ -40,11 +36,10 @@ async def serve(
         return None
     spec = driver_spec(plugins, config.backend.driver, policies)
     trained = [with_options(folder, options) for folder in policies.trained.values()]
-    _check_shared_options(trained, spec)
-    drivers: dict[str, Driver] = {}
+    drivers = {folder.name: spec.factory(folder, recipe, config.training) for folder in trained}
+    group = spec.together(trained, drivers, gateway) if spec.together and policies.named and drivers else None
     for folder in trained:
-        name = folder.name
-        driver = drivers[name] = spec.factory(folder, recipe, config.training)
+        name, driver = folder.name, drivers[folder.name]
         stack.push_async_callback(driver.close)
         llm = with_limits(await driver.start(), Path(folder.path))
         more = {"trainable": True, "seeded": policies.named, "version": partial(getattr, driver, "version")}
@@ -61,9 +56,7 @@ async def serve(
         stack.push_async_callback(server.close)
         llm = with_limits(await server.start(), Path(given.path))
         gateway.add_route(route(name, llm, settings=config.gateway, seeded=True))
-    if not policies.named:
-        return drivers.get(POLICY)
-    return MultiPolicyDriver(cast(Mapping[str, PeerDriver], drivers), gateway) if drivers else None
+    return group or drivers.get(POLICY)
 
 
 def with_options(folder: PolicyFolder, options: Mapping[str, Any]) -> PolicyFolder:
@@ -97,8 +90,8 @@ def _size(config: Any, name: str) -> int | None:
 def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec:
     """Return the driver's spec. Raise :class:`ConfigError` if the driver cannot serve ``policies``."""
     spec = pick(plugins.drivers, "driver", driver)
-    if policies.named and policies.trained and not spec.multi_policy:
-        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.multi_policy))
+    if policies.named and policies.trained and spec.together is None:
+        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.together))
         raise ConfigError(
             f"driver {driver!r} trains one policy a run: give policy the folder of one, not a mapping "
             f"(several are for: {able})"
@@ -110,14 +103,3 @@ def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec
             "yourself and give its endpoint"
         )
     return spec
-
-
-def _check_shared_options(trained: Sequence[PolicyFolder], spec: DriverSpec) -> None:
-    for key in SHARED_OPTIONS:
-        values = {folder.name: folder.options.get(key) for folder in trained}
-        if len({repr(value) for value in values.values()}) > 1:
-            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
-            raise ConfigError(
-                f"options.{key}: driver {spec.name!r} needs one value for all policies of a run ({listed}); "
-                "set it in the options of the run"
-            )

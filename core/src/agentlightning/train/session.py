@@ -244,10 +244,8 @@ class TrainingSession:
         if runner is None:
             return
         context.losses.attempts = runner.counts
-        if isinstance(runner, Runner):
-            context.runner = runner.serve_within(stack)
-        else:
-            context.runner = serve_within(stack, runner.serve)
+        ends = [runner.end_soon] if isinstance(runner, Runner) else []
+        context.runner = serve_within(stack, runner.serve, *ends)
 
 
 async def finish(

@@ -9,16 +9,16 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from agentlightning.algorithms.context import Context, TrainingLoop
-from agentlightning.algorithms.custom import Baseline, BoundAlgorithm, as_algorithm
-from agentlightning.algorithms.recipe_checks import (
+from agentlightning.algorithms.evaluations import Baseline
+from agentlightning.algorithms.schedule import added_settings, check_ends_early, schedule_of
+from agentlightning.credit.checks import (
     check_credit_fields,
-    check_ends_early,
     check_supported_fields,
     without_unsupported_default,
 )
-from agentlightning.algorithms.schedule import added_settings, schedule_of
 from agentlightning.gateway.settings import parse_listen
 from agentlightning.plugins.manager import Plugins, load as load_plugins, pick
+from agentlightning.plugins.suite import not_installed
 from agentlightning.runner.agent import hosted
 from agentlightning.runner.threads import run_sync
 from agentlightning.specs import TrainerPart
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains an agent.
 
-    ``algorithm``: a :class:`Recipe`, the name of one, verl's own configuration (``agl.VERL``, of agl-verl), a
-    function (:func:`agl.algo`), or an object with ``async run(context)``.
+    ``algorithm``: a :class:`Recipe`, the name of one, verl's own configuration (``agl.VERL``, of agl-verl),
+    an object with ``async run(context)`` (:class:`.TrainingLoop`), or a function (``agl.algo``, of agl-v03).
 
     ``fields``: the fields of :class:`~agentlightning.train.config.RunConfig` by name, as in a YAML file.
     ``policy``: folder of the model to start from, or the name of a pretrained one, which is fetched on first
@@ -138,7 +138,7 @@ class Trainer:
     async def afit(self, agent: Any, train_dataset: Data = None, val_dataset: Data = None) -> dict[str, Any]:
         """Train ``agent`` and return the run's summary, as a coroutine."""
         algorithm = algorithm_of(self.config, self.plugins, self)
-        serve = self.config.backend.policy is not None or not isinstance(algorithm, BoundAlgorithm)
+        serve = self.config.backend.policy is not None or getattr(algorithm, "needs_policy", True)
         async with self.session(agent, train_dataset, val_dataset, serve_policy=serve) as context:
             began = time.perf_counter()
             result = await context.guard(algorithm.run(context))
@@ -218,8 +218,17 @@ def algorithm_of(config: RunConfig, plugins: Plugins, trainer: Any) -> TrainingL
         raise ConfigError(
             "training.settings: they are for an algorithm by name; give the object its settings itself"
         )
-    made: TrainingLoop = as_algorithm(algorithm, trainer)
-    return made
+    made: Any = algorithm() if isinstance(algorithm, type) else algorithm
+    made = made.bind(trainer) if hasattr(made, "bind") else made
+    if not callable(getattr(made, "run", None)):
+        said = not_installed("name", "algo") if callable(made) and "algo" not in plugins.names else None
+        raise UsageError(
+            f"algorithm={algorithm!r} is no algorithm: give a recipe (agl.GRPO()) or its name ('grpo'), "
+            "agl.VERL(config), an agl.Algorithm, a function of @agl.algo, or an object with run(context)"
+            + (f"; a function: {said}" if said else "")
+        )
+    loop: TrainingLoop = made
+    return loop
 
 
 def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
@@ -230,6 +239,6 @@ def _rl(config: RunConfig, plugins: Plugins, name: str = "rl") -> TrainingLoop:
     check_supported_fields(recipe, spec.name, spec.supported_fields, spec.unsupported_fields)
     schedule = schedule_of(plugins, recipe, config.training)
     check_ends_early(schedule, spec.name, spec.ends_early)
-    check_credit_fields(recipe, plugins)
+    check_credit_fields(recipe, **plugins.credit_functions)
     made: TrainingLoop = plugins.algorithms[name].factory(recipe=recipe, training=config.training)
     return made

@@ -23,6 +23,8 @@ from agentlightning.types.base import LogprobsMode, Model, Tags
 from agentlightning.types.tokens import TokenIds, neighbours
 from agentlightning.types.work import Attempt, AttemptStatus, Rollout
 
+_PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
+
 
 class Span(Model):
     """An OpenTelemetry span of an attempt."""
@@ -46,6 +48,15 @@ class Span(Model):
     end_time: float = 0.0
     returned: bool = False
     """The runner wrote it from the agent's return value. Only the store sets it."""
+
+    def __repr__(self) -> str:
+        """The fields; packed arrays (float32 and int32 in base64) as their lengths."""
+        shown = {
+            name: f"<{len(value) * 3 // 16} values>" if name in _PACKED else value
+            for name, value in self.attributes.items()
+        }
+        rest = ", ".join(f"{n}={getattr(self, n)!r}" for n in self.__struct_fields__ if n != "attributes")
+        return f"Span({rest}, attributes={shown!r})"
 
 
 class Grammar(Model):

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from agl_gateway.budget.limits import BudgetSpent
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.recipe_checks import check_credit_fields
 from agentlightning.algorithms.rl import RL, RLJob
+from agentlightning.credit.checks import check_credit_fields
 from agentlightning.types import Batch, Evaluation, UsageError
 from agl_apo.candidates import Candidate
 from agl_apo.prompt_search import PromptSearch
@@ -73,9 +73,14 @@ class Alternate(PromptSearch):
         self.every = at_least("every", every, 1)
         self.branch_factor = at_least("branch_factor", branch_factor, 1)
 
-    async def run(self, context: Context, trainer: Any) -> dict[str, Any]:  # type: ignore[override]
+    def bind(self, trainer: Any) -> Alternate:
+        """Note whose runs it makes: the recipe and the schedule are the trainer's."""
+        self._trainer = trainer
+        return self
+
+    async def run(self, context: Context) -> dict[str, Any]:
         """Train and tune; return both evaluations, the prompts and what was spent."""
-        training = trainer.config.training
+        trainer, training = self._trainer, self._trainer.config.training
         self._check(trainer, context)
         search = await self.open(context)
         if missing := sorted({*self.prompt_names} - set(search.first.prompts)):
@@ -103,7 +108,7 @@ class Alternate(PromptSearch):
         """Raise ``UsageError`` if the run would train other calls than those of the agents with weights."""
         if not self.trained:
             return
-        check_credit_fields(trainer.recipe, context.plugins)
+        check_credit_fields(trainer.recipe, **context.plugins.credit_functions)
         if context.driver is None:
             raise UsageError("agents: weights are trained by a driver: give the run a policy to train")
         if trainer.config.training.async_steps:

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.redaction import say
-from agentlightning.runs.locations import find_run, opened, run_at
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
 from agentlightning.terminal import Console
@@ -22,6 +21,7 @@ from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_apo.assistants import text_of
 from agl_apo.candidates import Candidate, stored_candidates
 from agl_apo.scoring import scored_of
+from agl_audit.locations import find_run, opened, run_at
 
 
 class Lineage(msgspec.Struct, kw_only=True):

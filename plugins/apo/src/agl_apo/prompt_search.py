@@ -10,7 +10,6 @@ from agl_gateway.budget.limits import Budget, BudgetSpent
 from agl_gateway.budget.prices import read_prices
 
 from agentlightning.algorithms.context import Context
-from agentlightning.algorithms.custom import Algorithm
 from agentlightning.types import PromptTemplate, UsageError
 from agl_apo.assistants import Assistants
 from agl_apo.candidates import Candidate, CandidateBook
@@ -40,7 +39,7 @@ class Proposal(NamedTuple):
     edit: str
 
 
-class PromptSearch(Algorithm):
+class PromptSearch:
     """What the searches of this package share: prompts, endpoints, budget and result.
 
     ``prompts``: the first prompts by resource name; default: those of ``initial_resources``. ``critic``,
@@ -53,7 +52,7 @@ class PromptSearch(Algorithm):
     and editor at a time.
     """
 
-    trains_policy = False
+    trains_policy = needs_policy = False
     name = "prompts"
 
     def __init__(
@@ -101,7 +100,7 @@ class PromptSearch(Algorithm):
             raise UsageError(f"{self.name}: give the name of a prompt: {', '.join(self._best)}")
         return self._best[name or next(iter(self._best))]
 
-    async def run(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    async def run(self, context: Context) -> dict[str, Any]:
         """Search, and return the result for the run's summary."""
         search = await self.open(context)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from agentlightning import semconv
@@ -19,6 +20,7 @@ from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 from agl_audit.run import OpenRun
 from agl_audit.store.reward_versions import Rescored, RewardVersion, as_span, rescored
+from agl_audit.store.trace import query_spans
 from agl_audit.targets import Target
 
 CALL_ID = "agl.call_id"
@@ -77,7 +79,7 @@ async def attempt_trees(
     judged = verdicts(record)
     trees = []
     for attempt in attempts:
-        found = pages(run.store.query_spans, rollout_id, attempt_id=attempt.attempt_id, size=_PAGE)
+        found = pages(partial(query_spans, run.store), rollout_id, attempt.attempt_id, size=_PAGE)
         spans = [span async for page in found for span in page]
         if version is None or record.attempt is None or attempt.attempt_id != record.attempt.attempt_id:
             trees.append(_tree(attempt, spans, judged))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.journal import read_best
-from agentlightning.runs.locations import find_run
-from agentlightning.runs.policies import CONFIG, NoPolicy, TrainedPolicy, choose, policies_of, run_folder
-from agentlightning.runs.provenance import ORIGIN, origin_of
+from agentlightning.algorithms.provenance import ORIGIN, origin_of
 from agentlightning.types import UsageError
+from agl_audit.locations import find_run
+from agl_audit.policies import CONFIG, NoPolicy, TrainedPolicy, choose, policies_of, run_folder
 
 
 def find_best(what: str, *, name: str | None = None) -> TrainedPolicy:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentlightning.runs.locations import find_run
-from agentlightning.runs.provenance import ORIGIN, read_object
+from agentlightning.algorithms.provenance import ORIGIN, read_object
 from agentlightning.types import UsageError
+from agl_audit.locations import find_run
 
 
 @dataclass(frozen=True, slots=True)

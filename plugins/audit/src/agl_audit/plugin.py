@@ -14,6 +14,7 @@ from agl_audit import hookspecs
 from agl_audit.hookspecs import ImportFormatSpec
 
 _COMMANDS = {
+    "eval": ("commands.evaluate", "score an agent on tasks"),
     "runs": ("commands.runs", "list runs"),
     "top": ("commands.top", "watch runs while they train"),
     "rollouts": ("commands.rollouts", "list the rollouts of a run"),
@@ -45,6 +46,11 @@ _OPERATIONS = (
     ("query_reward_versions", "reward_versions", "GET", "/runs/{run_id}/rewards/versions", "trainer"),
     ("add_rescored", "reward_versions", "POST", "/rewards/rescored", "trainer"),
     ("rescored", "reward_versions", "POST", "/rewards/rescored/search", "trainer"),
+    ("query_spans", "trace", "GET", "/rollouts/{rollout_id}/spans", "attempt"),
+    ("query_fingerprints", "fingerprints", "GET", "/runs/{run_id}/fingerprints", "trainer"),
+    ("query_workers", "workers", "GET", "/workers", "trainer"),
+    ("get_worker_by_id", "workers", "GET", "/workers/{worker_id}", "runner"),
+    ("update_worker", "workers", "PATCH", "/workers/{worker_id}", "runner"),
 )
 """Name, module, and the route by which a server offers it: method, path, least role."""
 _STORED = {

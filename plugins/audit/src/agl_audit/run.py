@@ -15,18 +15,19 @@ from typing import Any
 import msgspec
 
 from agentlightning.algorithms.evaluate import Counting
-from agentlightning.algorithms.multi_policy import policy_home
+from agentlightning.algorithms.journal import policy_home
+from agentlightning.algorithms.provenance import installed
 from agentlightning.credit.assign import assign
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.checks import check_recipe
 from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
-from agentlightning.runs.locations import RunLocation, find_run, opened, run_at
-from agentlightning.runs.provenance import installed
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
+from agl_audit.locations import RunLocation, find_run, opened, run_at
+from agl_audit.store.fingerprints import query_fingerprints
 
 
 class CannotRecompute(UsageError):
@@ -96,7 +97,7 @@ class OpenRun:
         self, step: int | None = None, rollout_id: str | None = None
     ) -> list[RolloutFingerprint]:
         """Return the fingerprints that were logged at training time."""
-        return await self.store.query_fingerprints(self.run_id, step, rollout_id)
+        return await query_fingerprints(self.store, self.run_id, step, rollout_id)
 
     async def known(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         """Return rollout id → rollout, for the rollouts that are in the store."""

@@ -13,10 +13,11 @@ import msgspec
 
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import ALL, RunLocation, opened
-from agentlightning.store.sql.store import SQLStore
+from agentlightning.store.sqlite.lock import holder_of
+from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
+from agl_audit.locations import ALL, RunLocation, opened
 
 STOPPED = "stopped by budget"
 """Beginning of ``ended`` in the summary of a run that its budget ended."""
@@ -114,7 +115,9 @@ def _status(summary: Mapping[str, Any], store: object) -> str:
 
 def _in_use(store: object) -> bool:
     """Whether a process writes the store, which is then most likely training."""
-    return not isinstance(store, SQLStore) or store.in_use
+    if not isinstance(store, SQLiteStore):
+        return True
+    return store.db.path is not None and holder_of(store.db.path) is not None
 
 
 def _finite(value: Any) -> float | None:

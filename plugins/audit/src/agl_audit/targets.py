@@ -14,11 +14,12 @@ from typing import NamedTuple
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import ALL, NoSuchRun, RunLocation, find_run, stores
 from agentlightning.store import Store, StoreError
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
+from agl_audit.locations import ALL, NoSuchRun, RunLocation, find_run, stores
 from agl_audit.run import OpenRun, open_run, run_in
+from agl_audit.store.fingerprints import query_fingerprints
 
 _TOKEN = re.compile(r"(.+):(\d+)")
 _CALL = re.compile(r"(.+)-(?:\d+|supplied)\.\d+")
@@ -77,7 +78,7 @@ def is_run(what: str) -> bool:
 async def last_trained(run: str) -> str:
     """Return the id of the last rollout that the run trained. Raise :class:`NoSuchRun` if it trained none."""
     async with open_run(run) as opened:
-        logged = await opened.store.query_fingerprints(opened.run_id)
+        logged = await query_fingerprints(opened.store, opened.run_id)
         trained = [one for one in logged if one.rows]
         if not trained:
             raise NoSuchRun(
@@ -131,7 +132,7 @@ async def _of_attempt(store: Store, attempt_id: str) -> Rollout | None:
     if not attempt_id.startswith("at-"):  # as the store names them
         return None
     for info in await store.query_runs(limit=ALL):
-        for fingerprint in await store.query_fingerprints(info["run_id"]):
+        for fingerprint in await query_fingerprints(store, info["run_id"]):
             if fingerprint.attempt_id == attempt_id:
                 return await _rollout(store, fingerprint.rollout_id)
     async for page in pages(store.query_rollouts):

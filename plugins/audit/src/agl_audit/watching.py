@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentlightning.plugins.manager import Plugins
-from agentlightning.runs.locations import RunLocation, opened, places_of
 from agentlightning.store import Store
-from agentlightning.trackers.curve import RewardHistory
 from agentlightning.types import RolloutStatus, StepReport, UsageError, Worker
 from agentlightning.types.base import Model
 from agl_audit.drawing import short
+from agl_audit.locations import RunLocation, opened, places_of
 from agl_audit.run_list import RunSummary, list_runs, to_show
 from agl_audit.store.statistics import statistics
+from agl_audit.store.workers import query_workers
+from agl_trackers.curve import RewardHistory
 
 _FAILURES = 5
 """The newest failed rollouts that a look shows."""
@@ -128,7 +129,7 @@ class Watcher:
             try:
                 async with opened(line.store, self._plugins) as store:
                     found.detail = await self._detail(line, store)
-                    found.workers = self._workers(await store.query_workers(limit=_WORKERS))
+                    found.workers = self._workers(await query_workers(store, limit=_WORKERS))
                     found.counts = await store.counts()
             except (UsageError, OSError, ValueError) as error:
                 found.problem = short(error, _SHORT)

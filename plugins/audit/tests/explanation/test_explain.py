@@ -15,13 +15,13 @@ from rich.console import Console
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO, PPO
-from agentlightning.runs.locations import NoSuchRun
 from agentlightning.specs import DriverSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Row
 from agl_audit.commands.explain import view
 from agl_audit.explanation.explain import explain
 from agl_audit.explanation.token import NoSuchToken
+from agl_audit.locations import NoSuchRun
 from agl_audit.run import open_run
 from agl_audit.targets import open_target
 from agl_audit.verification.verify import verify

@@ -47,6 +47,13 @@ async def test_statements_of_statistics(sqlite: SQLiteStore, monkeypatch: pytest
     await sqlite.statistics()
     await sqlite.statistics("r")
     assert len(texts) > 10
+    made = await sqlite.enqueue_rollout(1, run_id="r")
+    known = len(texts)
+    for attempt in ("latest", None):
+        await sqlite.query_spans(made.rollout_id, attempt)
+    await sqlite.query_workers(status="busy", after="a")
+    await sqlite.query_fingerprints("r", 0, "ro-1", limit=1)
+    assert len(texts) > known + 5
 
 
 async def test_a_store_without_the_plugin_names_what_to_install(

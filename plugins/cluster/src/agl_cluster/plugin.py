@@ -15,12 +15,14 @@ from agentlightning.specs import (
     GatewayJob,
     RunServiceSpec,
     SectionSpec,
+    StoreOperationSpec,
     StoreSpec,
     lazily,
     lazy_type,
 )
 
 if TYPE_CHECKING:
+    from agentlightning.runner.execution import RunOnLoop
     from agl_cluster.runners.workers import WorkerPool
     from agl_cluster.store.client import StoreClient
 
@@ -35,6 +37,11 @@ def _client(url: str) -> StoreClient:
     from agl_cluster.store.client import StoreClient
 
     return StoreClient(url, token_from_env("AGL_TOKEN"))
+
+
+@hookimpl
+def agl_store_operations() -> list[StoreOperationSpec]:
+    return [StoreOperationSpec("batch", lazy_type("agl_cluster.store.batch:batch"))]
 
 
 @hookimpl
@@ -70,6 +77,13 @@ def agl_worker_pools(agent: Any, settings: Any, counts: Counter[str]) -> WorkerP
     from agl_cluster.runners.workers import WorkerPool
 
     return WorkerPool(agent, settings, counts)
+
+
+@hookimpl
+def agl_agent_loops() -> RunOnLoop:
+    from agl_cluster.runners.watched_loops import run_watched
+
+    return run_watched
 
 
 @hookimpl

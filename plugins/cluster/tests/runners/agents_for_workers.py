@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from agentlightning import LLM, LitAgent, Triplet, current_attempt, emit_annotation, emit_reward, rollout
+from agentlightning import LLM, current_attempt, emit_annotation, emit_reward, rollout
+from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.types import Resource, Rollout
 
 
@@ -124,10 +125,6 @@ async def _pid() -> float:
     return float(os.getpid())
 
 
-async def _supply() -> list[Triplet]:
-    return [Triplet(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5], reward=1.0)]
-
-
 VICES = {
     name[1:].replace("_", " "): vice
     for name, vice in list(globals().items())
@@ -170,7 +167,7 @@ async def key_of(task: Any, llm: LLM) -> float:
     return float(len(llm.api_key or ""))
 
 
-class Configured(LitAgent[float]):
+class Configured(RunnableAgent):
     """An agent with state."""
 
     def __init__(self, factor: float) -> None:

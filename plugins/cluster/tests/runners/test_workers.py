@@ -26,7 +26,7 @@ from marks import sampled
 
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import verdicts
-from agentlightning.decorator.agents import LitAgent
+from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.gateway import Gateway, Upstream
 from agentlightning.keys import Keys
 from agentlightning.plugins.manager import build
@@ -204,15 +204,6 @@ async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
     assert len(gate.closed) == 3
 
 
-async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> None:
-    async with serving(agents.misbehave, store, concurrency=1, isolation="process"):
-        [rollout] = await finish(store, ["supply"])
-    [record] = await store.records([rollout.rollout_id])
-    [call] = record.calls
-    assert (call.api, call.prompt_ids, call.response_ids) == ("supplied", [1, 2], [3])
-    assert [(r.value, r.call_id) for r in record.rewards] == [(1.0, call.call_id)]
-
-
 async def test_the_returned_reward_counts(store: Store) -> None:
     async with serving(emits_and_returns, store, concurrency=1, isolation="process"):
         [rollout] = await finish(store, [1])
@@ -235,7 +226,7 @@ async def test_a_plugin_calls_an_agent_in_its_own_way_there() -> None:
     await called_twice("process", build([Doubling(), plugin], discover=False))
 
 
-class Locked(LitAgent[Any]):
+class Locked(RunnableAgent):
     """Holds an object that cannot be pickled."""
 
     def __init__(self) -> None:
@@ -297,7 +288,7 @@ async def test_an_agent_that_cannot_be_sent_is_refused_with_the_way_out(store: S
             Runner(agent, store, RunnerSection(isolation="process"))
 
 
-class Unloadable(LitAgent[Any]):
+class Unloadable(RunnableAgent):
     """Can be pickled, and not unpickled."""
 
     def __reduce__(self) -> Any:

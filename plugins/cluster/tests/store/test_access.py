@@ -14,12 +14,12 @@ from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.outcome import CannotRun
 from agentlightning.store import AttemptEnded, SQLiteStore
-from agentlightning.store.base import Busy, Forbidden, Unauthorized
 from agentlightning.types import AttemptStatus
 from agl_cluster.roles import Revoked, Role, RoleTokens, revoked_file
 from agl_cluster.runners.attempt_keys import IssuedAttemptKeys, attempt_keys_for
 from agl_cluster.store import app, load
 from agl_cluster.store.client import StoreClient
+from agl_cluster.store.outcomes import Busy, Forbidden, Unauthorized
 from agl_cluster.store.routes import all_routes
 from agl_cluster.store.server import start
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agentlightning.terminal import print_json
-from agentlightning.train.config import run_config_schema
+from agentlightning.train.config import fields
 from agentlightning.types import UsageError
 from agl_examples.bundled.task_set import task_set
 
@@ -124,3 +125,24 @@ def register(app: typer.Typer) -> None:
                 f"Next: cd {shlex.quote(str(folder))}; agl doctor --config config.yaml; "
                 "agl train --config config.yaml"
             )
+
+
+def run_config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a run's file, by which editors complete and check it, in plain text:
+    docstrings without the markup of Sphinx. A file names it in its first line: ``# yaml-language-server:
+    $schema=…``.
+    """
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **fields().model.model_json_schema()}
+    schema["required"] = ["agent", "backend"]
+    found: dict[str, Any] = _plain(schema)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items() if key != "title"}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return re.sub(r"\s+", " ", re.sub(r":\w+:`[.~]?([^`]*)`", r"`\1`", value)).replace("``", "`")
+    return value

@@ -29,7 +29,7 @@ async def run_one(agent: Any, server: ScriptedModelServer, task: Any) -> tuple[f
         done = await Runner(agent, store).step(task)
     finally:
         capture.uninstall()
-    spans = await store.query_spans(done.rollout_id)
+    spans = await store.spans(done.rollout_id)
     (record,) = await store.records([done.rollout_id])
     await store.close()
     return resolve(record).final, spans

@@ -1,4 +1,4 @@
-"""Registers the APIs Responses and Messages, and the budget of a run."""
+"""Registers the APIs Responses and Messages, the edits of calls, and the budget of a run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def agl_api_formats() -> list[ApiFormatSpec]:
 
 
 @hookimpl
+def agl_call_edits(route: Any, client: Any, metrics: Any) -> Any:
+    return lazily("agl_gateway.edits.route:RouteEdits")(route, client, metrics)
+
+
+@hookimpl
 def agl_call_guards(config: Any) -> CallGuard | None:
     found: CallGuard | None = lazily("agl_gateway.budget.guard:budget_of")(config)
     return found
@@ -26,4 +31,7 @@ def agl_call_guards(config: Any) -> CallGuard | None:
 
 @hookimpl
 def agl_sections() -> list[SectionSpec]:
-    return [SectionSpec("budget", "", lazy_type("agl_gateway.budget.section:BudgetField"))]
+    return [
+        SectionSpec("budget", "", lazy_type("agl_gateway.budget.section:BudgetField")),
+        SectionSpec("edits", "gateway", lazy_type("agl_gateway.edits.route:RouteSection")),
+    ]

@@ -128,8 +128,10 @@ class PostgresDatabase(Database):
             current.connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
             current.ordered.add(table.name)
 
-    def size_bytes(self) -> int:
-        """Return the size of the tables with their indices in bytes."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the tables with their indices, and 0: the server keeps the free space of its
+        tables itself, and does not tell it cheaply.
+        """
         found = self._current().connection.execute(
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -137,8 +139,4 @@ class PostgresDatabase(Database):
             (self.schema, list(schema.metadata.tables)),
         )
         row = found.fetchone()
-        return int(row[0]) if row else 0
-
-    def free_bytes(self) -> int:
-        """Return 0: the server keeps the free space of its tables itself, and does not tell it cheaply."""
-        return 0
+        return int(row[0]) if row else 0, 0

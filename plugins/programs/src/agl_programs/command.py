@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentlightning.cli.options import add_command
 from agentlightning.redaction import say
 from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
+from agl_cluster.commands import add_command
 from agl_programs.options import (
     CannotStart,
     ProgramOptions,
@@ -94,7 +94,6 @@ def run_program(options: RunOptions) -> None:
 
 
 async def _run(options: RunOptions) -> int:
-    from agentlightning.cli.interrupts import restore_ignored_sigint
     from agl_programs.attempts import run_all
     from agl_programs.run_view import show
     from agl_programs.session import open_session
@@ -103,7 +102,7 @@ async def _run(options: RunOptions) -> int:
     began = time.perf_counter()
     async with open_session(options) as session:
         await session.store.add_run(session.run_id, _info(options))
-        with restore_ignored_sigint(), _forward_signals(session):
+        with _restored_sigint(), _forward_signals(session):
             results = await run_all(session)
         code = _exit_code(results, len(options.tasks), session.processes.ending_signal)
         try:
@@ -183,3 +182,22 @@ def _in_foreground() -> bool:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False
+
+
+@contextmanager
+def _restored_sigint() -> Iterator[None]:
+    """Within the block a blocked SIGINT is ignored instead: programs started here inherit that, and may set
+    a handler of their own. The caller handles SIGTERM itself.
+    """
+    if not hasattr(signal, "pthread_sigmask") or signal.SIGINT not in signal.pthread_sigmask(
+        signal.SIG_BLOCK, ()
+    ):
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)

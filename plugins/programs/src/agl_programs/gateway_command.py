@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentlightning.cli.options import add_command
 from agentlightning.redaction import say
 from agentlightning.terminal import print_json
+from agl_cluster.commands import add_command
 from agl_programs.options import POLICY, EngineOptions, ProgramOptions
 
 if TYPE_CHECKING:

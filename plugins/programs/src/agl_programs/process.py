@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentlightning.child_environment import PROXIES
 from agentlightning.decorator.reward_function import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
+from agentlightning.redaction import HIDDEN, SECRET_NAME, redacted
 from agentlightning.webserver.proxies import direct_variables
 from agl_cluster.process_tree import descendants, kill_all, kill_group, kill_tree
 from agl_programs.inside.import_hook import watched_root
@@ -40,6 +42,16 @@ REWARD_FILE_BYTES = 4096
 """Bytes that are read of a reward file."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals after which no further process is started."""
+USUAL = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "TMPDIR",
+    "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV",
+    "CONDA_PREFIX", "NODE_PATH", "NODE_EXTRA_CA_CERTS", "NVM_DIR", "LD_LIBRARY_PATH", "JAVA_HOME", "GOPATH",
+    "CARGO_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "no_proxy", "NO_PROXY", *PROXIES,
+)  # fmt: skip
+"""Variables that a command gets without being asked for; none of them usually holds a secret."""
+_SHORTEST = 8
+"""Characters of a value that is looked for in text; a shorter one would hide ordinary words."""
 
 
 def environment(
@@ -73,6 +85,20 @@ def environment(
     found |= settings.variables(list(watched))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
     return found
+
+
+def without_values(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text without the values of secret variables: those whose name says key, token, secret,
+    password or credential, of at least eight characters, and URLs with a password.
+    """
+    secrets = {
+        value
+        for name, value in variables.items()
+        if len(value) >= _SHORTEST and (SECRET_NAME.search(name) or redacted(value) != value)
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return redacted(text)
 
 
 class ProgramFailed(Exception):

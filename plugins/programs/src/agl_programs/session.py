@@ -89,7 +89,7 @@ class ProgramSession:
         """Notify plugins of the rewards that the program emitted. The runner does so for returned rewards."""
         if not self.plugins.has_listeners("agl_reward_emitted"):
             return
-        async for page in pages(self.store.query_spans, context.rollout_id):
+        async for page in pages(self.store.spans, context.rollout_id):
             notify_rewards(self.plugins, page)
 
 

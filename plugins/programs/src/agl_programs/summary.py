@@ -135,7 +135,7 @@ async def _add_refusals(summary: Summary, session: ProgramSession, record: Recor
 
 async def _add_spans(summary: Summary, session: ProgramSession, record: Record) -> None:
     """Add a rollout's tools and rewards."""
-    async for page in pages(session.store.query_spans, record.rollout.rollout_id, size=_SPANS_PER_READ):
+    async for page in pages(session.store.spans, record.rollout.rollout_id, size=_SPANS_PER_READ):
         for span in page:
             name, operation = (span.attributes.get(n) for n in (semconv.TOOL_NAME, semconv.OPERATION_NAME))
             if name and operation in (None, "execute_tool"):

@@ -17,8 +17,7 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.journal import BEST, read_best
-from agentlightning.algorithms.multi_policy import MultiPolicyDriver
-from agentlightning.specs import Driver
+from agentlightning.specs import StartedDriver
 from agentlightning.types import Evaluation
 
 FOLDER = "best"
@@ -54,7 +53,7 @@ class BestPolicy:
         self.folder = folder
         self.record = read_best(folder)
 
-    async def consider(self, step: int, evaluation: Evaluation, driver: Driver | MultiPolicyDriver) -> bool:
+    async def consider(self, step: int, evaluation: Evaluation, driver: StartedDriver) -> bool:
         """Keep the present policy, of ``step`` finished steps, if no evaluation was better; return whether it
         is kept.
         """

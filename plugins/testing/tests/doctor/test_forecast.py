@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 import pytest
+from agl_testing.doctor.figures import format_bytes, format_counts, format_seconds
 from agl_testing.doctor.forecast import Forecast, ProbeMeasurements, Workload, judge_forecast, predict
 from agl_testing.doctor.memory import MemoryUsage, measure
 from agl_testing.doctor.report import Check
 
-from agentlightning.terminal import format_bytes, format_counts, format_seconds, plural
+from agentlightning.terminal import plural
 
 SEEN = ProbeMeasurements(rollouts=32, seconds=8.0, tokens=3200, bytes=64_000, start=2.0, update=1.0, sync=0.5)
 PLAN = Workload(steps=40, rollouts=64, held_out=100, evaluate_every=10, scripted=128)

@@ -29,9 +29,9 @@ from agentlightning.algorithms.counters import TOTALS
 from agentlightning.credit.accounts import agents_word
 from agentlightning.hookspecs import hookimpl
 from agentlightning.terminal import Console
-from agentlightning.trackers.curve import RewardHistory, curve, smooth, sparkline
 from agentlightning.types import Call, Evaluation, Progress, Rollout, StepReport
 from agl_trackers.activity import Activity
+from agl_trackers.curve import RewardHistory, curve, smooth, sparkline
 
 QUIET = 30.0
 """Seconds without a line in a log, after which another line says what is under way."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.trackers.curve import RewardHistory, smooth
 from agentlightning.types import Evaluation, StepReport
+from agl_trackers.curve import RewardHistory, smooth
 
 log = logging.getLogger(__name__)
 

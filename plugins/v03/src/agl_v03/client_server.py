@@ -17,7 +17,6 @@ from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.emit import find_final_reward, returned_reward_span
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.ending import EndWriter
-from agentlightning.runner.outcome import read_return
 from agentlightning.runner.threads import run_sync
 from agentlightning.store.base import NotFound, Store
 from agentlightning.store.places import store_place
@@ -31,9 +30,13 @@ from agentlightning.types import (
     UsageError,
     new_id,
 )
+from agl_audit.store.trace import query_spans
 from agl_v03.converters import TracerTraceToTriplet
 from agl_v03.former_agents import RolloutLegacy
+from agl_v03.hooks import HookedAgent
+from agl_v03.lit_agent import LitAgent
 from agl_v03.stores.server import LightningStoreServer
+from agl_v03.supplied import read_result
 
 T = TypeVar("T")
 
@@ -41,7 +44,7 @@ T = TypeVar("T")
 async def report_of(store: Store, rollout: Rollout) -> RolloutLegacy:
     """Return what the runner of 0.1 reported of a rollout that has ended. One that failed has no reward."""
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id) if attempt is not None else []
+    spans = await query_spans(store, rollout.rollout_id, attempt.attempt_id) if attempt is not None else []
     ended_well = rollout.status is RolloutStatus.SUCCEEDED
     return RolloutLegacy(
         rollout_id=rollout.rollout_id,
@@ -238,8 +241,10 @@ async def _opened(endpoint: str) -> AsyncIterator[Store]:
 async def _write_report(store: Store, lease: AttemptedRollout, report: RolloutLegacy) -> None:
     """Write the end of an attempt with what was reported of it."""
     ids = (lease.rollout.rollout_id, lease.attempt.attempt_id)
-    outcome = read_return(report.triplets or report.final_reward, *ids)
-    if report.final_reward is not None:
-        with attempt_context(AttemptContext(*ids, sink=lambda span: None)):
+    context = AttemptContext(*ids, sink=lambda span: None)
+    with attempt_context(context):
+        outcome = read_result(report.triplets or report.final_reward, context)
+        if report.triplets and report.final_reward is not None:
             outcome.returned.append(returned_reward_span(report.final_reward))
-    await EndWriter(store, {}, Counter(), calls_recorded=False).write(lease, outcome, [])
+    agent = HookedAgent(LitAgent[Any]())  # it ran elsewhere
+    await EndWriter(agent, store, Counter(), calls_recorded=False).write(lease, outcome, [])

@@ -1,21 +1,44 @@
-"""Read back what emitters wrote, ``@reward`` and ``emit_tool_call``, by names of 0.x."""
+"""Emitters by names of 0.x, ``@reward`` and ``emit_tool_call``, and what reads back what was emitted."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt, tagged
 from agentlightning.capture.delivery import COUNTS
-from agentlightning.capture.emit import BODY, DIMENSIONS, emit_reward, get_reward_value
+from agentlightning.capture.emit import BODY, DIMENSIONS, emit_reward, emit_span, get_reward_value
+from agentlightning.capture.records import error_text
 from agentlightning.types import LLM, Span, UsageError
 from agentlightning.webserver.proxies import go_direct
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def emit_message(
+    message: str, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
+) -> Span:
+    """Record a line of text."""
+    return emit_span(semconv.MESSAGE_SPAN, {BODY: message}, attributes, propagate=propagate)
+
+
+def emit_exception(
+    exception: BaseException, *, attributes: Mapping[str, Any] | None = None, propagate: bool = True
+) -> Span:
+    """Record an exception that the agent handled."""
+    kind, message = type(exception).__qualname__, error_text(exception)
+    about = {
+        semconv.EXCEPTION_TYPE: kind,
+        semconv.EXCEPTION_MESSAGE: message,
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
+    }
+    error = f"{kind}: {message}"
+    return emit_span(semconv.EXCEPTION_SPAN, about, attributes, error=error, propagate=propagate)
 
 
 def is_reward_span(span: Span) -> bool:

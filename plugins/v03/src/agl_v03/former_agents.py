@@ -16,10 +16,12 @@ from typing import Any, Final
 import msgspec
 from opentelemetry.sdk.trace import ReadableSpan
 
+from agentlightning import semconv
 from agentlightning.capture.context import AttemptContext
 from agentlightning.capture.emit import emit_reward, find_final_reward
 from agentlightning.capture.records import convert
-from agentlightning.decorator.agents import FunctionAgent, LitAgent
+from agentlightning.capture.sdk_call import CALL_ID
+from agentlightning.decorator.agents import FunctionAgent, RunnableAgent
 from agentlightning.types import LLM, Attempt, AttemptStatus, Model, Resource, Rollout, Span, Triplet
 from agl_v03.stores.v03_store import RolloutWithAttempt
 
@@ -31,6 +33,17 @@ HOOKS: Final = {
 """Hook of an agent's class → the parameters that it had. Its ``task`` was the whole rollout, and ``rollout``
 what the runner reported.
 """
+
+
+_OF_THE_GATEWAY: Final = {
+    CALL_ID,
+    semconv.INPUT_MESSAGES,
+    semconv.OUTPUT_MESSAGES,
+    semconv.PROMPT_IDS,
+    semconv.RESPONSE_IDS,
+    semconv.LOGPROBS,
+}
+"""Attributes of a call's span that are not delivered where a gateway records the call."""
 
 
 class RolloutLegacy(Model):
@@ -55,7 +68,6 @@ class Surroundings:
         self.trainer, self.runner = trainer, runner
         self.spans: list[Span] = []
         self._tracer = tracer
-        self._whole: set[str] = set()
 
     @property
     def tracer(self) -> Any:
@@ -66,20 +78,20 @@ class Surroundings:
             self._tracer = OtelTracer()
         return self._tracer.of_spans(self.spans)
 
-    def add_whole(self, span: Span) -> None:
-        """Take the span of a call with its ids, before it is delivered without them."""
-        self._whole.add(span.span_id)
+    def add(self, span: Span) -> Span:
+        """Take a span, and return it without what only the gateway keeps of a call."""
         self.spans.append(span)
+        if CALL_ID not in span.attributes:
+            return span
+        kept = {name: value for name, value in span.attributes.items() if name not in _OF_THE_GATEWAY}
+        if not span.attributes[CALL_ID]:
+            del span.attributes[CALL_ID]
+        return msgspec.structs.replace(span, attributes=kept)
 
-    def add(self, span: Span) -> None:
-        """Take a span that is delivered."""
-        if span.span_id not in self._whole:
-            self.spans.append(span)
 
-
-def reads_its_trace(agent: LitAgent[Any]) -> bool:
+def reads_its_trace(agent: RunnableAgent) -> bool:
     """Return whether the agent is of a user's class, which may ask for its tracer."""
-    return not type(agent).__module__.startswith("agentlightning.")
+    return not type(agent).__module__.startswith(("agentlightning.", "agl_v03."))
 
 
 def entry_arguments(

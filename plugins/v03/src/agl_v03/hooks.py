@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from agentlightning.capture.context import AttemptContext, attempt_context
-from agentlightning.decorator.agents import LitAgent, as_agent
+from agentlightning.decorator.agents import as_agent
 from agentlightning.runner.agent import HostedAgent
 from agentlightning.runner.outcome import Outcome
-from agentlightning.types import Rollout, Span
+from agentlightning.store.base import Store
+from agentlightning.types import AttemptedRollout, Rollout, Span
 from agl_v03.former_agents import (
     Surroundings,
     entry_arguments,
@@ -26,7 +27,9 @@ from agl_v03.former_agents import (
     hook_arguments,
     reads_its_trace,
 )
+from agl_v03.lit_agent import LitAgent
 from agl_v03.sessions import capturing_for
+from agl_v03.supplied import read_result, settle
 
 log = logging.getLogger(__name__)
 POSITIONAL = {
@@ -91,15 +94,26 @@ class HookedAgent(HostedAgent):
                 entry = self.agent.entry(rollout.mode)
                 given, named = entry_arguments(entry, rollout, calls.context)
                 result = await self.call(rollout.mode, calls.context, given, named)
-                outcome = self.outcome(former_result(result, calls.context, calls.spans), calls.context)
-                if outcome.reward is not None:
-                    calls.spans.append(outcome.returned[-1])
+                outcome = read_result(former_result(result, calls.context, calls.spans), calls.context)
+                if outcome.supplied is None:
+                    calls.spans.extend(outcome.returned)
                 return outcome
             except BaseException as raised:
                 error = raised
                 raise
             finally:
                 await calls.end(result, error)
+
+    async def settle(
+        self,
+        outcome: Outcome,
+        lease: AttemptedRollout,
+        store: Store,
+        spans: list[Span],
+        counts: Counter[str],
+    ) -> Outcome:
+        """Match the transitions that the agent returned with its recorded calls."""
+        return await settle(outcome, lease, store, spans, counts)
 
 
 class HookCalls:
@@ -128,10 +142,9 @@ class HookCalls:
         if self._hooks or reads_its_trace(self._agent):
 
             def sink(span: Span) -> None:
-                around.add(span)
-                context.sink(span)
+                context.sink(around.add(span))
 
-            self.context = dataclasses.replace(context, sink=sink, surroundings=around)
+            self.context = dataclasses.replace(context, sink=sink, surroundings=around, keeps_content=True)
 
     async def start(self) -> None:
         """Call the start hooks."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import TrainerPart
+from agentlightning.specs import StoreOperationSpec, TrainerPart, lazy_type
 from agentlightning.types import Span
 
 
@@ -44,3 +44,20 @@ def agl_agents(agent: Any, trainer: Any) -> Any:
     from agl_v03.trainer_arguments import agent_of
 
     return HookedAgent(agent) if trainer is None else agent_of(trainer, agent)
+
+
+_ATTEMPT = "/rollouts/{rollout_id}/attempts/{attempt_id}"
+_OPERATIONS = (
+    ("get_next_span_sequence_id", f"{_ATTEMPT}/number"),
+    ("get_many_span_sequence_ids", "/spans/numbers"),
+    ("add_numbered_spans", "/spans/numbered"),
+)
+"""Name, and the path by which a server offers it."""
+
+
+@hookimpl
+def agl_store_operations() -> list[StoreOperationSpec]:
+    return [
+        StoreOperationSpec(name, lazy_type(f"agl_v03.stores.numbers:{name}"), "POST", path, "runner")
+        for name, path in _OPERATIONS
+    ]

@@ -26,7 +26,6 @@ from rich.text import Text
 
 from agentlightning import capture
 from agentlightning.capture.context import AttemptContext, attempt_context, current_attempt
-from agentlightning.capture.emit import operation
 from agentlightning.capture.installation import capturing
 from agentlightning.capture.records import convert
 from agentlightning.plugins.manager import load
@@ -37,6 +36,7 @@ from agentlightning.terminal import Console
 from agentlightning.types import Span, UsageError, new_id
 from agl_audit.attempt_tree import SpanNode, build_tree
 from agl_audit.drawing import draw, print_whole, svg
+from agl_v03.operation import operation
 from agl_v03.sessions import capturing_for
 
 Result = TypeVar("Result")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from agentlightning.types import Recipe, UsageError
+from agl_v03.algorithms import algo
 from agl_v03.backend import run_backend, take_backend
 from agl_v03.converters import TracerTraceToTriplet
 from agl_v03.converters.triplets import selection
@@ -39,6 +42,8 @@ class FormerTrainer:
     def __init__(self, given: dict[str, Any]) -> None:
         """Take the arguments of then out of ``given``, and put the fields in that they mean."""
         drop_former(given)
+        if inspect.isroutine(given["algorithm"]) or isinstance(given["algorithm"], partial):
+            given["algorithm"] = algo(given["algorithm"])
         tracer, proxy = component(given.pop("tracer", None)), given.pop("llm_proxy", None)
         check_tracer(tracer)
         self.attributes = {

@@ -93,13 +93,11 @@ async def test_statements_that_a_query_makes(monkeypatch: pytest.MonkeyPatch) ->
     await store.records([made.rollout_id])
     for attempt in ("latest", None):
         await store.query_calls(made.rollout_id, attempt, limit=1)
-        await store.query_spans(made.rollout_id, attempt)
+        await store.spans(made.rollout_id, attempt, name="s", after=f"{lease.attempt.attempt_id}/1")
     await store.query_resources(after=resources.resources_id)
     await store.query_runs(after="r")
-    await store.query_workers(status="busy", after="a")
     await store.query_steps("r", after="0/p", limit=1)
     await store.query_links("r", after="0", limit=1)
-    await store.query_fingerprints("r", 0, "ro-1", limit=1)
     await store.wait_for_rollouts([made.rollout_id], timeout=0.0)
     assert len(set(texts)) > 20
     await store.close()

@@ -68,7 +68,7 @@ async def test_spans_of_the_wrong_shape_end_no_step(file: Path) -> None:
     assert resolve(record).missing == {"nan": 1, "unattached": 1}
     batch = assign([record], GRPO(credit="per_agent"))
     assert batch.metrics["reward_mean"] == 0.25 and batch.ledgers[0].sums
-    names = [one.name for one in await store.query_spans(rollout_id)]
+    names = [one.name for one in await store.spans(rollout_id)]
     assert names.count(semconv.BAD_RECORD_SPAN) == 1
     await store.close()
 

@@ -248,6 +248,6 @@ async def test_a_write_that_fails_half_way_takes_no_other_with_it(sqlite: SQLite
     assert isinstance(leased, AttemptedRollout) and leased.rollout.rollout_id == known.rollout_id
     (attempt,) = await sqlite.query_attempts(known.rollout_id)
     assert attempt.attempt_id == leased.attempt.attempt_id  # the run that counted
-    assert [s.sequence_id for s in await sqlite.query_spans(ids[0])] == [1, 2]
+    assert [s.sequence_id for s in await sqlite.spans(ids[0])] == [1, 2]
     statuses = {r.rollout_id: str(r.status) for r in await sqlite.query_rollouts()}
     assert statuses == {ids[0]: "succeeded", "ro-known": "preparing", "ro-a": "queuing"}

@@ -32,7 +32,7 @@ from agentlightning.store.sql.rollouts import (
     unpack_config,
     unpack_metadata,
 )
-from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
+from agentlightning.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 from agentlightning.types.failure import failure_kind
 
 WORKER_LEFT = "unresponsive: the worker left before it had the lease"
@@ -249,7 +249,7 @@ def end_attempt(
     attempt.reason = reason if reason is not None else attempt.reason
     save_attempt(store, attempt)
     if attempt.worker_id is not None:
-        _free_worker(store, attempt.worker_id, attempt.attempt_id)
+        store.db.execute(_FREE, worker=attempt.worker_id, attempt=attempt.attempt_id)
 
 
 def save_attempt(store: Tables, a: Attempt) -> None:
@@ -326,9 +326,6 @@ _FREE = (
     .where(_w.c.worker_id == bindparam("worker"), _w.c.current_attempt_id == bindparam("attempt"))
     .values(status="idle", current_rollout_id=None, current_attempt_id=None)
 )
-_QUERY = select(*_w.c).order_by(_w.c.worker_id)
-_WORKER = _QUERY.where(given(_w.c.worker_id))
-_STATUSES = ("idle", "busy", "unknown")
 
 
 def set_worker(
@@ -340,50 +337,3 @@ def set_worker(
         columns["stats"] = codec.pack(stats)
     if not store.db.update(_w, {"worker_id": worker_id}, **columns):
         store.db.insert(_w, {"worker_id": worker_id, **columns})
-
-
-def _free_worker(store: Tables, worker_id: str, attempt_id: str) -> None:
-    store.db.execute(_FREE, worker=worker_id, attempt=attempt_id)
-
-
-@write
-def update_worker(store: Tables, worker_id: str, status: str | None, stats: dict[str, Any] | None) -> Worker:
-    _check_status(status)
-    known = store.db.one(_WORKER, worker_id=worker_id)
-    set_worker(store, worker_id, status or (known[1] if known else "unknown"), stats)
-    return _worker(store, worker_id)
-
-
-def _worker(store: Tables, worker_id: str) -> Worker:
-    row = store.db.one(_WORKER, worker_id=worker_id)
-    if row is None:
-        raise NotFound(f"no worker {worker_id}")
-    return _worker_from_row(row)
-
-
-@read
-def get_worker_by_id(store: Tables, worker_id: str) -> Worker:
-    return _worker(store, worker_id)
-
-
-@read
-def query_workers(store: Tables, status: str | None, limit: int | None, after: str | None) -> list[Worker]:
-    check_limit(limit)
-    _check_status(status)
-    query = _QUERY.limit(limit)
-    if status is not None:
-        query = query.where(_w.c.status == status)
-    if after is not None:
-        query = query.where(_w.c.worker_id > after)
-    return [_worker_from_row(row) for row in store.db.all(query)]
-
-
-def _check_status(status: str | None) -> None:
-    if status is not None and status not in _STATUSES:
-        raise ValueError(f"status must be one of {', '.join(_STATUSES)}, not {status!r}")
-
-
-def _worker_from_row(row: Sequence[Any]) -> Worker:
-    found = dict(zip(_w.c.keys(), row, strict=True))
-    stats = found.pop("stats")
-    return Worker(**found, heartbeat_stats={} if stats is None else codec.unpack(stats))

@@ -161,12 +161,8 @@ class Database(ABC):
         """Raise ``StoreError`` if the store was opened read-only."""
 
     @abstractmethod
-    def size_bytes(self) -> int:
-        """Return the size of the tables in bytes."""
-
-    @abstractmethod
-    def free_bytes(self) -> int:
-        """Return the bytes of free pages, which are used before the database grows."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the tables, and those of free pages, which are used before it grows."""
 
     @abstractmethod
     def lock_rollouts(self, rollout_ids: Iterable[str]) -> None:

@@ -49,7 +49,6 @@ def _since(time: Any) -> Any:
 _sign_at = _since(func.coalesce(_a.c.last_heartbeat_time, _a.c.start_time))
 _start_at = _since(_a.c.start_time)
 _silent_at = _sign_at + _r.c.unresponsive_seconds
-_NEVER = 1e18
 _timed_out_at = _start_at + _r.c.timeout_seconds + literal_column(str(TIMEOUT_GRACE_SECONDS))
 _ALIVE = and_(text("attempts." + schema.OPEN_ATTEMPT), _a.c.status != literal_column("'unresponsive'"))
 _LIMITS = (
@@ -59,11 +58,6 @@ _LIMITS = (
 )
 _OVERDUE = _LIMITS.where(or_(_silent_at <= _now, _timed_out_at <= _now))
 """Attempts that are overdue unless the store slept meanwhile."""
-_NEXT_DUE = (
-    select(func.min(least(func.coalesce(_silent_at, _NEVER), func.coalesce(_timed_out_at, _NEVER))))
-    .select_from(_a.join(_r, _r.c.rollout_id == _a.c.rollout_id))
-    .where(_ALIVE)
-)
 _CLAMP_FUTURE = (
     update(_a)
     .where(
@@ -155,22 +149,13 @@ def _due(store: Tables, one: _Limits) -> tuple[float, bool]:
 
 def _next_due(store: Tables) -> float | None:
     """Return the time at which the next live attempt will be overdue without a sign of life; ``None``:
-    never.
+    never. Stalls that no limit reaches back to are forgotten.
     """
     if store.cache.next_due is None:
-        if store.watch.stalls:
-            due = _next_due_after_stalls(store)
-        else:
-            due = store.db.value(_NEXT_DUE, now=store.clock(), opened=store.opened)
-        store.cache.next_due = math.inf if due is None or due >= _NEVER else due
+        alive = [_Limits(*row) for row in store.db.all(_LIMITS, now=store.clock(), opened=store.opened)]
+        store.watch.forget(min((min(one.sign, one.start) for one in alive), default=math.inf))
+        store.cache.next_due = min((_due(store, one)[0] for one in alive), default=math.inf)
     return None if math.isinf(store.cache.next_due) else store.cache.next_due
-
-
-def _next_due_after_stalls(store: Tables) -> float | None:
-    """Look at each live attempt, and forget the stalls that no limit reaches back to."""
-    alive = [_Limits(*row) for row in store.db.all(_LIMITS, now=store.clock(), opened=store.opened)]
-    store.watch.forget(min((min(one.sign, one.start) for one in alive), default=math.inf))
-    return min((_due(store, one)[0] for one in alive), default=None)
 
 
 async def expire_due(store: Tables) -> float | None:

@@ -34,13 +34,13 @@ from agentlightning.store.sql.core import CachedAttempt, Tables, write
 from agentlightning.store.sql.database import InJson, given
 from agentlightning.store.sql.expiry import end_overdue, ensure_timer
 from agentlightning.store.sql.rollouts import (
+    GET_ROLLOUT,
     ROLLOUT_COLUMNS,
     Pin,
     check_rollout,
     find_rollout,
     get_rollout_by_id,
     insert_rollout,
-    is_known,
     pin,
     rollout_from_row,
     set_rollout_status,
@@ -200,7 +200,7 @@ def start_rollout(
         rollout_id=rollout_id or "", config=config or RolloutConfig(), metadata=metadata or {}, **fields
     )
     check_rollout(rollout)
-    if rollout_id and is_known(store, rollout_id):
+    if rollout_id and store.db.one(GET_ROLLOUT, rollout_id=rollout_id):
         raise Conflict(f"rollout {rollout_id} exists: start_attempt leases it")
     if attempt_id in RESERVED_IDS or (attempt_id and store.db.one(HELD, attempt_id=attempt_id)):
         raise Conflict(f"attempt_id {attempt_id!r} is taken: choose a fresh one")
@@ -231,9 +231,6 @@ async def wait_for_rollouts(
 
 
 async def _await_ends(store: Tables, ids: list[str], timeout: float | None) -> list[Rollout]:
-    if timeout == 0:
-        done = await store.writer.read(lambda: _ended(store, ids))
-        return [await get_rollout_by_id(store, i) for i in ids if i in done]
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:

@@ -1,5 +1,4 @@
-"""Reading of what attempts did: model calls, spans with the calls among them
-(:mod:`agentlightning.store.call_spans`), and the records that credit needs, in a few queries.
+"""Reading of what attempts did: model calls, spans, and the records that credit needs, in a few queries.
 
 Invariant: calls, rewards and spans of a record are in the order in which the store numbered them.
 """
@@ -16,9 +15,8 @@ from sqlalchemy import Column, Select, Table, and_, bindparam, func, or_, select
 from agentlightning import semconv
 from agentlightning.store.base import NotFound
 from agentlightning.store.bounds import LARGEST
-from agentlightning.store.call_spans import merge_calls
 from agentlightning.store.calls import StoredCall, StoredRecord
-from agentlightning.store.pages import SortBy, SortOrder, check_limit, check_order, record_pages
+from agentlightning.store.pages import check_limit, record_pages
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.attempts import ATTEMPT_COLUMNS, attempt_from_row, latest_attempt
 from agentlightning.store.sql.core import Tables, read
@@ -30,8 +28,6 @@ from agentlightning.types.record import reward_of
 
 _s, _c, _a, _r = schema.spans, schema.calls, schema.attempts, schema.rollouts
 _OF = given(_c.c.rollout_id)
-_CALLS = select(_c.c.arrival, *CALL_COLUMNS).where(_OF).order_by(_c.c.seq)
-_CALLS_OF = _CALLS.where(given(_c.c.attempt_id))
 
 
 def _page(*order: Column[int]) -> Select[Any]:
@@ -44,9 +40,10 @@ _PAGE_ALL = _page(_c.c.seq)
 _PAGE_OF = _page(_c.c.sequence, _c.c.choice, _c.c.seq).where(given(_c.c.attempt_id))
 _BEFORE_ALL = (-LARGEST, -LARGEST, -LARGEST)
 _PLACE = select(_c.c.sequence, _c.c.choice, _c.c.seq).where(_OF, given(_c.c.call_id))
-_SPANS = select(*SPAN_COLUMNS).where(given(_s.c.rollout_id)).order_by(_s.c.seq)
-_SPANS_OF = _SPANS.where(given(_s.c.attempt_id))
-_NUMBERS = select(_a.c.attempt_id, _a.c.sequence_id).where(given(_a.c.rollout_id))
+_ORDER = (_a.c.sequence_id, _s.c.sequence)
+_ITS_ATTEMPT = and_(_a.c.rollout_id == _s.c.rollout_id, _a.c.attempt_id == _s.c.attempt_id)
+_SPANS = select(*SPAN_COLUMNS).join(_a, _ITS_ATTEMPT).where(given(_s.c.rollout_id)).order_by(*_ORDER)
+_NUMBER = select(_a.c.sequence_id).where(given(_a.c.rollout_id, _a.c.attempt_id))
 
 
 @read
@@ -60,7 +57,7 @@ def query_calls(
         if found is None:
             raise NotFound(f"after: rollout {rollout_id} has no call {after}")
         place = found
-    of = _attempt_id(store, rollout_id, attempt_id)
+    of = attempt_of(store, rollout_id, attempt_id)
     bounds = dict(zip(("after_sequence", "after_choice", "after_seq"), place, strict=True))
     query = _PAGE_ALL if of is None else _PAGE_OF
     ids = {"rollout_id": rollout_id, "attempt_id": of}
@@ -68,48 +65,26 @@ def query_calls(
 
 
 @read
-def query_spans(
-    store: Tables,
-    rollout_id: str,
-    attempt_id: str | None,
-    name_contains: str | None,
-    sort_by: SortBy,
-    sort_order: SortOrder,
-    limit: int,
-    after: str | None,
-    **equal: str | None,
+def spans(
+    store: Tables, rollout_id: str, attempt_id: str | None, name: str | None, limit: int, after: str | None
 ) -> list[Span]:
     check_limit(limit)
-    _check_sort(sort_by, sort_order)
-    wanted = {field: value for field, value in equal.items() if value is not None}
-    spans = _spans_with_calls(store, rollout_id, attempt_id)
-    numbers = dict(store.db.all(_NUMBERS, rollout_id=rollout_id))
-
-    def keep(span: Span) -> bool:
-        same = all(getattr(span, field) == value for field, value in wanted.items())
-        return same and (name_contains or "") in span.name
-
-    def key(span: Span) -> tuple[Any, ...]:
-        place = (numbers.get(span.attempt_id, 0), span.sequence_id)
-        return place if sort_by == "sequence_id" else (getattr(span, sort_by), *place)
-
-    back = sort_order == "desc"
+    query = _SPANS.limit(limit)
+    ids = {"rollout_id": rollout_id, "attempt_id": attempt_of(store, rollout_id, attempt_id)}
+    if ids["attempt_id"] is not None:
+        query = query.where(given(_s.c.attempt_id))
+    if name is not None:
+        query = query.where(_s.c.name == name)
     if after is not None:
-        edge = key(_span_at_cursor(spans, after, numbers))
-        spans = [s for s in spans if (key(s) < edge if back else key(s) > edge)]
-    return sorted(filter(keep, spans), key=key, reverse=back)[:limit]
+        attempt, _, number = after.rpartition("/")
+        place = store.db.value(_NUMBER, rollout_id=rollout_id, attempt_id=attempt)
+        if place is None or not number.isdigit():
+            raise NotFound(f"after: no span {after}")
+        query = query.where(tuple_(*_ORDER) > tuple_(place, int(number)))
+    return [span_from_row(row) for row in store.db.all(query, **ids)]
 
 
-def _spans_with_calls(store: Tables, rollout_id: str, attempt_id: str | None) -> list[Span]:
-    ids = {"rollout_id": rollout_id, "attempt_id": _attempt_id(store, rollout_id, attempt_id)}
-    whole = ids["attempt_id"] is None
-    spans = [span_from_row(row) for row in store.db.all(_SPANS if whole else _SPANS_OF, **ids)]
-    rows = store.db.all(_CALLS if whole else _CALLS_OF, **ids)
-    calls = calls_of(store, [row[1:] for row in rows])
-    return merge_calls(spans, zip(calls, (row[0] for row in rows), strict=True))
-
-
-def _attempt_id(store: Tables, rollout_id: str, attempt_id: str | None) -> str | None:
+def attempt_of(store: Tables, rollout_id: str, attempt_id: str | None) -> str | None:
     """Return the attempt id of ``latest``; ``""`` if there is no attempt yet."""
     if attempt_id is None:
         find_rollout(store, rollout_id)  # NotFound, if there is no such rollout
@@ -117,25 +92,6 @@ def _attempt_id(store: Tables, rollout_id: str, attempt_id: str | None) -> str |
         return attempt_id
     latest = latest_attempt(store, rollout_id)
     return "" if latest is None else latest.attempt_id
-
-
-def _check_sort(sort_by: str, sort_order: str) -> None:
-    if sort_by not in ("sequence_id", "start_time", "end_time", "name"):
-        raise ValueError(f"sort_by must be sequence_id, start_time, end_time or name, not {sort_by!r}")
-    check_order(sort_order)
-
-
-def _span_at_cursor(spans: list[Span], after: str, numbers: dict[str, int]) -> Span:
-    """Return the span of a cursor. A span that has since become part of its call's span keeps its place in
-    the order of arrival.
-    """
-    attempt_id, _, number = after.rpartition("/")
-    if attempt_id not in numbers or not number.isdigit():
-        raise NotFound(f"after: no span {after}")
-    for span in spans:
-        if span.attempt_id == attempt_id and span.sequence_id == int(number):
-            return span
-    return Span(rollout_id="", attempt_id=attempt_id, name="", sequence_id=int(number))
 
 
 # ---------------------------------------------------------------------------------------------------- records

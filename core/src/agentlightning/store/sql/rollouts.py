@@ -32,7 +32,7 @@ _t, _run = schema.rollouts, schema.runs.c
 _INTERNAL_COLUMNS = ("seq", "timeout_seconds", "unresponsive_seconds", "forgiven")
 ROLLOUT_COLUMNS = [c for c in _t.c if c.name not in _INTERNAL_COLUMNS]
 _NAMES = [c.name for c in ROLLOUT_COLUMNS]
-_GET = select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id))
+GET_ROLLOUT = select(*ROLLOUT_COLUMNS).where(given(_t.c.rollout_id))
 _SEQ = select(_t.c.seq).where(given(_t.c.rollout_id))
 _RUN_CONFIG = select(_run.config).where(given(_run.run_id))
 UNREADABLE = "agl.unreadable"
@@ -119,7 +119,7 @@ def enqueue_many_rollouts(store: Tables, rollouts: Sequence[Rollout]) -> list[Ro
     out: list[Rollout] = []
     for rollout in rollouts:
         its_pin = pinned(rollout.resources_id, rollout.resources_version)
-        known = store.db.one(_GET, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
+        known = store.db.one(GET_ROLLOUT, rollout_id=rollout.rollout_id) if rollout.rollout_id else None
         if known:
             out.append(_require_same(rollout, rollout_from_row(known)))
             continue
@@ -176,14 +176,9 @@ def insert_rollout(
     return rollout
 
 
-def is_known(store: Tables, rollout_id: str) -> bool:
-    """Return whether there is such a rollout."""
-    return store.db.one(_GET, rollout_id=rollout_id) is not None
-
-
 def find_rollout(store: Tables, rollout_id: str) -> Rollout:
     """Return the rollout, or raise :class:`NotFound`."""
-    row = store.db.one(_GET, rollout_id=rollout_id)
+    row = store.db.one(GET_ROLLOUT, rollout_id=rollout_id)
     if row is None:
         raise NotFound(f"no rollout {rollout_id}")
     return rollout_from_row(row)

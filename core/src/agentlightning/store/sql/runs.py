@@ -31,7 +31,6 @@ _RUNS = select(_r.c.run_id, _r.c.create_time, _r.c.update_time, _r.c.info).order
 )
 _CURSOR = select(_r.c.create_time).where(given(_r.c.run_id))
 _LAST_LINK = select(func.max(_l.c.number)).where(given(_l.c.run_id))
-_PLACE_OF = select(_e.c.seq).where(given(_e.c.run_id, _e.c.step, _e.c.policy, _e.c.rollout_id))
 
 
 @write
@@ -114,7 +113,7 @@ def query_links(store: Tables, run_id: str, limit: int | None, after: str | None
     query = select(_l.c.link).where(_l.c.run_id == run_id).order_by(_l.c.number).limit(limit)
     if after is not None:
         if not after.isdigit():
-            raise _no_place(after)
+            raise no_place(after)
         query = query.where(_l.c.number > int(after))
     return [codec.unpack(row[0], AuditLink) for row in store.db.all(query)]
 
@@ -124,35 +123,8 @@ def query_steps(store: Tables, run_id: str, limit: int | None, after: str | None
     check_limit(limit)
     query = select(_s.c.report).where(_s.c.run_id == run_id).order_by(_s.c.step, _s.c.policy).limit(limit)
     if after is not None:
-        query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*_parse_cursor(after)))
+        query = query.where(tuple_(_s.c.step, _s.c.policy) > tuple_(*parse_cursor(after)))
     return [codec.unpack(row[0], StepReport) for row in store.db.all(query)]
-
-
-@read
-def query_fingerprints(
-    store: Tables, run_id: str, step: int | None, rollout_id: str | None, limit: int | None, after: str | None
-) -> list[RolloutFingerprint]:
-    check_limit(limit)
-    query = select(_e.c.fingerprint).where(_e.c.run_id == run_id)
-    query = query.order_by(_e.c.step, _e.c.seq).limit(limit)
-    for name, value in (("step", step), ("rollout_id", rollout_id)):
-        if value is not None:
-            query = query.where(_e.c[name] == value)
-    if after is not None:
-        query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*_place(store, run_id, after)))
-    return [codec.unpack(row[0], RolloutFingerprint) for row in store.db.all(query)]
-
-
-def _place(store: Tables, run_id: str, after: str) -> tuple[int, int]:
-    """Return step and sequence number of the fingerprint of a cursor."""
-    step, rest = _parse_cursor(after)
-    policy, slash, rollout_id = rest.rpartition("/")
-    if not slash:
-        raise _no_place(after)
-    place = store.db.value(_PLACE_OF, run_id=run_id, step=step, policy=policy, rollout_id=rollout_id)
-    if place is None:
-        raise NotFound(f"after: run {run_id} has no fingerprint {after}")
-    return step, place
 
 
 def _fingerprint_row(one: RolloutFingerprint, step: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,15 +136,15 @@ def _fingerprint_row(one: RolloutFingerprint, step: Mapping[str, Any]) -> dict[s
     return {**of, "rollout_id": one.rollout_id, "fingerprint": codec.pack(one)}
 
 
-def _parse_cursor(after: str) -> tuple[int, str]:
+def parse_cursor(after: str) -> tuple[int, str]:
     """Return the step of a cursor, and the text behind it."""
     step, slash, rest = after.partition("/")
     if not slash or not step.lstrip("-").isdigit():
-        raise _no_place(after)
+        raise no_place(after)
     return int(step), rest
 
 
-def _no_place(after: str) -> ValueError:
+def no_place(after: str) -> ValueError:
     return ValueError(f"after: {after!r} is no place in this list")
 
 

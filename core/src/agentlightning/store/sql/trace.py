@@ -51,7 +51,6 @@ _IN_ATTEMPT = given(_s.c.rollout_id, _s.c.attempt_id)
 _HAS_RETURNED = select(_s.c.seq).where(_IN_ATTEMPT, text("returned = 1")).limit(1)
 _HAS_RETURNED = _HAS_RETURNED.with_hint(_s, "INDEXED BY spans_returned", "sqlite")
 _EMITTED = select(*SPAN_COLUMNS).where(_IN_ATTEMPT, _s.c.name == semconv.REWARD_SPAN, text("returned = 0"))
-_HAS_NUMBER = select(_s.c.seq).where(_IN_ATTEMPT, given(_s.c.sequence)).limit(1)
 OVERRIDDEN = "reward-beside-the-returned"
 """Reason that an emitted reward does not count: the agent returned one of the same name and target."""
 
@@ -62,7 +61,7 @@ BadCounts = Counter[tuple[str, str]]
 """Rollout id and attempt id → spans that are no valid records."""
 
 
-def _admitted(spans: Sequence[Span]) -> tuple[list[Span], BadCounts]:
+def admitted(spans: Sequence[Span]) -> tuple[list[Span], BadCounts]:
     """Return the spans, each valid one as it is and a bad-record span in place of each other, and counts of
     these. Every writer of spans comes through here.
     """
@@ -77,9 +76,9 @@ def _admitted(spans: Sequence[Span]) -> tuple[list[Span], BadCounts]:
             if reward is not None and not math.isfinite(reward.value):
                 kept = span  # a reward that is missing, with its reason; credit counts it
             else:
-                kept = quarantine(span, error, *_attempt_key(span))
+                kept = quarantine(span, error, *owner_of(span))
                 kept.sequence_id = span.sequence_id
-                bad[_attempt_key(span)] += 1
+                bad[owner_of(span)] += 1
         found.append(kept)
     return found, bad
 
@@ -93,17 +92,16 @@ def span_from_row(row: Sequence[Any]) -> Span:
         return Span(**{**known, "name": semconv.BAD_RECORD_SPAN}, status="error", status_message=str(error))
 
 
-def _attempt_key(span: Span) -> tuple[str, str]:
+def owner_of(span: Span) -> tuple[str, str]:
+    """Return rollout id and attempt id of a span."""
     return span.rollout_id, span.attempt_id
 
 
-async def add_many_spans(
-    store: Tables, spans: Sequence[Span], numbered: bool, request_id: str | None
-) -> list[Span]:
-    spans, bad = _admitted(spans)
+async def add_many_spans(store: Tables, spans: Sequence[Span], request_id: str | None) -> list[Span]:
+    spans, bad = admitted(spans)
     return await store.write_once(
         "add_spans",
-        lambda: _add_spans(store, spans, numbered, bad),
+        lambda: _add_spans(store, spans, bad),
         request_id,
         list[int],
         to_answer=lambda stored: [s.sequence_id for s in stored],
@@ -112,46 +110,31 @@ async def add_many_spans(
     )
 
 
-def _add_spans(store: Tables, spans: Sequence[Span], numbered: bool, bad: BadCounts) -> list[Span]:
+def _add_spans(store: Tables, spans: Sequence[Span], bad: BadCounts) -> list[Span]:
     now = store.clock()
-    _count_bad(store, bad)
-    for owner, group in groupby(spans, _attempt_key):
+    count_bad(store, bad)
+    for owner, group in groupby(spans, owner_of):
         part = list(group)
         cached = writable_attempt(store, *owner, "spans", len(part))
-        _refuse_late_rewards(store, part)
-        if numbered:
-            _check_numbers(store, part, cached.arrivals)
-        else:
-            _assign_numbers(part, range(cached.arrivals + 1, cached.arrivals + 1 + len(part)))
-        _insert_spans(store, part)
-        touch(store, owner[0], cached, now, 0 if numbered else len(part))
+        refuse_late_rewards(store, part)
+        _assign_numbers(part, range(cached.arrivals + 1, cached.arrivals + 1 + len(part)))
+        insert_spans(store, part)
+        touch(store, owner[0], cached, now, len(part))
     return list(spans)
 
 
-def _count_bad(store: Tables, bad: BadCounts) -> None:
+def count_bad(store: Tables, bad: BadCounts) -> None:
+    """Count spans that are no valid records."""
     for owner, n in bad.items():
         store.add_count("refused", BAD_SPAN, *owner, n)
 
 
-def _check_numbers(store: Tables, spans: Sequence[Span], arrivals: int) -> None:
-    numbers = [s.sequence_id for s in spans]
-    for span, number in zip(spans, numbers, strict=True):
-        if not 1 <= number <= arrivals:
-            raise ValueError(
-                f"span {span.name!r} bears the number {number}, which its attempt did not give out: "
-                "get_next_span_sequence_id gives one"
-            )
-        rollout_id, attempt_id = _attempt_key(span)
-        taken = store.db.one(_HAS_NUMBER, rollout_id=rollout_id, attempt_id=attempt_id, sequence=number)
-        if taken or numbers.count(number) > 1:
-            raise Conflict(f"attempt {attempt_id} has a span with the number {number}")
-
-
-def _refuse_late_rewards(store: Tables, spans: Sequence[Span]) -> None:
+def refuse_late_rewards(store: Tables, spans: Sequence[Span]) -> None:
+    """Raise :class:`StoreRefusal` for a reward among the spans of an attempt whose agent has returned one."""
     n = sum(span.name == semconv.REWARD_SPAN for span in spans)
     if not n:
         return
-    rollout_id, attempt_id = _attempt_key(spans[0])
+    rollout_id, attempt_id = owner_of(spans[0])
     if store.db.one(_HAS_RETURNED, rollout_id=rollout_id, attempt_id=attempt_id):
         message = (
             f"attempt {attempt_id} of {rollout_id}: a reward is refused, what the agent returned is on "
@@ -160,20 +143,22 @@ def _refuse_late_rewards(store: Tables, spans: Sequence[Span]) -> None:
         raise StoreRefusal(message, "rewards-after-the-returned", rollout_id, attempt_id, n)
 
 
-def _insert_spans(store: Tables, spans: Sequence[Span], returned: bool = False) -> None:
+def insert_spans(store: Tables, spans: Sequence[Span], returned: bool = False) -> None:
+    """Insert spans, which have their numbers. ``returned``: the rewards among them are returned ones."""
     rows = []
     for span in spans:
         span.returned = returned and span.name == semconv.REWARD_SPAN
-        row = {
-            "rollout_id": span.rollout_id,
-            "attempt_id": span.attempt_id,
-            "sequence": span.sequence_id,
-            "name": span.name,
-            "wire": int(span.attributes.get(semconv.LAYER) == "wire"),
-            "data": codec.pack_span(span),
-            "returned": int(span.returned),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "rollout_id": span.rollout_id,
+                "attempt_id": span.attempt_id,
+                "sequence": span.sequence_id,
+                "name": span.name,
+                "wire": int(span.attributes.get(semconv.LAYER) == "wire"),
+                "data": codec.pack_span(span),
+                "returned": int(span.returned),
+            }
+        )
     store.db.insert(_s, *rows)
 
 
@@ -189,12 +174,12 @@ def update_attempt(
     spans: Sequence[Span],
     returned: Sequence[Span],
 ) -> Attempt:
-    spans, bad = _admitted(spans)
-    returned, bad_returned = _admitted(returned)
+    spans, bad = admitted(spans)
+    returned, bad_returned = admitted(returned)
     check_metadata(metadata or {})
     given = [*spans, *returned]
     for span in given:
-        if _attempt_key(span) != (rollout_id, attempt_id):
+        if owner_of(span) != (rollout_id, attempt_id):
             of = f"attempt {span.attempt_id}, not to {attempt_id}"
             raise ValueError(f"span {span.name!r} belongs to {of}")
     target = None if status is None else AttemptStatus(status)
@@ -203,8 +188,8 @@ def update_attempt(
     attempt = state.attempt
     if target is AttemptStatus.PREPARING and attempt.status is not target:
         raise Conflict(f"attempt {attempt_id} cannot go from {attempt.status} back to preparing")
-    _refuse_late_rewards(store, spans)
-    _count_bad(store, bad + bad_returned)
+    refuse_late_rewards(store, spans)
+    count_bad(store, bad + bad_returned)
     attempt.metadata = {**attempt.metadata, **(metadata or {})}
     _insert_new_spans(store, state, spans, returned)
     alive = bool(given) or target in (None, AttemptStatus.RUNNING)
@@ -233,8 +218,8 @@ def _insert_new_spans(
         return _count_overridden(store, state, returned)
     total = state.arrivals + len(given)
     _assign_numbers(given, range(state.arrivals + 1, total + 1))
-    _insert_spans(store, spans)
-    _insert_spans(store, returned, returned=True)
+    insert_spans(store, spans)
+    insert_spans(store, returned, returned=True)
     key = {"rollout_id": a.rollout_id, "sequence_id": a.sequence_id}
     store.db.update(schema.attempts, key, arrivals=total)
     _count_overridden(store, state, returned)
@@ -255,18 +240,9 @@ def _count_overridden(store: Tables, state: AttemptState, returned: Sequence[Spa
         store.add_count("refused", OVERRIDDEN, *ids, n)
 
 
-@write
-def get_many_span_sequence_ids(store: Tables, attempts: Sequence[tuple[str, str]]) -> list[int]:
-    now = store.clock()
-    found: list[int] = []
-    for rollout_id, attempt_id in attempts:
-        cached = writable_attempt(store, rollout_id, attempt_id, "numbers")
-        touch(store, rollout_id, cached, now, 1)
-        found.append(cached.arrivals)
-    return found
-
-
-def _assign_numbers(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
+def _assign_numbers(spans: Sequence[Span], numbers: Sequence[int]) -> list[Span]:
+    if len(numbers) != len(spans):
+        raise Conflict(f"the request id was already used for another request, of {len(numbers)} spans")
     for span, number in zip(spans, numbers, strict=True):
         span.sequence_id = number
     return list(spans)
@@ -300,12 +276,6 @@ def stored_calls(
         wanted = {i for _, call in found.values() for i in parents(call.body)} - found.keys()
         missing = list(find(sorted(wanted)))
     return [call for _, call in sorted(found.values(), key=lambda pair: pair[0])]
-
-
-def calls_from_rows(rows: Sequence[Row], find: Callable[[Sequence[str]], Iterable[Row]]) -> list[Call]:
-    """Return the calls of rows, in the order of the rows, each as it was recorded."""
-    calls = {call.call_id: call for call in whole_calls(stored_calls(rows, find))}
-    return [calls[row[0]] for row in rows]
 
 
 _MOST_ARRIVALS = 2000
@@ -365,12 +335,10 @@ def _make_index(store: Tables, rollout_id: str, attempt_id: str, arrivals: int) 
 
 
 def calls_of(store: Tables, rows: Sequence[Row]) -> list[Call]:
-    """Return the calls of rows of ``CALL_COLUMNS``."""
-    return calls_from_rows(rows, partial(_rows_of_calls, store))
-
-
-def _rows_of_calls(store: Tables, call_ids: Sequence[str]) -> list[tuple[Any, ...]]:
-    return store.db.all(_BY_IDS, ids=json.dumps(call_ids))
+    """Return the calls of rows of ``CALL_COLUMNS``, in the order of the rows, each as it was recorded."""
+    stored = stored_calls(rows, lambda call_ids: store.db.all(_BY_IDS, ids=json.dumps(call_ids)))
+    calls = {call.call_id: call for call in whole_calls(stored)}
+    return [calls[row[0]] for row in rows]
 
 
 def _content(call: Call) -> tuple[Any, ...]:

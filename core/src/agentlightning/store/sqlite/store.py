@@ -24,7 +24,7 @@ from agentlightning.store.sql.expiry import begin_limits, ensure_timer
 from agentlightning.store.sql.schema import SCHEMA_VERSION, creation, refuse_other
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.store.sql.waiting import Waiters, monotonic_clock
-from agentlightning.store.sqlite.lock import FileLock, holder_of
+from agentlightning.store.sqlite.lock import FileLock
 from agentlightning.store.sqlite.writer import SQLiteWriter
 
 _PAGE = 16384
@@ -137,16 +137,11 @@ class SQLiteDatabase(Database):
     def keep_order(self, table: Table) -> None:
         """Do nothing, for the same reason."""
 
-    def size_bytes(self) -> int:
-        """Return the size of the database in bytes, without the write-ahead log."""
-        return self._pragma("page_count") * self._pragma("page_size")
-
-    def free_bytes(self) -> int:
-        """Return the bytes of free pages, which are used before the file grows."""
-        return self._pragma("freelist_count") * self._pragma("page_size")
-
-    def _pragma(self, name: str) -> int:
-        return int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the database without the write-ahead log, and those of its free pages."""
+        names = ("page_size", "page_count", "freelist_count")
+        size, pages, free = (int(self.connection.execute(f"PRAGMA {n}").fetchone()[0]) for n in names)
+        return size * pages, size * free
 
     def close(self) -> None:
         """Close the file and release its lock. The last close copies the write-ahead log into the file."""
@@ -266,16 +261,6 @@ class SQLiteStore(SQLStore):
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.db.path or ':memory:')!r})"
-
-    def announce(self, url: str) -> None:
-        """Write the URL of this process's server into the file's lock, for those who ask who writes it."""
-        if self.db.lock is not None:
-            self.db.lock.announce(url=url)
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a process writes the file."""
-        return self.db.path is not None and holder_of(self.db.path) is not None
 
     async def close(self) -> None:
         """Commit, close the file and release its lock. A second call does nothing."""

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.terminal import Console, TextTable, number, print_json, wide_console
-from agentlightning.trackers.curve import curve, smooth
+from agentlightning.terminal import Console, TextTable, print_json
 from agentlightning.types import Evaluation
 from agl_audit.commands import Rewards
 from agl_audit.comparison import Comparison, PairedEvaluation, compare as compare_runs
 from agl_audit.drawing import short
+from agl_audit.figures import number, wide_console
 from agl_audit.run import open_run
+from agl_trackers.curve import curve, smooth
 
 _WIDE = 130
 _SHORT = 60

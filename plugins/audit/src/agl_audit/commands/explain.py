@@ -17,11 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.terminal import Console, TextTable, number, plural, print_json
+from agentlightning.terminal import Console, TextTable, plural, print_json
 from agentlightning.types.select import caller_name
 from agl_audit.commands import InRun, InStore
 from agl_audit.drawing import short
 from agl_audit.explanation.explain import explain as explain_target
+from agl_audit.figures import number
 from agl_audit.targets import is_run, last_trained, open_target
 
 Facts = dict[str, Any]

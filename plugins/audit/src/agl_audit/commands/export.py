@@ -32,9 +32,9 @@ def register(app: typer.Typer) -> None:
         A card beside them names the run. The last line of stdout is what was written. transformers, vLLM and
         `agl serve` load a policy's folder.
         """
-        from agentlightning.runs.policies import find_policy
         from agl_audit.exported_policy import export as copy_policy, find_best, holds_policy
         from agl_audit.exported_prompts import export_prompts, find_prompts
+        from agl_audit.policies import find_policy
 
         if best and step is not None:
             raise UsageError("give --best or --step, not both")

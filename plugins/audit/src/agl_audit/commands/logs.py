@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from agentlightning.redaction import say
-from agentlightning.runs.locations import find_run
 from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
 from agl_audit.commands import JsonLines
+from agl_audit.locations import find_run
 from agl_audit.log_tail import follow, last_entries, parse
 from agl_audit.run_log import NAME, VARIABLE, log_of_all_runs
 

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.redaction import say
-from agentlightning.terminal import TextTable, number, print_json, wide_console
+from agentlightning.terminal import TextTable, print_json
 from agentlightning.types import UsageError
 from agl_audit.commands import JsonLines, OneOf, Rewards, RunArgument, StoreOfRun
 from agl_audit.drawing import short
+from agl_audit.figures import number, wide_console
 from agl_audit.rollout_list import RolloutPage, RolloutSummary, list_rollouts
 from agl_audit.run import open_run
 

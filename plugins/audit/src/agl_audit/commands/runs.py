@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import RUNS_FOLDER, NoSuchRun, places_of
-from agentlightning.terminal import TextTable, number, print_json, wide_console
+from agentlightning.terminal import TextTable, print_json
 from agl_audit.commands import JsonLines
+from agl_audit.figures import number, wide_console
+from agl_audit.locations import RUNS_FOLDER, NoSuchRun, places_of
 from agl_audit.run_list import RunSummary, list_runs, to_show
 
 _WIDE = 130

@@ -12,9 +12,9 @@ import typer
 
 from agentlightning.plugins.manager import load as load_plugins, pick
 from agentlightning.redaction import say
-from agentlightning.runs.policies import find_policy
 from agentlightning.train.policies import fetch_pretrained
 from agentlightning.types import UsageError
+from agl_audit.policies import find_policy
 
 INSTALL_VLLM = "vllm is not on PATH: install it (pip install vllm), or serve with --engine local"
 

@@ -17,11 +17,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.terminal import Console, TextTable, number, print_json, wide_console
-from agentlightning.trackers.curve import curve, smooth, sparkline
+from agentlightning.terminal import Console, TextTable, print_json
 from agl_audit.commands.runs import COLOURS, reward_of
+from agl_audit.figures import number, wide_console
 from agl_audit.run_list import RunSummary
 from agl_audit.watching import Look, RunDetail, Watcher
+from agl_trackers.curve import curve, smooth, sparkline
 
 _WIDE = 110
 """Columns where stdout is no terminal."""

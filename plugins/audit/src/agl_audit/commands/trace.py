@@ -10,11 +10,12 @@ from rich.text import Text
 from rich.tree import Tree
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.terminal import print_json, wide_console
+from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
 from agl_audit.attempt_tree import AttemptTree, attempt_trees
 from agl_audit.commands import InRun, InStore, Rewards
 from agl_audit.drawing import draw, short
+from agl_audit.figures import wide_console
 from agl_audit.store.reward_versions import find_version
 from agl_audit.targets import open_target
 

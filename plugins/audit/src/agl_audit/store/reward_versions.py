@@ -18,7 +18,6 @@ import msgspec
 from sqlalchemy import select
 
 from agentlightning import semconv
-from agentlightning.runs.locations import NoSuchRun
 from agentlightning.store import codec
 from agentlightning.store.base import Conflict, NotFound, Store
 from agentlightning.store.pages import check_limit
@@ -27,6 +26,7 @@ from agentlightning.store.sql.core import Tables, everywhere, read, write
 from agentlightning.store.sql.database import InJson, given
 from agentlightning.types import Model, Record, Reward, RolloutStatus, Span
 from agentlightning.types.failure import failure_kind_of_end
+from agl_audit.locations import NoSuchRun
 
 _VERSION = "reward version"
 """Kind of the notes that hold versions, by name."""

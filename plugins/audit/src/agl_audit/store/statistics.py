@@ -97,7 +97,7 @@ def statistics(store: Tables, run_id: str | None = None) -> dict[str, Any]:
     if run_id is None:
         found["workers"] = dict(store.db.all(_WORKERS))
         found["resources"], found["runs"] = store.db.value(_RESOURCES), store.db.value(_RUNS)
-        found["bytes"], found["free_bytes"] = store.db.size_bytes(), store.db.free_bytes()
+        found["bytes"], found["free_bytes"] = store.db.sizes()
         found["schema_version"] = schema.SCHEMA_VERSION
     else:
         found["call_bytes"] = size

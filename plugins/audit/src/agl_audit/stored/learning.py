@@ -27,7 +27,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -37,17 +37,24 @@ from agentlightning.algorithms.rl import RL, RLJob
 from agentlightning.credit.accounts import row_metrics
 from agentlightning.plugins.stores import open_store
 from agentlightning.recipes import make
-from agentlightning.runs.locations import find_run, match_name
-from agentlightning.specs import ScoringDriver
+from agentlightning.specs import Driver
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import Batch, Recipe, Record, RolloutFingerprint, Row
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import TrainingSection
+from agl_audit.locations import find_run, match_name
 from agl_audit.store.reward_versions import find_version, read_records
 from agl_audit.stored.examples import Example, at_least, best_of, examples, pairs
 
 METHODS = ("sft", "rejection", "dpo")
+
+
+class ScoringDriver(Driver, Protocol):
+    """A driver that tells how likely answers are under its present weights."""
+
+    async def logprobs(self, rows: Sequence[Row]) -> list[float]:
+        """The sum of the log-probabilities of each row's trained tokens. Nothing is trained."""
 
 
 class StoredSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):

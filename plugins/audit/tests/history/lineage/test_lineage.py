@@ -10,8 +10,8 @@ import pytest
 from contract.runs import make_run
 from typer.testing import CliRunner
 
+from agentlightning.algorithms.provenance import ORIGIN, code_of, origin_of, origins
 from agentlightning.cli import app
-from agentlightning.runs.provenance import ORIGIN, code_of, origin_of, origins
 from agentlightning.store import SQLiteStore
 from agentlightning.types.work import JsonResource, PolicyFolder, PromptTemplate
 from agl_audit.history.lineage.prompts import lineage_of_prompt

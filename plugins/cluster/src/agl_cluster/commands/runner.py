@@ -16,9 +16,9 @@ import typer
 
 from agentlightning.child_environment import hidden_variables, hide_secrets
 from agentlightning.cli.interrupts import exit_despite_threads, set_exit_status
-from agentlightning.cli.options import add_command
 from agentlightning.store.places import store_place
 from agentlightning.types import UsageError
+from agl_cluster.commands import add_command
 
 if TYPE_CHECKING:
     from agentlightning.runner.runner import Runner

@@ -17,11 +17,12 @@ from typing import Any
 
 from agentlightning.child_environment import hide_secrets
 from agentlightning.gateway.route import Upstream
-from agentlightning.gateway.settings import CallSection, GatewaySection, RouteSection
+from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
 from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
+from agentlightning.train.config import fields as config_fields
 from agl_cluster.gateways.messages import (
     Acknowledged,
     Begin,
@@ -112,7 +113,8 @@ class GatewayProcess:
             return
         fields = _fixed(told)
         del fields["versioned"]
-        fields["settings"] = RouteSection(**told.settings)
+        if told.settings is not None:
+            fields["settings"] = config_fields().sections["gateway"].model_validate(told.settings)
         version = (lambda policy=told.policy: self._versions[policy]) if told.versioned else None
         self.gateway.add_route(Upstream(version=version, **fields))
 

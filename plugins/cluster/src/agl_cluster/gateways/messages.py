@@ -16,7 +16,6 @@ import msgspec
 from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.route import Upstream
 from agentlightning.gateway.sampling import SamplingPolicy
-from agentlightning.gateway.settings import RouteSection
 from agentlightning.types import Call
 from agentlightning.types.arrays import from_either, to_bytes
 from agentlightning.types.base import LogprobsMode
@@ -35,7 +34,7 @@ class RouteState(msgspec.Struct, kw_only=True, frozen=True):
     trainable: bool
     seeded: bool
     stream_ids: bool | None
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None
     vocabulary: int | None
     context: int | None
     logprobs_mode: LogprobsMode | None
@@ -50,7 +49,7 @@ class RouteState(msgspec.Struct, kw_only=True, frozen=True):
         names = set(cls.__struct_fields__) - {"replicas", "settings", "versioned", "version"}
         return cls(
             replicas=list(route.replicas),
-            settings={name: getattr(route.settings, name) for name in RouteSection.model_fields},
+            settings=None if route.settings is None else route.settings.model_dump(),
             versioned=route.version is not None,
             version=route.served_version(),
             **{name: getattr(route, name) for name in names},

@@ -12,9 +12,9 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from agentlightning.gateway.attempts import AttemptInfo
 from agentlightning.gateway.base import RunGateway
@@ -141,7 +141,7 @@ class GatewayProcesses(RunGateway):
         short = 0
         while not self._ending():
             short = 0 if await member.live() else short + 1
-            self._earlier.add(member.counts)
+            _add(self._earlier, member.counts)
             member.counts = {}
             if self._ending():
                 return
@@ -215,7 +215,7 @@ class GatewayProcesses(RunGateway):
         """The counters of all processes, those that have ended included, when they last told them."""
         found = Metrics()
         for counts in (self._earlier.as_dict(), *(member.counts for member in self._members)):
-            found.add(counts)
+            _add(found, counts)
         found.hook_errors += self._hook_errors
         return found
 
@@ -255,3 +255,12 @@ class GatewayProcesses(RunGateway):
             self._hook_errors += 1
             if self._hook_errors == 1:
                 log.exception("on_call failed; further failures are only counted")
+
+
+def _add(metrics: Metrics, counts: Mapping[str, Any]) -> None:
+    """Add the counters of a gateway, as :meth:`Metrics.as_dict` returns them; none are given as ``{}``."""
+    for name, n in counts.items():
+        if isinstance(n, Mapping):
+            getattr(metrics, name).update(n)
+        else:
+            setattr(metrics, name, getattr(metrics, name) + n)

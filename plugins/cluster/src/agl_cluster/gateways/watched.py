@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
-from agentlightning.gateway import Gateway
+from agentlightning.gateway import AttemptInfo, Gateway
 from agl_cluster.access_log import log_requests
 from agl_cluster.prometheus import Exposed, Kind, exposition, families
 
@@ -71,6 +71,10 @@ class WatchedGateway(Gateway):
     """Its ``GET /metrics`` has two forms: Prometheus' text, and with ``Accept: application/json`` that of the
     gateway alone.
     """
+
+    def expect_attempt(self, info: AttemptInfo) -> None:
+        """Take the facts about an attempt that was opened in another process; the rest is in the store."""
+        self._attempts.expect(info)
 
     def app(self, *, local: bool = True) -> web.Application:
         """The gateway's application with both."""

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import Keys
 from agentlightning.runner.outcome import CannotRun
-from agentlightning.store.base import AttemptEnded, Conflict, Forbidden, Store, Unauthorized
+from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agl_cluster.store.client import StoreClient
+from agl_cluster.store.outcomes import Forbidden, Unauthorized
 
 
 class RemoteAttemptKeys:

@@ -7,13 +7,16 @@ status: 0 if SIGTERM came first, 130 if Ctrl-C came first, 128 + the second sign
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 
 import msgspec
 
-from agentlightning.runner.runner import Runner
+from agentlightning.runner.runner import Runner, StopEvent
+from agentlightning.store.base import Conflict
 
+log = logging.getLogger(__name__)
 REPORT_SECONDS = 0.5
 """Seconds between two reports."""
 STOP_SECONDS = 2.0
@@ -73,7 +76,7 @@ async def serve(
     if rollout_id is None:
         serving = asyncio.create_task(runner.serve(signals.stop, limit=limit))
     else:
-        serving = asyncio.create_task(runner.serve_rollout(rollout_id, signals.stop))
+        serving = asyncio.create_task(serve_rollout(runner, rollout_id, signals.stop))
     stop_now = asyncio.create_task(signals.at_once.wait())
     try:
         await asyncio.wait({serving, stop_now}, return_when=asyncio.FIRST_COMPLETED)
@@ -87,6 +90,23 @@ async def serve(
         reporting.cancel()
         report(_state(runner))
     return signals.code
+
+
+async def serve_rollout(runner: Runner, rollout_id: str, stop: StopEvent | None = None) -> None:
+    """Lease this rollout and run it, until it has ended or ``stop`` is set, as :meth:`.Runner.serve`. One
+    that is not in the queue is left alone, and counted as ``not-queued``: it has ended, or another worker has
+    its lease.
+    """
+    async with runner.serving():
+        try:
+            lease = await runner.store.start_attempt(rollout_id, worker_id=runner.worker_id, queued=True)
+        except Conflict as error:
+            runner.counts["not-queued"] += 1
+            log.warning("nothing to run: %s", error)
+            return
+        runner.begin(lease)
+        while runner.running and not runner.should_stop(stop):
+            await runner.wait_for_slot()
 
 
 def _state(runner: Runner) -> RunnerState:

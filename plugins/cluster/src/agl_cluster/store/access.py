@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentlightning.keys import PREFIX as KEY, Claims, Keys
-from agentlightning.store.base import AttemptEnded, Conflict, Forbidden, Store
+from agentlightning.store.base import AttemptEnded, Conflict, Store
 from agentlightning.types import Attempt, AttemptStatus, Rollout
 from agentlightning.types.base import RequestRefused
 from agl_cluster.roles import PREFIX as ROLE_TOKEN, Revoked, Role, RoleClaims, RoleTokens, revoked_file
+from agl_cluster.store.outcomes import Forbidden
 from agl_cluster.store.routes import OF_ONE_ROLLOUT, Route
 
 LATEST: Final = "latest"

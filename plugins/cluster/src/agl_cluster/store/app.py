@@ -19,10 +19,10 @@ from aiohttp import web
 from msgspec.structs import asdict
 
 from agentlightning.log_limit import limited
-from agentlightning.store.base import Busy, Conflict, Forbidden, Store, StoreError
+from agentlightning.store.base import Conflict, Store, StoreError
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.codec import BatchOutcome, ErrorBody, error_body, to_outcome
 from agentlightning.store.sql import schema
+from agentlightning.store.sql.reading import stored_records
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.types.arrays import from_either
 from agentlightning.types.base import RequestRefused
@@ -33,8 +33,10 @@ from agl_cluster.probes import Probes
 from agl_cluster.roles import Role
 from agl_cluster.store import openapi, traces
 from agl_cluster.store.access import StoreAccess, StoreCaller, check_attempt_open
+from agl_cluster.store.batch import batch, check_writable
 from agl_cluster.store.load import RETRY_AFTER, Load
 from agl_cluster.store.metrics import METRICS, METRICS_ROLE, RequestCounts, metrics_page
+from agl_cluster.store.outcomes import BatchOutcome, Busy, ErrorBody, Forbidden, error_body, to_outcome
 from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     ATTEMPT_KEY_ROLE,
@@ -110,7 +112,7 @@ async def _problems(store: SQLStore, load: Load) -> list[str]:
     """Return why the server cannot take work now."""
     problems = ["busy: as many writes as it takes are under way"] if load.full else []
     try:
-        await store.check_writable()
+        await check_writable(store)
     except StoreError as error:
         problems.append(str(error))
     return problems
@@ -233,7 +235,7 @@ def _rollout_token(store: Store, access: StoreAccess) -> Handler:
 def _stored_records(store: SQLStore) -> Handler:
     async def handle(request: web.Request, caller: StoreCaller) -> web.Response:
         rollout_ids = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[str])
-        return _answer(request, await store.stored_records(rollout_ids))
+        return _answer(request, await stored_records(store, rollout_ids))
 
     return handle
 
@@ -258,7 +260,7 @@ def _batch_handler(store: SQLStore, load: Load) -> Handler:
             items = await _decoded(await read(request, BODY_LIMIT), request.content_type, list[BatchItem])
             calls = [call(item, caller) for item in items]
             good = [c for c in calls if not isinstance(c, Exception)]
-            found = iter(await store.batch(good, request_id=request.headers.get(REQUEST_ID)))
+            found = iter(await batch(store, good, request_id=request.headers.get(REQUEST_ID)))
         return _answer(
             request, [_batch_outcome(c if isinstance(c, Exception) else next(found)) for c in calls]
         )

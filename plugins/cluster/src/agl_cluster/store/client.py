@@ -24,15 +24,14 @@ import aiohttp
 import msgspec
 
 from agentlightning.plugins.manager import store_operation
-from agentlightning.store.base import REMEMBERED, Busy, Store, StoreError, TooLarge
+from agentlightning.store.base import REMEMBERED, Store, StoreError
 from agentlightning.store.bounds import check_seconds
-from agentlightning.store.call_spans import as_call_span
 from agentlightning.store.calls import StoredRecord
-from agentlightning.store.codec import BatchOutcome, ErrorBody, error_from_body, from_outcome
 from agentlightning.store.pages import record_pages
 from agentlightning.store.places import patience_from_env
 from agentlightning.types import Record
 from agl_cluster.roles import PREFIX as ROLE_TOKEN, Role, derived_token
+from agl_cluster.store.outcomes import BatchOutcome, Busy, ErrorBody, TooLarge, error_from_body, from_outcome
 from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     BODY_LIMIT,
@@ -340,8 +339,7 @@ def _method(route: Route) -> Callable[..., Awaitable[Any]]:
         arguments = {name: value for name, value in bound.arguments.items() if name != this}
         if route.name in _WAITS:
             return await _wait(self, route, arguments)
-        result = await self._call(route, **arguments)
-        return [as_call_span(span) for span in result] if route.name == "query_spans" else result
+        return await self._call(route, **arguments)
 
     call.__name__, call.__qualname__ = route.name, f"StoreClient.{route.name}"
     call.__signature__ = signature  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from agentlightning.store.base import Busy
+from agl_cluster.store.outcomes import Busy
 
 MAX_WRITES: Final = 4_096
 """Writes under way, at most."""

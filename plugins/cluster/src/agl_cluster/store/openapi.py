@@ -16,11 +16,11 @@ import msgspec
 
 from agentlightning._version import __version__
 from agentlightning.store.calls import StoredRecord
-from agentlightning.store.codec import BatchOutcome, ErrorBody
 from agentlightning.types.tokens import TokenIds
 from agl_cluster.probes import HEALTH, READY
 from agl_cluster.roles import Role
 from agl_cluster.store.metrics import METRICS, METRICS_ROLE
+from agl_cluster.store.outcomes import BatchOutcome, ErrorBody
 from agl_cluster.store.routes import (
     ATTEMPT_KEY,
     ATTEMPT_KEY_ROLE,

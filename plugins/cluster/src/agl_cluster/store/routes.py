@@ -19,9 +19,9 @@ import msgspec
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.store import codec
 from agentlightning.store.base import Store
-from agentlightning.store.codec import ErrorBody
 from agentlightning.types.arrays import from_either, to_bytes, to_list
 from agl_cluster.roles import Role
+from agl_cluster.store.outcomes import ErrorBody
 
 PREFIX: Final = "/v1/agl"
 LONGEST_WAIT: Final = 30.0
@@ -53,9 +53,7 @@ ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
     ("POST", "/records", "records", Role.TRAINER),
     ("POST", "/spans", "add_span", Role.RUNNER),
     ("POST", "/spans/many", "add_many_spans", Role.RUNNER),
-    ("GET", "/rollouts/{rollout_id}/spans", "query_spans", Role.ATTEMPT),
-    ("POST", "/rollouts/{rollout_id}/attempts/{attempt_id}/number", "get_next_span_sequence_id", Role.RUNNER),
-    ("POST", "/spans/numbers", "get_many_span_sequence_ids", Role.RUNNER),
+    ("GET", "/rollouts/{rollout_id}/spans/stored", "spans", Role.ATTEMPT),
     ("POST", "/calls", "add_calls", Role.RUNNER),
     ("GET", "/rollouts/{rollout_id}/calls", "query_calls", Role.ATTEMPT),
     ("POST", "/resources", "add_resources", Role.TRAINER),
@@ -68,14 +66,10 @@ ROUTES: Final[tuple[tuple[str, str, str, Role], ...]] = (
     ("PATCH", "/runs/{run_id}", "update_run", Role.TRAINER),
     ("POST", "/steps", "add_step", Role.TRAINER),
     ("GET", "/runs/{run_id}/steps", "query_steps", Role.TRAINER),
-    ("GET", "/runs/{run_id}/fingerprints", "query_fingerprints", Role.TRAINER),
     ("POST", "/links", "add_link", Role.TRAINER),
     ("GET", "/runs/{run_id}/links", "query_links", Role.TRAINER),
     ("POST", "/counts", "count", Role.RUNNER),
     ("GET", "/counts", "counts", Role.TRAINER),
-    ("GET", "/workers", "query_workers", Role.TRAINER),
-    ("GET", "/workers/{worker_id}", "get_worker_by_id", Role.RUNNER),
-    ("PATCH", "/workers/{worker_id}", "update_worker", Role.RUNNER),
     ("POST", "/workers/{worker_id}/heartbeat", "heartbeat", Role.RUNNER),
 )
 """(HTTP method, path, store method, least role). ``Role.ATTEMPT``: the key of an attempt reaches its own."""
@@ -92,11 +86,11 @@ ROLLOUT_TOKEN: Final = f"{PREFIX}/rollouts/{{rollout_id}}/token"
 ROLLOUT_TOKEN_ROLE: Final = Role.TRAINER
 OF_ONE_ROLLOUT: Final = frozenset({
     "start_attempt", "get_rollout_by_id", "query_attempts", "get_latest_attempt", "update_attempt",
-    "add_span", "add_many_spans", "query_spans", "get_next_span_sequence_id", "get_many_span_sequence_ids",
-    "query_calls", "get_resources_by_id", "count", "update_worker", "get_worker_by_id", "heartbeat",
-    "attempt_key", "batch",
+    "add_span", "add_many_spans", "spans", "query_calls", "get_resources_by_id", "count", "heartbeat",
+    "attempt_key", "batch", "query_spans", "update_worker", "get_worker_by_id",
+    "get_next_span_sequence_id", "get_many_span_sequence_ids", "add_numbered_spans",
 })  # fmt: skip
-"""The routes of a runner that has a token for one rollout, for that rollout."""
+"""The routes of a runner that has a token for one rollout, for that rollout; those of plugins last."""
 BATCH_ROLE: Final = Role.RUNNER
 """Least role of a batch; each of its calls needs the role of its own route."""
 TRACES_ROLE: Final = Role.ATTEMPT
@@ -167,7 +161,7 @@ BY_NAME: Final = {route.name: route for route in TABLE}
 @lru_cache(maxsize=1)
 def added(plugins: Plugins) -> dict[str, Route]:
     """Return the routes of operations that plugins add, by name."""
-    specs = plugins.store_operations.values()
+    specs = [one for one in plugins.store_operations.values() if one.path]
     return {one.name: _route(one.verb, one.path, one.operation(), Role(one.least)) for one in specs}
 
 

@@ -62,7 +62,8 @@ async def start(
         await runner.cleanup()
         await store.close()
         raise StoreError(str(cannot_listen("the store", host, port, error, "--port"))) from error
-    store.announce(url)
+    if isinstance(store, SQLiteStore) and store.db.lock is not None:
+        store.db.lock.announce(url)  # for those who ask who writes the file
     await store.expire()  # from now on the store ends overdue attempts by itself, before anybody asks
     return ServedStore(store, url, runner)
 

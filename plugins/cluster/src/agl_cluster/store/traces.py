@@ -20,13 +20,14 @@ from aiohttp import web
 from agentlightning import semconv
 from agentlightning.capture.records import BadRecord, validated
 from agentlightning.keys import ATTEMPT_BYTES, ByteQuota, Claims
-from agentlightning.store.base import Busy, Conflict, NotFound, Store, StoreError
+from agentlightning.store.base import Conflict, NotFound, Store, StoreError
 from agentlightning.types import Span
 from agentlightning.types.base import RequestRefused
 from agentlightning.webserver.body import check_container_count, decoded, read
 from agentlightning.webserver.guard import JSON
 from agl_cluster.store.access import StoreAccess
 from agl_cluster.store.load import Load
+from agl_cluster.store.outcomes import Busy
 
 PATH: Final = "/v1/traces"
 BODY_LIMIT: Final = 64 << 20

@@ -18,7 +18,6 @@ from sqlalchemy import and_, func, select
 from agentlightning import semconv
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.locations import ALL
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.store.sql import schema
 from agentlightning.store.sql.database import InJson
@@ -28,6 +27,7 @@ from agentlightning.store.sqlite.store import SQLiteDatabase
 from agentlightning.types import Attempt, AttemptStatus, Call, Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.failure import FailureTable, read_failure_table
 from agentlightning.types.record import reward_of
+from agl_audit.locations import ALL
 
 TEXT = 400
 """Characters of a task that can be searched."""

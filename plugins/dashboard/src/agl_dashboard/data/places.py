@@ -16,8 +16,8 @@ from pathlib import Path
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.plugins.stores import open_store
 from agentlightning.redaction import redacted
-from agentlightning.runs.locations import NoSuchRun, RunLocation, find_run, stores
 from agentlightning.store import Store
+from agl_audit.locations import NoSuchRun, RunLocation, find_run, stores
 from agl_audit.run import OpenRun, run_in
 
 _OPEN = 16

@@ -12,6 +12,7 @@ from agentlightning.redaction import redacted
 from agentlightning.types.work import LLM
 from agl_audit.run_list import summarise
 from agl_audit.store.statistics import statistics as store_statistics
+from agl_audit.store.workers import query_workers
 from agl_dashboard.data.gateways import LiveGateway, ask
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
@@ -25,7 +26,7 @@ async def page(request: web.Request) -> web.Response:
     store = await context.places.store(place)
     statistics: dict[str, Any] = await store_statistics(store)
     rollouts = statistics.get("rollouts") or {}
-    workers = await store.query_workers(limit=200)
+    workers = await query_workers(store, limit=200)
     runs = await _runs(store)
     values = {
         "title": "Machines",

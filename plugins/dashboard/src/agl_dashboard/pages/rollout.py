@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -12,6 +13,7 @@ from agentlightning.types import Rollout
 from agl_audit.attempt_tree import attempt_trees
 from agl_audit.explanation.explain import explain, rewards
 from agl_audit.run import OpenRun
+from agl_audit.store.trace import query_spans
 from agl_audit.targets import Target
 from agl_dashboard.data.places import NoSuchPlace
 from agl_dashboard.drawing.timeline import timeline
@@ -33,7 +35,7 @@ async def page(request: web.Request) -> web.Response:
         raise NoSuchPlace(f"rollout {rollout_id} has no attempt {wanted!r}")
     trees = await attempt_trees(run, Target(rollout, wanted)) if wanted else []
     spans = (
-        [s async for page in pages(run.store.query_spans, rollout_id, attempt_id=wanted) for s in page]
+        [s async for page in pages(partial(query_spans, run.store), rollout_id, wanted) for s in page]
         if wanted
         else []
     )

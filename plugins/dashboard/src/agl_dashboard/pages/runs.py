@@ -6,7 +6,7 @@ import os
 
 from aiohttp import web
 
-from agentlightning.runs.locations import RunLocation
+from agl_audit.locations import RunLocation
 from agl_audit.run_list import RunSummary, list_runs
 from agl_dashboard.server.context import context_of
 from agl_dashboard.server.render import render

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from agentlightning.capture.context import tagged
-from agentlightning.decorator.agents import LitAgent
+from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.types import LLM, Resource, Rollout, UsageError
 from agentlightning.webserver.proxies import go_direct
 from agl_examples.bundled.task_set import task_set
@@ -23,7 +23,7 @@ from agl_examples.bundled.task_set import task_set
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
-class Agent(LitAgent[Any]):
+class Agent(RunnableAgent):
     """``tools``: functions, plain or coroutine functions, whose docstrings say what they do; they return what
     has a text. ``None`` for prompt or tools: those of the task's set. ``grade(task, text)``: the reward of an
     answer; ``None``: the grader of the task's set. ``max_turns``: model calls of one task.
@@ -45,7 +45,7 @@ class Agent(LitAgent[Any]):
         for tool in self.tools or ():
             tool_schema(tool)  # a function that cannot be a tool is refused now
 
-    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> float:
+    async def rollout(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> float:
         """Answer one task and return its reward."""
         llm = next((one for one in resources.values() if isinstance(one, LLM)), None)
         if llm is None:

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Any, Final, Literal
 
@@ -22,7 +22,7 @@ import msgspec
 from agentlightning.gateway.apis import WRONG_SHAPE, Message
 from agentlightning.gateway.attempts import OpenAttempt
 from agentlightning.gateway.errors import RequestRefused, store_failed
-from agentlightning.gateway.media import is_recorded_only, recorded
+from agentlightning.gateway.media import media_parts, recorded
 from agentlightning.store.base import AttemptEnded
 from agentlightning.store.pages import pages
 from agentlightning.types import Call, Span
@@ -279,7 +279,7 @@ class History:
         of_attempt = (self._rollout, self._attempt)
         changes: list[Change | None] = []
         try:
-            async for page in pages(self._store.query_spans, *of_attempt, name=CONVERSATION_SPAN):
+            async for page in pages(self._store.spans, *of_attempt, name=CONVERSATION_SPAN):
                 changes += map(_change_of, page)
         except Exception as error:
             raise self._failed(error) from None
@@ -369,3 +369,18 @@ def _change_of(span: Span) -> Change | None:
         log.warning("a span %s of attempt %s is not ours: %r", span.name, span.attempt_id, error)
         return None
     return change
+
+
+def is_recorded_only(messages: Sequence[Message]) -> bool:
+    """Whether a part of the messages is known by its hash alone."""
+    parts = (part for message in messages for part in media_parts(message))
+    return any("sha256" in value for part in parts for value in _objects(part))
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a value, itself included."""
+    if isinstance(value, dict):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inner:
+        yield from _objects(item)

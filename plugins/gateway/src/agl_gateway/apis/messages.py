@@ -20,9 +20,9 @@ from aiohttp import web
 
 import agl_gateway.apis.checks as checks
 from agentlightning.gateway.answer import parse_error
-from agentlightning.gateway.apis import Count, Handler, Route, pieces
+from agentlightning.gateway.apis import Choose, Handler, Route, pieces
 from agentlightning.gateway.attempts import Admitted, OpenAttempt
-from agentlightning.gateway.errors import TOO_LONG
+from agentlightning.gateway.errors import TOO_LONG, EngineUnreachable, RequestRefused
 from agl_gateway.apis.checks import joined, listed, malformed, mapping, text, unsupported
 from agl_gateway.apis.images import contents, messages_image
 from agl_gateway.apis.translated import (
@@ -34,6 +34,7 @@ from agl_gateway.apis.translated import (
     tokens,
     typed_event,
 )
+from agl_gateway.edits.route import RouteEdits
 
 TRANSLATED = frozenset({
     "context_management", "max_tokens", "messages", "model", "output_config", "output_format",
@@ -155,10 +156,22 @@ class Messages(TranslatedApi):
 MESSAGES: Final = Messages()
 
 
-async def _count_tokens(admitted: Admitted, http: web.Request, count: Count) -> web.StreamResponse:
-    """Answer ``{"input_tokens": n}``. No call is made, and none is recorded."""
+async def _count_tokens(admitted: Admitted, http: web.Request, choose: Choose) -> web.StreamResponse:
+    """Answer ``{"input_tokens": n}``. No call is made, and none is recorded. Raise :class:`RequestRefused`:
+    404 where the engine, which alone knows its tokenizer and chat template, cannot count.
+    """
     async with MESSAGES.chat({"max_tokens": 1, **admitted.body}, admitted.attempt) as body:
-        return web.json_response({"input_tokens": await count(admitted, body)})
+        _, route = choose(admitted, body)
+        edits, count = route.edits, None
+        try:
+            if isinstance(edits, RouteEdits):
+                count = await edits.fitter.count({**body, "model": route.model})
+        except EngineUnreachable as error:
+            raise RequestRefused(error.status, error.code, str(error), retry=True) from None
+        if count is None:
+            message = f"the engine of policy {route.policy!r} has not counted this prompt (POST /tokenize)"
+            raise RequestRefused(404, "cannot-count", f"{message}; read usage.input_tokens of the answer")
+        return web.json_response({"input_tokens": count})
 
 
 def tool_input(arguments: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from agentlightning.gateway.apis import Count, Handler, Route
+from agentlightning.gateway.apis import Choose, Handler, Route
 from agentlightning.gateway.attempts import Admitted
 from agl_gateway.apis.checks import listed, mapping, unsupported
 from agl_gateway.apis.history import Change, Conversation, History
@@ -37,7 +37,7 @@ _ITEM = "/v1/conversations/{id}/items/{item}"
 def _handled(answer: Find) -> Handler:
     """The handler of a route that answers with an object."""
 
-    async def handler(admitted: Admitted, http: web.Request, count: Count) -> web.StreamResponse:
+    async def handler(admitted: Admitted, http: web.Request, choose: Choose) -> web.StreamResponse:
         found = await answer(admitted.attempt.part(History), http, admitted)
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 

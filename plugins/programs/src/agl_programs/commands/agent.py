@@ -24,16 +24,16 @@ from agentlightning.capture.context import AttemptContext, attempt_context, curr
 from agentlightning.capture.delivery import COUNTS, deliver, new_span
 from agentlightning.capture.emit import returned_reward_span
 from agentlightning.capture.identity import parent_ids
-from agentlightning.child_environment import USUAL, child_environment
-from agentlightning.decorator.agents import LitAgent, Result
+from agentlightning.child_environment import child_environment, matches
+from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.decorator.reward_function import AgentError
 from agentlightning.plugins.manager import load
-from agentlightning.redaction import without_values
+from agentlightning.runner.outcome import Outcome
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
 from agentlightning.train.config import RunConfig
 from agentlightning.train.configured import import_target
-from agentlightning.types import LLM, Resource, Rollout, Span, UsageError
+from agentlightning.types import LLM, AttemptStatus, Resource, Rollout, Span, UsageError
 from agentlightning.types.base import ConfigError
 from agl_programs.attempts import REWARD_FILE, size_hint
 from agl_programs.collector import Collector, adapter_errors
@@ -53,14 +53,21 @@ from agl_programs.commands.settings import EXIT_STATUS, JSON_LINE, ProgramSectio
 from agl_programs.commands.spans import AttemptKeyRing, AttemptSpans
 from agl_programs.inside.settings import ChildSettings
 from agl_programs.options import executable, program_name
-from agl_programs.process import ProgramFailed, RewardFile, environment, watched_packages
+from agl_programs.process import (
+    USUAL,
+    ProgramFailed,
+    RewardFile,
+    environment,
+    watched_packages,
+    without_values,
+)
 
 _LOG = logging.getLogger(__name__)
 SHOWN = 4_000
 """Characters of each output stream in the trace: the last ones."""
 
 
-class CommandAgent(LitAgent[Any]):
+class CommandAgent(RunnableAgent):
     """Runs ``command`` on each task: a list of words, or a text for the shell. Placeholders are those of
     :mod:`.command`.
 
@@ -129,7 +136,9 @@ class CommandAgent(LitAgent[Any]):
         given = [self.program.stdin or "", *self.program.env.values()]
         return [*self.command.placeholders, *(path for text in given for path in placeholders(text))]
 
-    async def rollout_async(self, task: Any, resources: dict[str, Resource], rollout: Rollout) -> Result:
+    async def rollout(
+        self, task: Any, resources: dict[str, Resource], rollout: Rollout
+    ) -> float | Outcome | None:
         """Run the program on one task and return its reward."""
         found = current_attempt()
         if found is None or found.key is None or found.gateway is None:
@@ -146,7 +155,9 @@ class CommandAgent(LitAgent[Any]):
         finally:
             folder.close()
 
-    async def _judge(self, context: AttemptContext, result: CommandResult, written: RewardFile) -> Result:
+    async def _judge(
+        self, context: AttemptContext, result: CommandResult, written: RewardFile
+    ) -> float | Outcome | None:
         """Return the reward. Rewards that the reward function emits are a judge's too, not the program's."""
         emitted: list[Span] = []
 
@@ -160,7 +171,8 @@ class CommandAgent(LitAgent[Any]):
             value = await self.reward.read(result, written, self)
             if not emitted:
                 return value
-            return [*emitted, *([] if value is None else [returned_reward_span(value)])]
+            returned = [*emitted, *([] if value is None else [returned_reward_span(value)])]
+            return Outcome(AttemptStatus.SUCCEEDED, returned=returned)
 
     async def _run(
         self, task: Any, context: AttemptContext, folder: WorkFolder, written: RewardFile
@@ -227,7 +239,9 @@ class CommandAgent(LitAgent[Any]):
     def _variables(
         self, task: Any, settings: ChildSettings, context: AttemptContext, written: RewardFile
     ) -> dict[str, str]:
-        base = child_environment(os.environ, USUAL, named=self.program.pass_env)
+        passed = self.program.pass_env
+        found = child_environment(os.environ, named=passed)
+        base = {name: value for name, value in found.items() if matches(name, (*USUAL, *passed))}
         own = {name: fill(value, task) for name, value in self.program.env.items()}
         return {
             **environment({**base, **own}, settings, watched_packages(load())),

@@ -14,9 +14,10 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agentlightning.child_environment import USUAL, matches
+from agentlightning.child_environment import matches
 from agentlightning.types import UsageError
 from agl_programs.commands.settings import ContainerSection
+from agl_programs.process import USUAL
 
 MOUNT = "/work"
 ENGINES = ("podman", "docker")

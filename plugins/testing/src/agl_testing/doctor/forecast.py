@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agentlightning.terminal import format_bytes, format_seconds
+from agl_testing.doctor.figures import format_bytes, format_seconds
 from agl_testing.doctor.memory import MemoryUsage
 from agl_testing.doctor.report import Check, Notes
 

@@ -16,11 +16,12 @@ import msgspec
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import task_batches
 from agentlightning.gateway import AttemptInfo
-from agentlightning.terminal import format_seconds, plural
+from agentlightning.terminal import plural
 from agentlightning.train.config import from_fields
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.trainer import Trainer
 from agentlightning.types import AttemptedRollout, AttemptStatus, Call, Record, RolloutStatus, UsageError
+from agl_testing.doctor.figures import format_seconds
 from agl_testing.doctor.findings import Findings
 
 DEFAULT_SECONDS = 600.0
@@ -149,7 +150,8 @@ class ProbeAttempt:
     def _post(self, http: aiohttp.ClientSession, body: dict[str, Any], headers: dict[str, str]) -> Any:
         url = f"{self.context.gateway.url}/chat/completions"
         limit = aiohttp.ClientTimeout(total=self.context.config.timeout_seconds or DEFAULT_SECONDS)
-        return http.post(url, json={"model": self.context.trained[0], **body}, headers=headers, timeout=limit)
+        model = next(iter(self.context.drivers))
+        return http.post(url, json={"model": model, **body}, headers=headers, timeout=limit)
 
 
 @asynccontextmanager

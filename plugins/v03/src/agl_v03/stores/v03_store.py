@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from opentelemetry.sdk.trace import ReadableSpan
 
+from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.records import convert
 from agentlightning.plugins.stores import open_store
 from agentlightning.store.base import Conflict, NotFound, Store
 from agentlightning.store.pages import pages
@@ -26,6 +30,9 @@ from agentlightning.types import (
     Worker,
 )
 from agl_audit.store.statistics import statistics
+from agl_audit.store.trace import query_spans
+from agl_audit.store.workers import get_worker_by_id, query_workers, update_worker
+from agl_v03.stores.numbers import add_numbered_spans, get_next_span_sequence_id
 from agl_v03.stores.page import Page, page_of
 
 Order = Literal["asc", "desc"]
@@ -261,7 +268,7 @@ class V03Store:
             "name_contains": ("name", name_contains),
         }
         try:
-            every = [one async for one in _all(self.store.query_spans, rollout_id, attempt_id)]
+            every = [one async for one in _all(partial(query_spans, self.store), rollout_id, attempt_id)]
         except NotFound:
             every = []
         return page_of(
@@ -288,7 +295,7 @@ class V03Store:
             for span in spans:
                 owner = (span.rollout_id, span.attempt_id)
                 if owner not in known:
-                    of_attempt = _all(self.store.query_spans, *owner)
+                    of_attempt = _all(partial(query_spans, self.store), *owner)
                     known[owner] = {one.span_id async for one in of_attempt if one.span_id}
                 if span.span_id in known[owner]:
                     continue
@@ -299,13 +306,27 @@ class V03Store:
     async def _add(self, span: Span) -> Span:
         if span.sequence_id > 0:
             with contextlib.suppress(ValueError, Conflict):
-                return (await self.store.add_many_spans([span], numbered=True))[0]
+                return (await add_numbered_spans(self.store, [span]))[0]
         return await self.store.add_span(span)
+
+    async def add_otel_span(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        readable_span: ReadableSpan,
+        sequence_id: int | None = None,
+    ) -> Span | None:
+        """Store a finished span of OpenTelemetry, converted as capture does
+        (:mod:`agentlightning.capture.records`). ``sequence_id``: a number that was reserved for it.
+        """
+        span = convert(readable_span, AttemptContext(rollout_id, attempt_id, sink=lambda _: None))
+        span.sequence_id = sequence_id or 0
+        return await self.add_span(span)
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         """Reserve the next sequence number of an attempt."""
         with _missing_as_value_error():
-            return await self.store.get_next_span_sequence_id(rollout_id, attempt_id)
+            return await get_next_span_sequence_id(self.store, rollout_id, attempt_id)
 
     # -- resources
     async def update_resources(self, resources_id: str, resources: Mapping[str, Any]) -> Resources:
@@ -347,12 +368,12 @@ class V03Store:
     # -- workers
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | None = None) -> Worker:
         """Note a worker's heartbeat."""
-        return await self.store.update_worker(worker_id, stats=heartbeat_stats)
+        return await update_worker(self.store, worker_id, stats=heartbeat_stats)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """Return a worker; ``None`` if it never reported."""
         try:
-            return await self.store.get_worker_by_id(worker_id)
+            return await get_worker_by_id(self.store, worker_id)
         except NotFound:
             return None
 
@@ -372,7 +393,7 @@ class V03Store:
             "status_in": ("status", status_in),
             "worker_id_contains": ("worker_id", worker_id_contains),
         }
-        every = [one async for one in _all(self.store.query_workers)]
+        every = [one async for one in _all(partial(query_workers, self.store))]
         return page_of(
             every,
             filters,
@@ -393,7 +414,7 @@ class V03Store:
             "total_rollouts": len(rollouts),
             "total_attempts": sum(one.attempts for one in rollouts),
             "total_resources": len([one async for one in _all(self.store.query_resources)]),
-            "total_workers": len([one async for one in _all(self.store.query_workers)]),
+            "total_workers": len([one async for one in _all(partial(query_workers, self.store))]),
         }
 
     async def _with_attempt(self, rollout: Rollout) -> Rollout | RolloutWithAttempt:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.runs.locations import ALL, RUNS_FOLDER, STORE
 from agentlightning.terminal import Console, print_json
 from agentlightning.types import UsageError
+from agl_audit.locations import ALL, RUNS_FOLDER, STORE
 
 
 def register(app: typer.Typer) -> None:

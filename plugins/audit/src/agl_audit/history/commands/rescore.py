@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.terminal import Console, number, print_json
+from agentlightning.terminal import Console, print_json
 from agentlightning.types import UsageError
 from agl_audit.commands import OneOf, RunArgument, StoreOfRun
+from agl_audit.figures import number
 
 
 def register(app: typer.Typer) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
+from agentlightning.algorithms.provenance import origin_of
 from agentlightning.credit.rollout_reward import rollout_reward
-from agentlightning.runs.locations import NoSuchRun
-from agentlightning.runs.provenance import origin_of
 from agentlightning.store.base import StoreError
 from agentlightning.store.pages import pages, record_pages
 from agentlightning.types import UsageError
+from agl_audit.locations import NoSuchRun
 from agl_audit.run import OpenRun, open_run
 
 DEEPEST = 32

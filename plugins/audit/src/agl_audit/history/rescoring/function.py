@@ -10,9 +10,9 @@ import asyncio
 import inspect
 from typing import Any, Literal
 
+from agentlightning.algorithms.provenance import git_state, installed, source_digest
 from agentlightning.decorator.reward_function import AgentError, BadReward, RewardFailed, RewardFunction
 from agentlightning.runner.tracebacks import format_traceback
-from agentlightning.runs.provenance import git_state, installed, source_digest
 from agentlightning.train.configured import import_target
 from agentlightning.types import Record, Reward, UsageError
 from agl_audit.history.rescoring.trace import RolloutTrace, TracedCall

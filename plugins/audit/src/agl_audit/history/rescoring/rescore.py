@@ -15,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from agl_audit.store.reward_versions import (
     rescored,
     with_rewards,
 )
+from agl_audit.store.trace import query_spans
 
 SHOWN_ERRORS = 3
 
@@ -174,5 +176,5 @@ async def read_trace(store: Store, record: Record) -> RolloutTrace:
     if record.attempt is None:
         return make_trace(record)
     ids = record.rollout.rollout_id, record.attempt.attempt_id
-    spans = [one async for page in pages(store.query_spans, *ids) for one in page]
+    spans = [one async for page in pages(partial(query_spans, store), *ids) for one in page]
     return make_trace(record, spans)

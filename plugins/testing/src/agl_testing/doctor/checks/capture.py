@@ -16,12 +16,13 @@ from agentlightning.credit.verdicts import (
     unrecorded,
     verdicts,
 )
-from agentlightning.terminal import format_counts, plural
+from agentlightning.terminal import plural
 from agentlightning.train.policies import Policies
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
 from agl_testing.doctor.checks.packages import imported_sdk_wrappers
 from agl_testing.doctor.checks.policy_map import judge_mapping
+from agl_testing.doctor.figures import format_counts
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.memory import measure
 from agl_testing.doctor.probe import probe_tasks, run_rollouts

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.algorithms.recipe_checks import (
+from agentlightning.algorithms.schedule import check_ends_early, schedule_of
+from agentlightning.algorithms.tasks import check_tasks, repetition_warning, task_id
+from agentlightning.credit.checks import (
     check_credit_fields,
-    check_ends_early,
     check_supported_fields,
 )
-from agentlightning.algorithms.schedule import schedule_of
-from agentlightning.algorithms.tasks import check_tasks, repetition_warning, task_id
 from agentlightning.plugins.manager import pick
-from agentlightning.terminal import format_bytes, plural
+from agentlightning.terminal import plural
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
 from agl_testing.doctor.checks.environment import nearest_existing
 from agl_testing.doctor.checks.private_fields import check_private_fields
+from agl_testing.doctor.figures import format_bytes
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes, failure
 
@@ -70,7 +70,7 @@ def _recipe(configured: ConfiguredRun) -> None:
     )
     schedule = schedule_of(plugins, trainer.recipe, trainer.config.training)
     check_ends_early(schedule, trainer.config.backend.driver, spec.ends_early)
-    check_credit_fields(trainer.recipe, plugins)
+    check_credit_fields(trainer.recipe, **plugins.credit_functions)
     if spec.environment_info is not None:
         spec.environment_info(trainer.config.backend.options)
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from agentlightning.algorithms.evaluate import unread_rewards
 from agentlightning.credit.groups import TURN, nearly_equal
-from agentlightning.terminal import percent, plural
+from agentlightning.terminal import plural
 from agentlightning.types import Batch, Recipe, Record
+from agl_testing.doctor.figures import percent
 from agl_testing.doctor.report import Notes
 
 ALONE = 0.5

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from agentlightning.store.sqlite.store import SQLiteStore
-from agentlightning.terminal import format_seconds
 from agl_testing.doctor.checks.store import copy_as_if_killed
+from agl_testing.doctor.figures import format_seconds
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.memory import measure
 from agl_testing.doctor.probe import (

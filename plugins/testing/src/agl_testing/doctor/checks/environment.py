@@ -15,9 +15,10 @@ import psutil
 
 from agentlightning.plugins.manager import Plugins, load as load_plugins
 from agentlightning.plugins.suite import install_line
-from agentlightning.terminal import format_bytes, plural
+from agentlightning.terminal import plural
 from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import loopback
+from agl_testing.doctor.figures import format_bytes
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes
 

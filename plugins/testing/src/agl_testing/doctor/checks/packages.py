@@ -9,10 +9,10 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from agentlightning.algorithms.provenance import installed
 from agentlightning.capture.sdk import OPENAI
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.manager import GROUP, load
-from agentlightning.runs.provenance import installed
 from agentlightning.specs import AdapterSpec
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.report import Check, Notes

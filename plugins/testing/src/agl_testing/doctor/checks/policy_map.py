@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from agentlightning.terminal import format_counts, plural
+from agentlightning.terminal import plural
 from agentlightning.train.policies import CATCH_ALL, Policies
 from agentlightning.types import Record
 from agentlightning.types.select import caller_name, policy_for
+from agl_testing.doctor.figures import format_counts
 from agl_testing.doctor.report import Notes
 
 MAP = "Name its agent, role or node in agent.policies; 're:.*' as the last entry takes all others."

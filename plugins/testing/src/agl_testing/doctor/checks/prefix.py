@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentlightning.credit.forest import build_forest
-from agentlightning.terminal import format_counts, plural
+from agentlightning.terminal import plural
 from agentlightning.types import Call
+from agl_testing.doctor.figures import format_counts
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.probe import ProbeAttempt, open_probe_attempt
 from agl_testing.doctor.report import Check, Notes

@@ -13,11 +13,12 @@ from agentlightning.credit.groups import mean as average
 from agentlightning.credit.rollout_reward import failure_of, rollout_reward
 from agentlightning.store.base import Store
 from agentlightning.store.sql.store import SQLStore
-from agentlightning.terminal import format_counts, format_number, percent, plural
+from agentlightning.terminal import plural
 from agentlightning.types import Batch, Recipe, Record
 from agentlightning.types.failure import DEFAULT_FAILURE_TABLE, FailureTable
 from agl_testing.doctor import group_size
 from agl_testing.doctor.checks.credit_fit import credits_differ, judge_fit
+from agl_testing.doctor.figures import format_counts, format_number, percent
 from agl_testing.doctor.findings import Findings, ProbeCost
 from agl_testing.doctor.group_size import Suggestion
 from agl_testing.doctor.memory import measure
@@ -45,7 +46,7 @@ class RewardJudgement(NamedTuple):
 async def _stored_bytes(store: Store) -> int:
     """Return the size of the probe's own store."""
     assert isinstance(store, SQLStore)
-    return await store.writer.read(store.db.size_bytes)
+    return (await store.writer.read(store.db.sizes))[0]
 
 
 async def check_reward(findings: Findings) -> Check:

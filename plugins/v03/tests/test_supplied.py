@@ -13,10 +13,12 @@ import openai
 import pytest
 from contract.model_server import ModelServer
 from contract.running import finish, reason, rolled_out, serving
+from core.runner.test_rewards import ran
 
 from agentlightning import emit_reward, semconv
+from agentlightning.capture.records import BadRecord
 from agentlightning.credit import assign
-from agentlightning.runner.outcome import BadRecord, read_supplied
+from agentlightning.credit.rewards import resolve
 from agentlightning.store import SQLiteStore, Store, codec
 from agentlightning.types import (
     LLM,
@@ -25,10 +27,12 @@ from agentlightning.types import (
     Recipe,
     Record,
     Rollout,
+    RolloutStatus,
     Span,
     Triplet,
 )
 from agentlightning.types.arrays import from_either
+from agl_v03.supplied import read_supplied
 
 PER_CALL = Recipe(name="t", credit="per_call", baseline="none")
 Answers = list[Any]
@@ -159,7 +163,7 @@ async def test_a_span_with_ids_is_a_transition(store: Store, engine: ModelServer
     first, second = [c for c in record.calls if c.api == "supplied"]
     assert (first.prompt_ids, first.response_ids, first.logprobs) == ([1, 2], [3], [-0.5])
     assert first.tags == {"agent": "a"} and second.response_ids == [5]
-    [kept] = await store.query_spans(rollout.rollout_id, name="my call")
+    [kept] = await store.spans(rollout.rollout_id, name="my call")
     assert semconv.PROMPT_IDS not in kept.attributes and kept.attributes["note"] == "kept"
 
 
@@ -273,3 +277,58 @@ def test_other_results_are_not_read_as_records(result: Any) -> None:
 def test_a_supplied_call_survives_the_store() -> None:
     call = Call(call_id="c", rollout_id="r", attempt_id="a", api="supplied", prompt_ids=[1], response_ids=[2])
     assert msgspec.convert(call.model_dump(), Call, dec_hook=from_either) == call
+
+
+def returns_a_span(task: Any) -> list[Span]:
+    emit_reward(0.3)
+    return [
+        Span(rollout_id="", attempt_id="", name=semconv.REWARD_SPAN, attributes={semconv.REWARD_VALUE: 1.0})
+    ]
+
+
+def returns_a_transition(task: Any) -> list[Triplet]:
+    return [Triplet(prompt_ids=[1], response_ids=[2], reward=1.0)]
+
+
+async def test_transitions_of_an_agent_without_trust_are_refused(store: Store) -> None:
+    record = await ran(store, returns_a_transition, trusted=False, max_attempts=1)
+    assert record.rollout.status == "failed" and not record.calls
+    assert "agent.trusted" in (record.rollout.reason or "")
+
+
+async def test_returned_spans_are_returned_rewards(store: Store) -> None:
+    assert resolve(await ran(store, returns_a_span)).final == 1.0
+
+
+async def test_rewards_of_returned_transitions_are_returned(store: Store) -> None:
+    def agent(task: Any) -> list[Triplet]:
+        return [Triplet(prompt_ids=[1], response_ids=[2], logprobs=[-0.5], reward=0.5)]
+
+    record = await ran(store, agent)
+    assert [(r.value, r.returned, r.call_id) for r in record.rewards] == [
+        (0.5, True, record.calls[0].call_id)
+    ]
+
+
+async def supply_in_a_worker(task: Any) -> list[Triplet]:
+    return [Triplet(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5], reward=1.0)]
+
+
+async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> None:
+    async with serving(supply_in_a_worker, store, concurrency=1, isolation="process"):
+        [rollout] = await finish(store, [1])
+    [record] = await store.records([rollout.rollout_id])
+    assert record.rollout.reason is None, record.rollout.reason
+    [call] = record.calls
+    assert (call.api, call.prompt_ids, call.response_ids) == ("supplied", [1, 2], [3])
+    assert [(r.value, r.call_id) for r in record.rewards] == [(1.0, call.call_id)]
+
+
+async def test_spans_that_cannot_be_stored_fail_their_attempt_not_the_runner(store: Store) -> None:
+    async def agent(task: int) -> Any:
+        return [Span(rollout_id="another", attempt_id="another", name="n")] if task else 1.0
+
+    async with serving(agent, store):
+        bad, good = await finish(store, [1, 0])
+    assert (await reason(store, bad)).startswith("bad-record: ")
+    assert good.status == RolloutStatus.SUCCEEDED

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from agl_gateway.edits.over_length import Window, blocks, upper_bound
 from contract.model_server import prompt_of
 from hypothesis import given, strategies as st
-
-from agentlightning.gateway.over_length import Window, blocks, upper_bound
 
 HISTORIES = {
     path.stem: json.loads(path.read_text())

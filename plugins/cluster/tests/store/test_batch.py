@@ -65,8 +65,8 @@ async def test_a_call_that_fails_half_way_is_undone_alone(sqlite: SQLiteStore) -
     assert sqlite.writer.commits <= before + 2
     assert isinstance(found[1], AttemptEnded)
     assert (beside.sequence_id, found[0].sequence_id, found[2].sequence_id) == (1, 2, 3)
-    assert [s.sequence_id for s in await sqlite.query_spans(alive.rollout.rollout_id)] == [1, 2, 3]
-    assert await sqlite.query_spans(ended.rollout.rollout_id) == []
+    assert [s.sequence_id for s in await sqlite.spans(alive.rollout.rollout_id)] == [1, 2, 3]
+    assert await sqlite.spans(ended.rollout.rollout_id) == []
     assert (await sqlite.counts())["refused"] == {"spans-after-failed": 1}
 
 

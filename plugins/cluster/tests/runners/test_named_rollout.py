@@ -11,6 +11,7 @@ from agentlightning.runner.runner import Runner
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.store import SQLiteStore, Store
 from agentlightning.types import RolloutStatus
+from agl_cluster.runners.service import serve_rollout
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def half(task: float) -> float:
 async def test_it_runs_the_rollout_that_was_named_and_leaves_the_others(store: Store) -> None:
     first, second = [await store.enqueue_rollout(task) for task in (1, 2)]
     runner = Runner(half, store, RunnerSection(), worker_id="pod-2")
-    await runner.serve_rollout(second.rollout_id)
+    await serve_rollout(runner, second.rollout_id)
     assert (await store.get_rollout_by_id(second.rollout_id)).status is RolloutStatus.SUCCEEDED
     assert (await store.get_rollout_by_id(first.rollout_id)).status is RolloutStatus.QUEUING
     attempt = await store.get_latest_attempt(second.rollout_id)
@@ -40,9 +41,9 @@ async def test_a_rollout_that_is_leased_or_has_ended_is_left_alone(store: Store)
     lease = await store.dequeue_rollout("another")
     assert lease is not None
     runner = Runner(half, store, RunnerSection())
-    await runner.serve_rollout(made.rollout_id)
+    await serve_rollout(runner, made.rollout_id)
     await store.update_rollout(made.rollout_id, RolloutStatus.CANCELLED)
-    await runner.serve_rollout(made.rollout_id)
+    await serve_rollout(runner, made.rollout_id)
     assert runner.counts == {"not-queued": 2}
     attempts = await store.query_attempts(made.rollout_id)
     assert [one.worker_id for one in attempts] == ["another"]
@@ -59,7 +60,7 @@ async def test_a_stop_lets_it_end_and_then_stops_it(store: Store) -> None:
 
     made = await store.enqueue_rollout(1)
     runner, stop = Runner(hang, store, RunnerSection(), drain=0.0), asyncio.Event()
-    serving = asyncio.create_task(runner.serve_rollout(made.rollout_id, stop))
+    serving = asyncio.create_task(serve_rollout(runner, made.rollout_id, stop))
     await asyncio.wait_for(began.wait(), 300)
     stop.set()
     await asyncio.wait_for(serving, 300)

@@ -3,18 +3,19 @@
 import json
 
 import pytest
+from agl_gateway.edits.over_length import Window
+from agl_gateway.edits.route import RouteEdits, RouteSection
 from aiohttp import web
 from contract.model_server import ModelServer, prompt_of
-from core.gateway.test_window import HISTORIES, no_orphans, said
 
 from agentlightning.credit.forest import build_forest
 from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.over_length import Window
-from agentlightning.gateway.settings import RouteSection
+from agentlightning.gateway.route import CallEdits
 from agentlightning.train.config import from_fields
 from agentlightning.types import Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.base import ConfigError
+from plugins.gateway.tests.test_window import HISTORIES, no_orphans, said
 
 
 def length(messages, tools=None):
@@ -102,7 +103,7 @@ async def test_two_chats_of_one_agent_have_their_own_cuts(world, served):
         ]
         for end in (8, 11):
             assert (await world.post({"messages": chat[:end]})).status == 200
-    assert len(world.gateway._attempts._open["at-1"].dropped_blocks) == 2
+    assert len(world.gateway._attempts._open["at-1"].edits) == 2
 
 
 @pytest.mark.parametrize("tools", [-1, 2.5, True, "x", {"a": 1}, [3], [[1]], [{"id": [1]}]])
@@ -113,10 +114,10 @@ async def test_tool_calls_that_are_none_are_no_fault_of_the_gateway(world, tools
     settings = RouteSection(over_length="truncate", max_len=120)
     world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", settings=settings))
 
-    async def characters(route, prompt):
+    async def characters(prompt):
         return sum(len(message["content"]) for message in prompt["messages"])
 
-    world.gateway._pipeline.fitter._ask = characters
+    world.gateway.routes["default"].edits.fitter._ask = characters
     assert (await world.post({"messages": chat})).status == 200
     assert world.store.calls[0].edited["over_length"] == "truncate"
 
@@ -124,13 +125,13 @@ async def test_tool_calls_that_are_none_are_no_fault_of_the_gateway(world, tools
 async def test_a_prompt_that_fits_costs_nothing(world, served):
     asked = []
     server = await served(60_000, over_length="truncate", reserve=16)
-    count = world.gateway._pipeline.fitter._ask
+    count = world.gateway.routes["default"].edits.fitter._ask
 
-    async def counted(route, body):
+    async def counted(body):
         asked.append(body)
-        return await count(route, body)
+        return await count(body)
 
-    world.gateway._pipeline.fitter._ask = counted
+    world.gateway.routes["default"].edits.fitter._ask = counted
     for _ in range(4):
         assert (await world.post(HISTORIES["calc_x"])).status == 200
     assert len(asked) == 1, "the first tells the window, then bytes prove that it fits"
@@ -142,13 +143,13 @@ async def test_few_counts_however_long_the_chat(world, served):
     chat += [{"role": ("user", "assistant")[i % 2], "content": "七" * (1 + i % 37)} for i in range(400)]
     await served(length(chat) // 2, over_length="truncate")
     asked = []
-    count = world.gateway._pipeline.fitter._ask
+    count = world.gateway.routes["default"].edits.fitter._ask
 
-    async def counted(route, body):
+    async def counted(body):
         asked.append(body)
-        return await count(route, body)
+        return await count(body)
 
-    world.gateway._pipeline.fitter._ask = counted
+    world.gateway.routes["default"].edits.fitter._ask = counted
     assert (await world.post({"messages": chat})).status == 200
     assert len(asked) <= 8
     call = world.store.calls[0]
@@ -288,3 +289,21 @@ async def test_a_cut_is_named_as_the_reason_why_turns_do_not_merge(world, served
 def test_bad_settings_say_so(fields):
     with pytest.raises(ConfigError, match=f"^here: (gateway: )?{[*fields][-1]}: "):
         from_fields(fields, place="here")
+
+
+async def test_each_route_has_edits_of_its_own(world):
+    """What one route has learned of its engine says nothing of another's."""
+    one, other = (Upstream(url=world.engine.url, model="tiny", policy=name) for name in "ab")
+    assert type(one.edits) is CallEdits, "no gateway serves it"
+    for route in (one, other):
+        world.gateway.add_route(route)
+    assert isinstance(one.edits, RouteEdits) and isinstance(other.edits, RouteEdits)
+    assert one.edits.fitter is not other.edits.fitter
+    server = await ModelServer(lambda body: "ok", max_model_len=100).start()
+    try:
+        counting = Upstream(url=server.url, model="tiny", settings=RouteSection(reserve=8))
+        world.gateway.add_route(counting)
+        assert (await world.post()).status == 200
+        assert counting.edits.fitter.window == 100 and one.edits.fitter.window is None
+    finally:
+        await server.stop()

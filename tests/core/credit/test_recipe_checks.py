@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentlightning.algorithms.recipe_checks import (
+from agentlightning.credit.checks import (
     check_credit_fields,
     check_supported_fields,
     without_unsupported_default,
@@ -46,7 +46,7 @@ NOTHING_TO_COMPARE = [
 @pytest.mark.parametrize("recipe", NOTHING_TO_COMPARE)
 def test_a_group_of_one_with_nothing_to_compare_is_refused(recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match=r"recipe.group_size = 1 with .* set recipe.group_size to 4"):
-        check_credit_fields(recipe, build([], discover=False))
+        check_credit_fields(recipe, **build([], discover=False).credit_functions)
 
 
 def test_a_group_of_one_that_is_compared_with_the_batch_or_with_nothing_is_fine() -> None:
@@ -58,7 +58,7 @@ def test_a_group_of_one_that_is_compared_with_the_batch_or_with_nothing_is_fine(
         REINFORCEPlusPlus(),
         PPO(),
     ):
-        check_credit_fields(recipe, plugins)
+        check_credit_fields(recipe, **plugins.credit_functions)
 
 
 def test_a_discount_that_nothing_reads_is_refused() -> None:
@@ -70,14 +70,14 @@ def test_a_discount_that_nothing_reads_is_refused() -> None:
     plugins = build([Own()], discover=False)
     for rule in ("broadcast", "per_call", "per_agent"):
         with pytest.raises(ConfigError, match=rf"recipe.gamma = 0.9 with recipe.credit = '{rule}': nothing"):
-            check_credit_fields(GRPO(gamma=0.9, credit=rule), plugins)
+            check_credit_fields(GRPO(gamma=0.9, credit=rule), **plugins.credit_functions)
     for recipe in (
         GRPO(gamma=0.9, credit="discounted"),
         GRPO(gamma=0.9, step_weight=1.0),
         GRPO(gamma=0.9, credit="mine"),
         PPO(gamma=0.9),
     ):
-        check_credit_fields(recipe, plugins)
+        check_credit_fields(recipe, **plugins.credit_functions)
 
 
 def test_what_no_driver_can_do_is_to_be_dropped() -> None:

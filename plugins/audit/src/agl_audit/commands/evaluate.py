@@ -11,8 +11,6 @@ import typer
 
 from agentlightning.cli.options import AlwaysJson, Config, Sets, last_line, read
 from agentlightning.plugins.manager import load as load_plugins
-from agentlightning.runs.locations import STORE, NoSuchRun
-from agentlightning.runs.policies import find_policy
 from agentlightning.train.config import RunConfig, from_fields
 from agentlightning.train.configured import configure
 from agentlightning.train.policies import fetch_pretrained
@@ -20,6 +18,8 @@ from agentlightning.train.session import finish
 from agentlightning.types import Evaluation
 from agentlightning.types.base import ConfigError
 from agentlightning.types.work import missing_policy_message
+from agl_audit.locations import STORE, NoSuchRun
+from agl_audit.policies import find_policy
 
 
 def register(app: typer.Typer) -> None:

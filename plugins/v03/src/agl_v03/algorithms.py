@@ -18,7 +18,7 @@ from agentlightning.algorithms.context import Context
 from agentlightning.capture.records import jsonable
 from agentlightning.runner.threads import in_thread
 from agentlightning.store.base import Store
-from agentlightning.types import Evaluation, Resource, Rollout, UsageError
+from agentlightning.types import Resource, Rollout, UsageError
 
 
 class AlgorithmStore:
@@ -67,6 +67,10 @@ class Algorithm:
     def run(self, train_dataset: Sequence[Any] = (), val_dataset: Sequence[Any] = ()) -> Any:
         """Do the work."""
         raise UsageError(f"{type(self).__name__} does not define run(train_dataset, val_dataset)")
+
+    def bind(self, trainer: Any) -> BoundAlgorithm:
+        """Return the loop of a trainer's runs."""
+        return BoundAlgorithm(self, trainer)
 
     def _get(self, name: str) -> Any:
         if self._given is None:
@@ -123,7 +127,9 @@ def algo(function: Callable[..., Any]) -> FunctionAlgorithm:
 
 
 class BoundAlgorithm:
-    """Adapts a public algorithm to the trainer's ``run(context)``."""
+    """An algorithm as the loop of one trainer's runs (:class:`.TrainingLoop`)."""
+
+    needs_policy = False
 
     def __init__(self, algorithm: Algorithm, trainer: Any) -> None:
         self._algorithm, self._trainer = algorithm, trainer
@@ -161,20 +167,6 @@ class BoundAlgorithm:
             algorithm._given = None
 
 
-def as_algorithm(given: Any, trainer: Any) -> Any:
-    """Return ``given``, an object, a class or a function, as an object with ``run(context)``."""
-    if isinstance(given, type):
-        given = given()
-    if inspect.isroutine(given) or isinstance(given, functools.partial):
-        given = algo(given)
-    if not callable(getattr(given, "run", None)):
-        raise UsageError(
-            f"algorithm={given!r} is no algorithm: give a recipe (agl.GRPO()) or its name ('grpo'), "
-            "agl.VERL(config), an agl.Algorithm, a function of @agl.algo, or an object with run(context)"
-        )
-    return BoundAlgorithm(given, trainer) if isinstance(given, Algorithm) else given
-
-
 def _arguments_of(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments for the parameters of ``function``."""
     given: dict[str, Any] = {}
@@ -203,37 +195,3 @@ def as_summary(result: Any) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = jsonable(result if isinstance(result, dict) else {"result": result})
     return found
-
-
-# ------------------------------------------------------------------------------------------------ baseline
-class Baseline(Algorithm):
-    """Runs every task once, training tasks in mode ``train`` and held-out tasks in mode ``val``, and returns
-    the mean rewards. ``tasks``: run at most this many of each dataset (``None``: all).
-    """
-
-    def __init__(self, *, tasks: int | None = None) -> None:
-        if tasks is not None and tasks < 1:
-            raise UsageError(f"Baseline(tasks={tasks}): at least one task must run")
-        self.tasks = tasks
-
-    async def run(self, train_dataset: Sequence[Any] = (), val_dataset: Sequence[Any] = ()) -> dict[str, Any]:
-        """Evaluate both datasets; one of them may be empty."""
-        if not len(train_dataset) and not len(val_dataset):
-            raise UsageError("Baseline: there are no tasks; give train_dataset or val_dataset")
-        context = self._get("context")
-        found: dict[str, Any] = {}
-        for name, tasks in (("train", train_dataset), ("val", val_dataset)):
-            chosen = [tasks[i] for i in range(min(len(tasks), self.tasks or len(tasks)))]
-            if chosen:
-                evaluation = await context.evaluate(chosen, name=name, mode=name)
-                context.say(_line(evaluation))
-                found[name] = evaluation.model_dump()
-        return {"baseline": found}
-
-
-def _line(e: Evaluation) -> str:
-    rewards = " ".join("–" if reward is None else f"{reward:g}" for reward in e.rewards[:20])
-    more = f" … and {e.n - 20} more" if e.n > 20 else ""
-    failures = f", {said}" if (said := e.failures_text()) else ""
-    mean = f"mean reward {e.reward:.3f} of {e.n}{failures}, 95 % {e.interval_text()}"
-    return f"baseline, {e.name}: {mean}: {rewards}{more}"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from contract.model_server import ModelServer
-from core.runner.test_returned import PER_CALL, advantages, emitted, refined, run, supplied
 
 from agentlightning.credit import assign
 from agentlightning.store import SQLiteStore, Store
@@ -16,6 +15,7 @@ from agentlightning.types import (
     RolloutStatus,
 )
 from agl_local.training.loss import Terms, policy_loss
+from plugins.v03.tests.test_supplied import PER_CALL, advantages, emitted, refined, run, supplied
 
 
 @pytest.fixture

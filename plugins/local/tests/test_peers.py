@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agentlightning.algorithms.multi_policy import Barrier, CheckpointMismatch, MultiPolicyDriver, policy_home
+from agentlightning.algorithms.journal import policy_home
+from agentlightning.gateway import Gateway
+from agentlightning.keys import Keys
 from agentlightning.recipes import GRPO
+from agentlightning.specs import DriverGroup
 from agentlightning.types import LLM, Batch, Evaluation, Progress, Row, StepReport
+from agentlightning.types.base import ConfigError
+from agentlightning.types.work import PolicyFolder
+from agl_local.driver import LocalDriver
+from agl_local.peers import (
+    Barrier,
+    CheckpointMismatch,
+    MultiPolicyDriver,
+    PolicyJob,
+    SharedJob,
+    train_together,
+)
 
 
 class Job:
@@ -132,7 +148,7 @@ async def test_a_step_from_all_sides() -> None:
         "collect 0", *one, "saved a-0 1", "saved b-0 1", "evaluate 0",
         "collect 1", *one, "saved a-1 2", "saved b-1 2", "evaluate 1", "resume",
     ]  # fmt: skip
-    assert together.versions == {"a": 2, "b": 2} and together.version == 4
+    assert a.version == b.version == 2 and together.version == 4
     await together.export(Path("p"))
     assert log[-2:] == ["export p/a", "export p/b"]
 
@@ -255,3 +271,29 @@ async def test_what_is_removed_on_the_way_back_is_said(caplog: pytest.LogCapture
         Path("f")
     )
     assert not caplog.text
+
+
+def test_options_that_must_be_the_same() -> None:
+    policies = [
+        PolicyFolder("a", True, {"save_every": 2}, "a"),
+        PolicyFolder("b", True, {"save_every": 3}, "b"),
+    ]
+    drivers: dict[str, Any] = {one.name: LocalDriver(one, GRPO()) for one in policies}
+    gate: Any = Gate([])
+    with pytest.raises(ConfigError, match=r"options.save_every: .*\(a: 2, b: 3\)"):
+        train_together(policies, drivers, gate)
+    together = train_together([policies[0], replace(policies[1], options={"save_every": 2})], drivers, gate)
+    assert isinstance(together, DriverGroup) and together.drivers == drivers and together.version == 0
+
+
+async def test_a_driver_of_several_holds_its_own_policy() -> None:
+    gate = Gateway(SimpleNamespace(), Keys(b"0" * 32))  # type: ignore[arg-type]
+    job: Any = SimpleNamespace(run_id="r", recipe=None, steps=1, first_step=0, seed=1, folder=Path("f"))
+    table = SharedJob(job, ["wolf", "villager"], gate)
+    wolf, villager = (PolicyJob(table, name) for name in table.names)
+    await wolf.hold()
+    assert gate._gate.policies == ["wolf"]
+    await villager.hold()
+    await wolf.release()
+    assert gate._gate.policies == ["villager"]
+    await villager.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agentlightning.trackers.curve import curve, smooth, sparkline
+from agl_trackers.curve import curve, smooth, sparkline
 
 
 def test_smooth_is_a_trailing_mean() -> None:

@@ -1,17 +1,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from contract.capturing import Recording
 from opentelemetry import trace
 
-from agentlightning import semconv
+from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.emit import INPUT, NAME, OUTPUT, emit_message, operation
+from agentlightning.capture.emit import BODY, INPUT, NAME, OUTPUT
+from agl_v03.emitted import emit_exception, emit_message
+from agl_v03.operation import operation
 
 pytestmark = pytest.mark.usefixtures("capturing")
+
+
+@pytest.fixture
+def capturing() -> Iterator[None]:
+    COUNTS.clear()
+    capture.install()
+    yield
+    capture.uninstall()
 
 
 @pytest.fixture
@@ -113,3 +124,16 @@ def test_outside_an_attempt_the_code_just_runs() -> None:
     with operation("idle") as idle:
         idle.output = 1
     assert COUNTS.snapshot() == {"emit-outside-attempt": 1}
+
+
+def test_messages_and_exceptions_are_spans(recording: Recording) -> None:
+    with recording.active():
+        emit_message("hello", attributes={"level": 1})
+        try:
+            raise KeyError("lost")
+        except KeyError as error:
+            emit_exception(error)
+    message, failure = recording.spans
+    assert message.name == semconv.MESSAGE_SPAN and message.attributes == {BODY: "hello", "level": 1}
+    assert failure.status == "error" and failure.attributes[semconv.EXCEPTION_TYPE] == "KeyError"
+    assert "test_messages_and_exceptions_are_spans" in failure.attributes["exception.stacktrace"]

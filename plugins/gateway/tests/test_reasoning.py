@@ -2,16 +2,18 @@
 
 import json
 
+import openai
 import pytest
+from agl_gateway.edits.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
+from agl_gateway.edits.route import RouteSection
 from aiohttp import web
 from contract.model_server import ModelServer
+from core.gateway import test_faults as faults
 from core.gateway.conftest import chunks, events, tokens_of
 from hypothesis import given, strategies as st
 
 from agentlightning.credit.forest import build_forest
 from agentlightning.gateway import Upstream
-from agentlightning.gateway.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
-from agentlightning.gateway.settings import RouteSection
 
 CASES = {
     "one block": ("<think>\nI am a wolf.\n</think>\n\n我是村民。", "我是村民。", "I am a wolf."),
@@ -215,3 +217,37 @@ async def test_two_turns_train_each_token_once_and_say_why_they_are_apart(world,
     assert (len(forest.paths), forest.merge_failures) == (paths, reasons)
     own = [call.call_id for path in forest.paths for call in path.own]
     assert sorted(own) == [call.call_id for call in calls], "each response is trained once"
+
+
+@pytest.mark.parametrize("stream_ids", [True, False])
+async def test_the_sdk_gets_it_apart(world, stream_ids):
+    client, asked = (
+        openai.AsyncOpenAI(base_url=world.url, api_key=world.key),
+        [{"role": "user", "content": "hi"}],
+    )
+    world.gateway.add_route(
+        Upstream(
+            url=world.engine.url,
+            model="tiny",
+            stream_ids=stream_ids,
+            settings=RouteSection(reasoning="split"),
+        )
+    )
+    world.engine.options = {"text": "<think> hm </think> yes"}
+    answer = await client.chat.completions.create(model="m", messages=asked)
+    message = answer.choices[0].message
+    assert (message.content, message.model_extra["reasoning_content"]) == ("yes", "hm")
+    assert answer.choices[0].model_extra["token_ids"] == tokens_of("<think> hm </think> yes")[0]
+    stream = await client.chat.completions.create(model="m", messages=asked, stream=True)
+    deltas = [c.choices[0].delta async for c in stream]
+    assert "".join(d.content or "" for d in deltas) == "yes"
+    assert "".join((d.model_extra or {}).get("reasoning_content") or "" for d in deltas) == "hm"
+    await client.close()
+
+
+@pytest.mark.parametrize("item", faults.STREAMS.values(), ids=faults.STREAMS)
+async def test_a_stream_nobody_can_read(world, item):
+    """As without an edit of its reasoning."""
+    settings = RouteSection(reasoning="split")
+    world.gateway.add_route(Upstream(url=world.engine.url, model="tiny", stream_ids=True, settings=settings))
+    await faults.answers_bad(world, item)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.journal import checkpoints_in
-from agentlightning.runs.locations import find_run
 from agentlightning.types import UsageError
+from agl_audit.locations import find_run
 
 CONFIG = "config.json"
 """A file that every model folder has."""

@@ -13,28 +13,61 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from agentlightning.algorithms.journal import policy_home
 from agentlightning.credit.accounts import policy_batch
 from agentlightning.gateway.base import RunGateway
-from agentlightning.specs import Job, PeerDriver
+from agentlightning.specs import Driver, Job
 from agentlightning.types import Batch, Evaluation, Progress, StepReport, UsageError
+from agentlightning.types.base import ConfigError
+from agentlightning.types.work import PolicyFolder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds to wait for calls at the engines after a step was collected."""
+SHARED_OPTIONS = ("save_every", "deterministic")
+"""Options that must be equal for all policies of a run."""
 
 
 class CheckpointMismatch(UsageError):
     """One policy has checkpoints that another lacks; the message says which and what to do."""
 
 
-def policy_home(folder: Path, policy: str) -> Path:
-    """Return the folder of one of several policies, in the run's folder."""
-    return folder / "policies" / policy
+class PeerDriver(Driver, Protocol):
+    """A driver that can train beside others in one run, each a policy of its own.
+
+    Each calls its job once for each step, at the same steps: ``collect``, ``report``, ``saved`` where it
+    saves, ``evaluate``. Older checkpoints are removed after ``saved`` returned, not before.
+    """
+
+    async def checkpoints(self, folder: Path) -> list[int]:
+        """Numbers of finished steps that have a complete checkpoint in the run's ``folder``."""
+
+    async def resume(self, folder: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+        """As :meth:`Driver.resume`. ``step``: load the checkpoint of that many finished steps (0: none) and
+        remove later ones.
+        """
+
+
+def train_together(
+    policies: Sequence[PolicyFolder], drivers: Mapping[str, PeerDriver], gateway: RunGateway
+) -> MultiPolicyDriver:
+    """Return the drivers of a run with named policies as one. :class:`ConfigError` for policies whose options
+    do not go together.
+    """
+    for key in SHARED_OPTIONS:
+        values = {folder.name: folder.options.get(key) for folder in policies}
+        if len({repr(value) for value in values.values()}) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            raise ConfigError(
+                f"options.{key}: the driver needs one value for all policies of a run ({listed}); set it in "
+                "the options of the run"
+            )
+    return MultiPolicyDriver(drivers, gateway)
 
 
 class MultiPolicyDriver:
@@ -43,11 +76,6 @@ class MultiPolicyDriver:
     def __init__(self, drivers: Mapping[str, PeerDriver], gateway: RunGateway) -> None:
         self.drivers = dict(drivers)
         self.gateway = gateway
-
-    @property
-    def versions(self) -> dict[str, int | None]:
-        """Return the served version of each policy."""
-        return {name: driver.version for name, driver in self.drivers.items()}
 
     @property
     def version(self) -> int:

@@ -22,27 +22,6 @@ _SAMPLING = (
     *("temperature", "top_p", "top_k", "seed", "max_tokens", "frequency_penalty", "presence_penalty"),
     *("n", "stop"),
 )
-_PACKED = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
-
-
-class CallSpan(Span):
-    """A span of a model call. Its packed arrays are printed as their lengths."""
-
-    def __repr__(self) -> str:
-        shown = {k: f"<{_length(v)} values>" if k in _PACKED else v for k, v in self.attributes.items()}
-        rest = ", ".join(f"{n}={getattr(self, n)!r}" for n in self.__struct_fields__ if n != "attributes")
-        return f"Span({rest}, attributes={shown!r})"
-
-
-def _length(packed: str) -> int:
-    return len(base64.b64decode(packed)) // 4
-
-
-def as_call_span(span: Span) -> Span:
-    """Turn a call span from HTTP into a :class:`CallSpan`; return any other span unchanged."""
-    if not any(name in span.attributes for name in _PACKED):
-        return span
-    return CallSpan(**{name: getattr(span, name) for name in span.__struct_fields__})
 
 
 def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> list[Span]:
@@ -72,7 +51,7 @@ def merge_calls(spans: Sequence[Span], calls: Iterable[tuple[Call, int]]) -> lis
 def call_span(call: Call, arrival: int, wire: Span | None, is_primary: bool) -> Span:
     """Convert a call to a span. ``is_primary``: merge the wire span of the same id into it."""
     merged = wire if is_primary and wire is not None else None
-    return CallSpan(
+    return Span(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         name=semconv.CALL_SPAN,

@@ -16,9 +16,8 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,8 +25,11 @@ from agentlightning.gateway.answer import DECODE_ERRORS
 from agentlightning.gateway.client import EngineClient
 from agentlightning.gateway.errors import TOO_LONG, CallFailure
 from agentlightning.gateway.metrics import Metrics
-from agentlightning.gateway.route import Upstream
+from agentlightning.gateway.route import Fitted, Upstream
 from agentlightning.types.record import tool_calls_of
+
+if TYPE_CHECKING:
+    from agl_gateway.edits.route import RouteSection
 
 log = logging.getLogger(__name__)
 SLACK = 4
@@ -43,20 +45,21 @@ class TokenCount(msgspec.Struct):
     max_model_len: int | None = None
 
 
-Fitted = tuple[dict[str, Any], dict[str, Any]]
-"""A request that was shortened: its new body, and the record of the cut (``Call.edited``)."""
-
-
-@dataclass
 class ContextFitter:
-    """Makes prompts fit the engine's context, by the over-length policy of their route."""
+    """Makes prompts fit the context of a route's engine, by its over-length policy."""
 
-    client: EngineClient
-    metrics: Metrics
+    def __init__(
+        self, route: Upstream, settings: RouteSection, client: EngineClient, metrics: Metrics
+    ) -> None:
+        self._route, self._settings, self._client, self._metrics = route, settings, client, metrics
+        self.window = settings.max_len
+        """Tokens of prompt and answer together, as far as known."""
+        self.can_count: bool | None = None
+        """Whether the engine counts tokens (``POST /tokenize``); ``None``: not tried yet."""
+        self.always_count = False
+        """Count every prompt: the engine refused one that should have fitted by its bytes."""
 
-    async def fit(
-        self, route: Upstream, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str
-    ) -> Fitted | None:
+    async def fit(self, body: dict[str, Any], dropped_blocks: dict[bytes, int], api: str) -> Fitted | None:
         """Shorten ``body`` if its prompt leaves no room for an answer; return ``None`` to send it as it is.
 
         Raise :class:`CallFailure` 400 when the prompt cannot be served, and :class:`EngineUnreachable` when
@@ -64,33 +67,29 @@ class ContextFitter:
         without ``reserve``, and for an engine that cannot count. ``dropped_blocks``: cuts of the attempt's
         chats, kept between turns.
         """
-        if route.settings.over_length != "truncate" and not route.settings.reserve:
+        settings = self._settings
+        if settings.over_length != "truncate" and not settings.reserve:
             return None
-        if route.can_count is False:
-            self.metrics.over_length["unchecked"] += 1
+        if self.can_count is False:
+            self._metrics.over_length["unchecked"] += 1
             return None
-        window = route.window
-        sure = window is not None and upper_bound(body) + _room(route, body, window) <= window
-        if sure and not route.always_count:
+        window = self.window
+        sure = window is not None and upper_bound(body) + _room(settings, body, window) <= window
+        if sure and not self.always_count:
             return None
-        count = await self.count(route, body)
-        if count is None or (window := route.window) is None:
-            self.metrics.over_length["unchecked"] += 1
+        count = await self.count(body)
+        if count is None or (window := self.window) is None:
+            self._metrics.over_length["unchecked"] += 1
             return None
-        budget = window - _room(route, body, window)
+        budget = window - _room(settings, body, window)
         if count <= budget:
             return None
-        if route.settings.over_length == "truncate" and api == "chat":
-            return await self._cut(route, body, dropped_blocks, count, budget)
-        raise _too_long(route, count, window)
+        if settings.over_length == "truncate" and api == "chat":
+            return await self._cut(body, dropped_blocks, count, budget)
+        raise self._too_long(count, window)
 
     async def _cut(
-        self,
-        route: Upstream,
-        body: dict[str, Any],
-        dropped_blocks: dict[bytes, int],
-        count: int,
-        budget: int,
+        self, body: dict[str, Any], dropped_blocks: dict[bytes, int], count: int, budget: int
     ) -> Fitted | None:
         """Drop the oldest chatter of a prompt of ``count`` tokens, until it has at most ``budget``.
 
@@ -103,7 +102,7 @@ class ContextFitter:
         view = Window(messages)
 
         async def tokens_without(n: int) -> int | None:
-            return await self.count(route, {**body, "messages": view.without(n)})
+            return await self.count({**body, "messages": view.without(n)})
 
         n = min(dropped_blocks.get(view.origin, 0), len(view))
         tokens = await tokens_without(n) if n else count
@@ -112,40 +111,48 @@ class ContextFitter:
             if least is None:
                 return None  # the template refuses the rest: the engine says that it is too long
             if least > budget:
-                raise _too_long(route, least, route.window or 0, pinned=True)
-            target = max(least, budget - (route.window or 0) // SLACK)
+                raise self._too_long(least, self.window or 0, pinned=True)
+            target = max(least, budget - (self.window or 0) // SLACK)
             n, tokens = await _search(tokens_without, view.bytes, (0, count), (len(view), least), target)
         dropped_blocks[view.origin] = n
         edited = {"over_length": "truncate", "dropped": view.dropped(n), "tokens": [count, tokens]}
         return {**body, "messages": view.without(n)}, edited
 
-    async def count(self, route: Upstream, body: Mapping[str, Any]) -> int | None:
+    async def count(self, body: Mapping[str, Any]) -> int | None:
         """Tokens of the longest prompt of a request; ``None`` if the engine cannot count."""
-        counts = [await self._ask(route, prompt) for prompt in _prompts(route, body)]
+        counts = [await self._ask(prompt) for prompt in _prompts(self._route.model, body)]
         known = [count for count in counts if count is not None]
         return max(known) if len(known) == len(counts) else None
 
-    async def _ask(self, route: Upstream, prompt: dict[str, Any]) -> int | None:
+    async def _ask(self, prompt: dict[str, Any]) -> int | None:
         if "tokens" in prompt:
             return len(prompt["tokens"])
-        answer = await self.client.ask(route, "tokenize", msgspec.json.encode(prompt), {}, None)
+        route, settings = self._route, self._settings
+        answer = await self._client.ask(route, "tokenize", msgspec.json.encode(prompt), {}, None)
         if answer.status == 200:
             with suppress(*DECODE_ERRORS):
                 found = msgspec.json.decode(answer.body, type=TokenCount)
-                route.can_count = True
+                self.can_count = True
                 if (window := found.max_model_len) is not None:  # ``max_len`` may only lower it
-                    route.window = min(window, route.settings.max_len or window)
+                    self.window = min(window, settings.max_len or window)
                 return found.count
-        if route.can_count is None and answer.status in (200, 404, 405, 501):
-            route.can_count = False
+        if self.can_count is None and answer.status in (200, 404, 405, 501):
+            self.can_count = False
             log.warning(
                 "policy %r: its engine has no POST /tokenize, so only the engine's own refusal enforces "
                 "over_length=%r and reserve=%d",
                 route.policy,
-                route.settings.over_length,
-                route.settings.reserve,
+                settings.over_length,
+                settings.reserve,
             )
         return None
+
+    def _too_long(self, count: int, window: int, pinned: bool = False) -> CallFailure:
+        stays = "the part of the prompt that must stay (system, first and last turn)"
+        part, reserve = stays if pinned else "the prompt", self._settings.reserve
+        kept = f", of which {reserve} are reserved for the answer" if reserve else ""
+        message = f"This model's maximum context length is {window} tokens{kept}; {part} has {count}."
+        return CallFailure(400, TOO_LONG, message, retry=False, recorded_as="over-length")
 
 
 async def _search(
@@ -173,9 +180,9 @@ async def _search(
     return high
 
 
-def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _prompts(model: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One ``/tokenize`` body for each prompt of a request; ``tokens`` where the prompt is ids already."""
-    head = {"model": route.model}
+    head = {"model": model}
     if "prompt" not in body:
         more = {name: body[name] for name in _RENDERED if body.get(name) is not None}
         return [{**head, "messages": body.get("messages"), "add_generation_prompt": True, **more}]
@@ -184,21 +191,13 @@ def _prompts(route: Upstream, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"tokens": one} if isinstance(one, list) else {**head, "prompt": one} for one in many]
 
 
-def _room(route: Upstream, body: Mapping[str, Any], window: int) -> int:
+def _room(settings: RouteSection, body: Mapping[str, Any], window: int) -> int:
     """Tokens to keep for the answer: with a cut, as many as the agent's limit, up to half of the context."""
-    if route.settings.over_length != "truncate":
-        return max(route.settings.reserve, 1)
+    if settings.over_length != "truncate":
+        return max(settings.reserve, 1)
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
     wanted = asked if isinstance(asked, int) else 0
-    return max(1, min(max(route.settings.reserve, wanted), window // 2))
-
-
-def _too_long(route: Upstream, count: int, window: int, pinned: bool = False) -> CallFailure:
-    part = "the part of the prompt that must stay (system, first and last turn)" if pinned else "the prompt"
-    reserve = route.settings.reserve
-    kept = f", of which {reserve} are reserved for the answer" if reserve else ""
-    message = f"This model's maximum context length is {window} tokens{kept}; {part} has {count}."
-    return CallFailure(400, TOO_LONG, message, retry=False, recorded_as="over-length")
+    return max(1, min(max(settings.reserve, wanted), window // 2))
 
 
 Message = Mapping[str, Any]
