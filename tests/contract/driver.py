@@ -1,4 +1,4 @@
-"""What every driver promises (``specs.Driver``, ``specs.PeerDriver``), to be inherited by its tests.
+"""What every driver promises (``specs.Driver``, ``agl_local.peers.PeerDriver``), to be inherited by its tests.
 
 A driver that is tested serves a tiny policy of bytes. The job samples one prompt 16 times a step; an answer
 whose first token has an even id pays 1.
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from agentlightning.specs import PeerDriver
 from agentlightning.types import LLM, Batch, Evaluation, Progress, Recipe, Row, Segment, StepReport
+from agl_local.peers import PeerDriver
 from agl_local.policy.folder import load_policy
 
 PROMPT = list(b"say something: ")

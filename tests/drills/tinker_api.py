@@ -158,6 +158,7 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
     command = [AGL, "train", "--config", "examples/calc_x/tinker.yaml", "--run", RUN]
     settings = {
         "training.steps": steps,
+        "agent.timeout_seconds": 300,
         "training.batch_size": 2,
         "training.recipe.group_size": 4,
         "environment.val": "null",

@@ -15,9 +15,9 @@ pytest.importorskip("tinker")
 
 from contract.driver import RECIPE, ContractJob, DriverContract
 
-from agentlightning.specs import PeerDriver
 from agentlightning.types import LLM, Recipe, UsageError
 from agentlightning.types.work import PolicyFolder
+from agl_local.peers import PeerDriver
 from agl_local.serving import LocalServer
 from agl_tinker.driver import Remote, TinkerDriver
 from agl_tinker.machine import environment_info

@@ -21,7 +21,7 @@ def agl_drivers() -> list[DriverSpec]:
             environment_info=lazily("agl_tinker.machine:environment_info"),
             unsupported_fields=UNSUPPORTED_FIELDS,
             ends_early=True,
-            multi_policy=True,
+            together=lazily("agl_local.peers:train_together"),
             serve=lazily("agl_tinker.driver:Remote"),
         )
     ]
