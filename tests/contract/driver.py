@@ -1,4 +1,4 @@
-"""What every driver promises (``specs.Driver``, ``agl_local.peers.PeerDriver``), to be inherited by its tests.
+"""What every driver promises (``specs.Driver``, ``agl_local.peers.PeerDriver``): its tests inherit it.
 
 A driver that is tested serves a tiny policy of bytes. The job samples one prompt 16 times a step; an answer
 whose first token has an even id pays 1.

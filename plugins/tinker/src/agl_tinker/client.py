@@ -130,10 +130,9 @@ class Client:
         if not hasattr(self._training, "save_weights_external"):  # an older client
             rest = await self._call(lambda: self._service.create_rest_client())
             path = (await done(self._training.save_weights_for_sampler(name))).path
+            model, _, checkpoint = path.removeprefix("tinker://").partition("/")
             return {
-                "adapter.tar.gz": str(
-                    (await done(rest.get_checkpoint_archive_url_from_tinker_path(path))).url
-                )
+                "adapter.tar.gz": str((await done(rest.get_checkpoint_archive_url(model, checkpoint))).url)
             }
         saved = await done(self._training.save_weights_external(name))
         kept = {"base_url": self._options.base_url} if self._options.base_url else {}
