@@ -64,7 +64,8 @@ def workload(findings: Findings) -> Workload:
     configured = findings.require_configured()
     trainer, held_out = configured.trainer, len(configured.val)
     training = trainer.config.training
-    environment: Any = trainer.config.environment  # with the fields of agl_testing.headroom
+    environment = trainer.config.environment
+    scripted = getattr(environment, "headroom", {})  # the run's own plugins may lack agl-testing
     return Workload(
         steps=training.steps,
         rollouts=training.batch_size * trainer.recipe.group_size,
@@ -72,7 +73,7 @@ def workload(findings: Findings) -> Workload:
         in_sets=sum(map(len, read_sets(trainer.config.evaluation.sets, trainer.plugins).values())),
         evaluate_every=training.evaluate_every,
         evaluate_sampled=training.evaluate_sampled,
-        scripted=len(environment.headroom) * min(environment.headroom_tasks, held_out),
+        scripted=len(scripted) * min(getattr(environment, "headroom_tasks", 0), held_out),
         async_steps=training.async_steps,
         dynamic_sampling=getattr(training, "dynamic_sampling", 0),  # of agl-schedules
     )
