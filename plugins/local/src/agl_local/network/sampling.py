@@ -34,8 +34,8 @@ class Sampling:
     """How one request is sampled.
 
     ``seed`` None: a random one. ``stop_ids``: tokens that end an answer beside the policy's own.
-    ``guided_choice``: the allowed answers as token ids. ``grammar``: what the answer's text must be; at most one
-    of the two is given.
+    ``guided_choice``: the allowed answers as token ids. ``grammar``: what the answer's text must be; at most
+    one of the two is given.
     """
 
     max_tokens: int = 16
