@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -62,6 +62,9 @@ drills-core: .venv/demo ## kill -9 trainer, runner and store at random; the last
 
 truth: .venv/demo ## runs of every kind, computed again by code that shares nothing with the product (some: RUNS="grpo lora"); the last line is JSON
 	@$(PY) tests/referee/truth.py $(if $(RUNS),--only "$(RUNS)")
+
+drill-tinker: ## kill -9 a run and its server of the Tinker API (KILLS=20 SEED=1); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" tests/drills/tinker_api.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
 drill-verify: .venv/demo ## some fifty edits of a copy of the newest run, each named; the last line is JSON
 	@$(PY) tests/drills/edited.py
@@ -177,6 +180,12 @@ test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manife
 
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
+
+test-tinker: ## the driver tinker trains calc_x on our server and on skyrl-tx (fewer: STEPS=8); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/calc_x.py --steps $(or $(STEPS),12)
+
+test-tinker-cookbook: ## recipes of Tinker's cookbook, unchanged, on our server; the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" bench/tinker/cookbook.py
 
 test-storage: ## checkpoints and exports on S3, by a server that answers as S3 does; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment storage) && PYTHONPATH=.:tests "$$python" bench/storage.py

@@ -27,6 +27,7 @@ ROOMS = (
     "plugins/local/src/agl_local/driver.py",
     "plugins/local/src/agl_local/training",
     "plugins/schedules/src/agl_schedules",
+    "plugins/tinker/src/agl_tinker/driver.py",
     "plugins/verl/src/agl_verl",
 )
 TABLES = frozenset({"METRICS", "OURS", "STEP_COUNTS"})

@@ -30,6 +30,7 @@ import metrics
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {
     "local": ("agl_local.options", "Options"),
+    "tinker": ("agl_tinker.options", "Options"),
     "verl": ("agl_verl.config.settings", "Options"),
 }
 """Driver → module and class of its options."""

@@ -85,6 +85,14 @@ def test_one_that_is_alone_has_neither_the_suite_nor_what_is_common(environment,
     )
 
 
+def test_what_is_bare_is_installed_without_what_it_asks_for(environment, pips):
+    calls, _ = pips
+    environment.install(
+        Path("python"), environment.definition({"alone": True, "requires": [], "bare": ["a==1"]}, [])
+    )
+    assert ["install", "--no-deps", "a==1"] in calls
+
+
 def test_what_is_allowed_and_removed_makes_another_environment(environment):
     plain = environment.definition({"requires": ["a==1"]}, [])
     others = [

@@ -145,6 +145,15 @@ def test_long_prompts_go_in_chunks(policy, monkeypatch):
         assert close(c.logprobs, logprobs_of(policy, prompt, c.token_ids))
 
 
+def test_further_tokens_may_end_an_answer(engine, policy):
+    prompt = some_prompts(policy, 1)[0]
+    whole = ask(engine, prompt, max_tokens=20, seed=4, ignore_eos=True)[0]
+    end = whole.token_ids[6]
+    cut = ask(engine, prompt, max_tokens=20, seed=4, ignore_eos=True, stop_ids=(end,))[0]
+    assert cut.token_ids == whole.token_ids[: whole.token_ids.index(end) + 1]
+    assert cut.finish_reason == "stop" and whole.text.startswith(cut.text)
+
+
 def test_seeds_reproduce_and_differ(engine, policy):
     prompt = some_prompts(policy, 1)[0]
     a, b, c = (ask(engine, prompt, max_tokens=20, seed=s)[0] for s in (1, 1, 2))

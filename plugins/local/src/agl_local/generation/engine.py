@@ -365,7 +365,8 @@ class Engine:
         sample.top.append(drawn.top[row])
         sample.versions.append(self.version)
         self.stats.generated_tokens += 1
-        ended = token in self.eos_ids and not sample.sampling.ignore_eos
+        s = sample.sampling
+        ended = (token in self.eos_ids and not s.ignore_eos) or token in s.stop_ids
         if not (ended or sample.watched or sample.adjusted) and len(sample.tokens) < sample.limit:
             return
         text = sample.text.push(token) if sample.watched and not ended else ""

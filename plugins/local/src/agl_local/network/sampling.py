@@ -33,8 +33,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 class Sampling:
     """How one request is sampled.
 
-    ``seed`` None: a random one. ``guided_choice``: the allowed answers as token ids. ``grammar``: what the
-    answer's text must be; at most one of the two is given.
+    ``seed`` None: a random one. ``stop_ids``: tokens that end an answer beside the policy's own.
+    ``guided_choice``: the allowed answers as token ids. ``grammar``: what the answer's text must be; at most
+    one of the two is given.
     """
 
     max_tokens: int = 16
@@ -47,6 +48,7 @@ class Sampling:
     min_tokens: int = 0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] | None = None
     guided_choice: tuple[tuple[int, ...], ...] | None = None

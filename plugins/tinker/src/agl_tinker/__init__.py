@@ -1,0 +1,1 @@
+"""The Tinker API both ways: the driver `tinker`, and `agl tinker serve`."""

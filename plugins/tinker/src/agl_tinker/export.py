@@ -1,0 +1,63 @@
+"""An adapter from the server as a folder that others load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentlightning.types import UsageError
+from agl_local.network.lora import Lora, adapt
+from agl_local.policy.adapters import load_adapters
+from agl_local.policy.export import export_policy
+from agl_local.policy.folder import load_policy
+
+_CONFIG = "adapter_config.json"
+_TOKENIZER = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+
+
+def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
+    """Fetch an adapter's ``files`` (name → address) and write it to ``folder``: added to the weights of
+    ``policy``, or as it is where ``policy`` has none.
+    """
+    with tempfile.TemporaryDirectory(prefix="agl-tinker-") as scratch:
+        fetched = Path(scratch)
+        for name, address in files.items():
+            if "/" in name or name.startswith("."):
+                raise UsageError(f"the server names a file {name!r}: only plain names are written")
+            with urllib.request.urlopen(address) as answer, (fetched / name).open("wb") as file:
+                shutil.copyfileobj(answer, file)
+            if name.endswith(".tar.gz"):
+                with tarfile.open(fetched / name) as tar:
+                    tar.extractall(fetched, filter="data")
+                (fetched / name).unlink()
+        if not (fetched / _CONFIG).exists():
+            raise UsageError(
+                f"the server's export holds no {_CONFIG}: {sorted(file.name for file in fetched.iterdir())}"
+            )
+        if any(policy.glob("*.safetensors")):
+            return _merged(policy, fetched, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (*(policy / known for known in _TOKENIZER), *fetched.iterdir()):
+            if path.is_file():
+                shutil.copy2(path, folder / path.name)
+    return folder
+
+
+def _merged(policy: Path, adapter: Path, folder: Path) -> Path:
+    said = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
+    base = load_policy(policy)
+    lora = Lora(rank=int(said["r"]), alpha=float(said["lora_alpha"]), targets=tuple(said["target_modules"]))
+    adapt(base.model, lora, 0)
+    load_adapters(base.model, adapter)
+    return export_policy(base, folder)

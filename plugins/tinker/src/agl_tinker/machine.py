@@ -1,0 +1,57 @@
+"""What ``agl doctor`` asks before a run: is the client here, the server up, and does it have the model?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from agentlightning.types import UsageError
+from agl_tinker.options import URL_VARIABLE, Options, key, read_options
+
+_SECONDS = 20
+
+
+def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
+    """The client's version and, with options, the server and the model's context there. UsageError for what
+    is missing. Without options no server is asked.
+    """
+    try:
+        found = {"tinker": importlib.metadata.version("tinker")}
+    except importlib.metadata.PackageNotFoundError:
+        raise UsageError(
+            "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
+            '"./plugins/tinker[client]"`'
+        ) from None
+    return {**found, **(_asked(read_options(options)) if options else {})}
+
+
+def _asked(options: Options) -> dict[str, str]:
+    url = options.base_url or os.environ.get(URL_VARIABLE)
+    if not url:  # the hosted service is not asked before a person starts a run
+        return {"server": "the hosted service", "key": "set" if key() else "missing"}
+    asked = urllib.request.Request(
+        f"{url.rstrip('/')}/api/v1/get_server_capabilities", headers={"X-API-Key": key()}
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:
+            models = json.load(answer)["supported_models"]
+    except urllib.error.HTTPError as error:
+        why = "the key is wrong" if error.code in (401, 403) else f"it answered {error.code}"
+        raise UsageError(f"the Tinker server at {url}: {why}") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"the Tinker server at {url} cannot be asked what it has: {error}; is it up? "
+            "`agl tinker serve` starts one"
+        ) from None
+    known = {str(model.get("model_name")): model for model in models}
+    if options.base_model not in known:
+        raise UsageError(
+            f"the Tinker server at {url} has no model {options.base_model!r}; it has {sorted(known)}"
+        )
+    context = known[options.base_model].get("max_context_length")
+    return {"server": url, "model": options.base_model, **({"context": str(context)} if context else {})}

@@ -1,0 +1,235 @@
+"""The driver against our own server by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tinker")
+
+from contract.driver import RECIPE, ContractJob, DriverContract
+
+from agentlightning.types import LLM, Recipe, UsageError
+from agentlightning.types.work import PolicyFolder
+from agl_local.peers import PeerDriver
+from agl_local.serving import LocalServer
+from agl_tinker.driver import Remote, TinkerDriver
+from agl_tinker.machine import environment_info
+from plugins.tinker.tests.running import Running
+
+
+def policy(folder: Path, served: Running, **options: Any) -> PolicyFolder:
+    given = {"base_model": "tiny", "base_url": served.url, "rank": 4, "lr": 1e-2, **options}
+    return PolicyFolder(str(folder), name="tiny", options=given)
+
+
+class TestTinker(DriverContract):
+    @pytest.fixture(autouse=True)
+    def surroundings(self, served: Running, folder: Path) -> None:
+        self.served, self.folder = served, folder
+
+    def make(self, recipe: Recipe = RECIPE, **options: Any) -> PeerDriver:
+        return TinkerDriver(policy(self.folder, self.served, **options), recipe)
+
+
+def chat(llm: LLM, **body: Any) -> dict[str, Any]:
+    asked = {"model": llm.model, "logprobs": True, "return_token_ids": True, **body}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {llm.api_key}"}
+    request = urllib.request.Request(f"{llm.endpoint}/chat/completions", json.dumps(asked).encode(), headers)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return dict(json.load(answer))
+
+
+MESSAGES = [{"role": "user", "content": "say something"}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max_tokens": 30},
+        {"max_tokens": 30, "n": 3},
+        {"temperature": 0, "max_tokens": 9, "top_logprobs": 2},
+        {"max_tokens": 60},
+    ],
+)
+async def test_answers_are_those_of_the_local_engine(
+    served: Running, folder: Path, body: dict[str, Any]
+) -> None:
+    """The same template, tokens, logprobs, texts and ends, drawn by the same seed."""
+    remote, local = (
+        Remote(policy(folder, served)),
+        LocalServer(PolicyFolder(str(folder), name="tiny", options={"engine": "thread"})),
+    )
+    try:
+        there, here = await remote.start(), await local.start()
+        asked = {"messages": MESSAGES, "seed": 11, **body}
+        found, wanted = [await asyncio.to_thread(chat, llm, **asked) for llm in (there, here)]
+        if "n" not in body and body["max_tokens"] == 60:  # a text that ends an answer in its middle
+            text = wanted["choices"][0]["message"]["content"]
+            asked["stop"] = [text[10:12]]
+            found, wanted = [await asyncio.to_thread(chat, llm, **asked) for llm in (there, here)]
+            assert len(wanted["choices"][0]["message"]["content"]) < len(text)
+    finally:
+        await remote.close()
+        await local.close()
+    assert found["prompt_token_ids"] == wanted["prompt_token_ids"]
+    assert found["usage"]["completion_tokens"] == wanted["usage"]["completion_tokens"]
+    for mine, theirs in zip(found["choices"], wanted["choices"], strict=True):
+        assert (mine["token_ids"], mine["message"], mine["finish_reason"]) == (
+            theirs["token_ids"], theirs["message"], theirs["finish_reason"],
+        )  # fmt: skip
+        for entry, other in zip(mine["logprobs"]["content"], theirs["logprobs"]["content"], strict=True):
+            assert entry["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+            top, known = [[one["token"] for one in some["top_logprobs"]] for some in (entry, other)]
+            assert top == known and len(top) == body.get("top_logprobs", 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logit_bias": {"5": 1.0}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "structured output"),
+    ],
+)
+async def test_what_the_api_has_no_word_for_is_refused(
+    served: Running, folder: Path, body: dict[str, Any], says: str
+) -> None:
+    remote = Remote(policy(folder, served))
+    try:
+        llm = await remote.start()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            await asyncio.to_thread(chat, llm, messages=MESSAGES, max_tokens=4, **body)
+        assert refused.value.code == 400 and says in refused.value.read().decode()
+    finally:
+        await remote.close()
+
+
+async def test_streamed_answers(served: Running, folder: Path) -> None:
+    remote = Remote(policy(folder, served))
+    try:
+        llm = await remote.start()
+        whole = await asyncio.to_thread(chat, llm, messages=MESSAGES, max_tokens=12, seed=4)
+
+        def stream() -> list[Any]:
+            body = {"model": llm.model, "messages": MESSAGES, "max_tokens": 12, "seed": 4, "stream": True}
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {llm.api_key}"}
+            asked = urllib.request.Request(
+                f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers
+            )
+            with urllib.request.urlopen(asked, timeout=120) as answer:
+                lines = [line.decode() for line in answer if line.startswith(b"data: {")]
+            return [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
+
+        pieces = await asyncio.to_thread(stream)
+        assert (
+            "".join(p["delta"].get("content", "") for p in pieces)
+            == whole["choices"][0]["message"]["content"]
+        )
+        assert pieces[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    finally:
+        await remote.close()
+
+
+async def test_a_server_that_ends_in_a_step_loses_none(served: Running, folder: Path, tmp_path: Path) -> None:
+    """It is ended and started again while the driver waits for its step, which is then made, once."""
+    driver = TinkerDriver(policy(folder, served, save_every=1), RECIPE)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 3)
+        collect = job.collect
+
+        async def collected(step: int) -> Any:
+            batch = await collect(step)
+            if step == 1:
+                await asyncio.to_thread(served.restart)
+            return batch
+
+        job.collect = collected  # type: ignore[method-assign]
+        await driver.run(job)  # type: ignore[arg-type]
+        assert [report.metrics["optimizer_steps"] for report in job.reports] == [1, 1, 1]
+        assert driver.version == 3
+    finally:
+        await driver.close()
+
+
+def test_doctor_asks_the_server(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(environment_info({})) == {"tinker"}  # no server is asked
+    found = environment_info({"base_model": "tiny", "base_url": served.url})
+    assert (found["model"], found["context"]) == ("tiny", "256")
+    with pytest.raises(UsageError, match=r"has no model 'Qwen/Qwen3-8B'; it has \['tiny'\]"):
+        environment_info({"base_model": "Qwen/Qwen3-8B", "base_url": served.url})
+    with pytest.raises(UsageError, match="agl tinker serve"):
+        environment_info({"base_model": "tiny", "base_url": "http://127.0.0.1:9"})
+    monkeypatch.delenv("TINKER_API_KEY")
+    with pytest.raises(UsageError, match="TINKER_API_KEY is not set"):
+        environment_info({"base_model": "tiny", "base_url": served.url})
+
+
+async def test_a_server_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TINKER_API_KEY")
+    options = {"base_model": "tiny", "base_url": "http://127.0.0.1:9"}
+    remote = Remote(PolicyFolder(str(folder), name="tiny", options=options))
+    try:
+        with pytest.raises(UsageError, match="TINKER_API_KEY is not set"):
+            await remote.start()
+    finally:
+        await remote.close()
+
+
+async def test_the_reference_is_the_policy_that_the_run_began_with(
+    served: Running, folder: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(name="kl", kl=0.1, group_size=16)
+    driver = TinkerDriver(policy(folder, served, save_every=0), recipe)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 3)
+        await driver.run(job)  # type: ignore[arg-type]
+    finally:
+        await driver.close()
+    kl = [report.metrics["kl_reference"] for report in job.reports]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and kl[2] > 1e-4
+
+
+async def test_saved_weights_are_served_frozen_and_begun_with(
+    served: Running, folder: Path, tmp_path: Path
+) -> None:
+    driver = TinkerDriver(policy(folder, served, save_every=2), RECIPE)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 2)
+        await driver.run(job)  # type: ignore[arg-type]
+        trained = await driver.logprobs(job.rows)
+    finally:
+        await driver.close()
+    [place] = (tmp_path / "checkpoints").glob("*/position.json")
+    path = json.loads(place.read_text(encoding="utf-8"))["path"]
+    frozen = Remote(policy(folder, served, start_from=path))
+    begun = TinkerDriver(policy(folder, served, start_from=path), RECIPE)
+    try:
+        asked = {"messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+        first, second = [await asyncio.to_thread(chat, await one.start(), **asked) for one in (frozen, begun)]
+        assert first["choices"][0]["token_ids"] == second["choices"][0]["token_ids"]
+        assert await begun.logprobs(job.rows) == pytest.approx(trained, abs=1e-4)
+    finally:
+        await frozen.close()
+        await begun.close()
+
+
+async def test_used_tokens_are_counted(served: Running, folder: Path, tmp_path: Path) -> None:
+    driver = TinkerDriver(policy(folder, served, save_every=0), RECIPE)
+    try:
+        job = ContractJob(driver, await driver.start(), tmp_path, 1)
+        await driver.run(job)  # type: ignore[arg-type]
+    finally:
+        await driver.close()
+    used = job.reports[0].metrics
+    rows = [row for row in job.rows if row.advantages[-1]]
+    assert used["tinker/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
+    assert used["tinker/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
+    sent = sum(len(row.token_ids) - 1 for row in rows)
+    assert used["tinker/trained_tokens"] == used["tinker/forward_tokens"] == sent
