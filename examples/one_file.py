@@ -164,7 +164,7 @@ async def train(
         await gateway.stop()
     await store.close()
     seconds = round(time.perf_counter() - began, 1)
-    lines = len(Path(__file__).read_text().splitlines())
+    lines = len(Path(__file__).read_text(encoding="utf-8").splitlines())
     return {"lines": lines, "before": before, "after": after, "seconds": seconds}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 from engine import NAME, VLLM
 
 import agentlightning as agl

@@ -75,4 +75,4 @@ def test_keywords_and_objects_lead_to_the_same_object(plugins: manager.Plugins, 
     assert checked == ["blue"]
     again = Trainer.from_config(made.config)
     assert again.config is made.config and checked == ["blue"]
-    assert from_fields(given | {"algorithm": "grpo"}) == made.config
+    assert from_fields(given | {"algorithm": "grpo"}, plugins=plugins) == made.config

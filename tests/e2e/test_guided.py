@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 pytest.importorskip("torch")
-from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 
 from agentlightning.credit.assign import assign
 from agentlightning.gateway import AttemptInfo, Gateway, SamplingPolicy, Upstream

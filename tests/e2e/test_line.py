@@ -68,6 +68,8 @@ class Watch:
 
 
 def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
+    import agl_gateway.plugin
+
     import agl_autogen.plugin
     import agl_cluster.plugin
     import agl_local.plugin
@@ -87,6 +89,7 @@ def trainer(folder: Path, watch: Watch, **options: Any) -> Trainer:
                 agl_local.plugin,
                 agl_autogen.plugin,
                 agl_cluster.plugin,
+                agl_gateway.plugin,
                 agl_schedules.plugin,
                 agl_testing.plugin,
                 agl_trackers.plugin,

@@ -27,6 +27,7 @@ REFEREE = ROOT / "tests" / "referee"
 SMALL = {
     "training.steps": 1, "training.batch_size": 4, "training.evaluate_every": 0, "environment.val.limit": 4,
 }  # fmt: skip
+pytestmark = pytest.mark.plugins
 LIMIT = 800
 """Lines of code of the referee, as ``scripts/size.py`` counts them."""
 

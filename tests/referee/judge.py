@@ -97,9 +97,8 @@ def students_t(degrees: int) -> float:
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
     x = torch.linspace(0, 60, 600_001, dtype=torch.float64)
     mass = torch.cumulative_trapezoid(scale * (1 + x.square() / degrees) ** (-(degrees + 1) / 2), x)
-    after = int(torch.searchsorted(mass, 0.475))  # mass has no entry for x = 0: mass[i] is that of x[i + 1]
-    beyond = (0.475 - mass[after - 1]) / (mass[after] - mass[after - 1])
-    return float(x[after] + beyond * (x[after + 1] - x[after]))
+    at = int(torch.searchsorted(mass, 0.475))  # mass[i] is that of x[i + 1]
+    return float(x[at + 1] - 1e-4 * (mass[at] - 0.475) / (mass[at] - mass[at - 1]))
 
 
 def interval(
@@ -114,9 +113,8 @@ def interval(
     z, over = NormalDist().inv_cdf(0.975), f" over {g} {what}" if n > g else ""
 
     def wilson(q: float) -> list[float]:
-        return (
-            ((p + q / 2 + reals([-1, 1]) * (q * (p - p * p + q / 4)) ** 0.5) / (1 + q)).clamp(0, 1).tolist()
-        )
+        ends = p + q / 2 + reals([-1, 1]) * (q * (p - p * p + q / 4)) ** 0.5
+        return (ends / (1 + q)).clamp(0, 1).tolist()
 
     if binary and (len(set(rewards)) == 1 or n == g > 0):
         return wilson(z**2 / g), f"Wilson{over}", EXACT

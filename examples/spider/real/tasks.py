@@ -36,7 +36,8 @@ def load(
     found = [q for q in questions(SETS[spec]) if spec != "train" or is_shown(q)]
     if solved is not None:
         low, high = solved
-        rates = {name: right / tried for name, (right, tried) in json.loads(SOLVED.read_text()).items()}
+        counts = json.loads(SOLVED.read_text(encoding="utf-8"))
+        rates = {name: right / tried for name, (right, tried) in counts.items()}
         found = [q for q in found if q["id"] in rates and low <= rates[q["id"]] <= high]
     if limit is not None and limit < len(found):
         found = random.Random(f"spider:{spec}:{seed}").sample(found, limit)

@@ -1,6 +1,6 @@
 """The edits of a route's calls, on file in a real store."""
 
-from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 from core.gateway.conftest import tokens_of
 from core.gateway.test_real_store import lease, store as store
 

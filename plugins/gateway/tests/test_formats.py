@@ -8,7 +8,7 @@ import pytest
 from agl_gateway.apis.history import History
 from agl_gateway.apis.messages import MESSAGES as MESSAGES_API
 from agl_gateway.apis.responses import RESPONSES as RESPONSES_API
-from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 from aiohttp import web
 from core.gateway.conftest import PROMPT, tokens_of, whole
 

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 from agl_gateway.edits.reasoning import ReasoningSplitter, StreamReasoningSplitter, split_message
-from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 from aiohttp import web
 from contract.model_server import ModelServer
 from core.gateway import test_faults as faults

@@ -275,7 +275,8 @@ class Runner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Free the slot of a lease that has ended."""
         self._running.discard(task)
-        self._fatal = self._fatal or (None if task.cancelled() else task.exception())
+        error = None if task.cancelled() else task.exception()  # asyncio logs what nobody has looked at
+        self._fatal = self._fatal or error
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""

@@ -33,5 +33,5 @@ def agl_call_guards(config: Any) -> CallGuard | None:
 def agl_sections() -> list[SectionSpec]:
     return [
         SectionSpec("budget", "", lazy_type("agl_gateway.budget.section:BudgetField")),
-        SectionSpec("edits", "gateway", lazy_type("agl_gateway.edits.route:RouteSection")),
+        SectionSpec("edits", "gateway", lazy_type("agl_gateway.edits.section:RouteSection")),
     ]

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -27,9 +27,7 @@ from agentlightning.gateway.errors import TOO_LONG, CallFailure
 from agentlightning.gateway.metrics import Metrics
 from agentlightning.gateway.route import Fitted, Upstream
 from agentlightning.types.record import tool_calls_of
-
-if TYPE_CHECKING:
-    from agl_gateway.edits.route import RouteSection
+from agl_gateway.edits.section import RouteSection
 
 log = logging.getLogger(__name__)
 SLACK = 4

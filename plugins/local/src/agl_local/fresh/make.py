@@ -80,7 +80,7 @@ def make(
     )
     policy = Policy(init_model(config, settings.seed), tokenizer, config)
     source = f"agl policy new, random weights of seed {settings.seed}"
-    parent = Parent("none", "that of the data", source, fingerprint(policy.model))
+    parent = Parent("none", "none", "that of the data", source, fingerprint(policy.model))
     with show_progress(console) as (step, validated):
         report = finetune(policy, data.chats, settings, progress=step, validated=validated)
     say_left_out(report, console)
