@@ -275,8 +275,8 @@ class Runner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Free the slot of a lease that has ended."""
         self._running.discard(task)
-        error = None if task.cancelled() else task.exception()  # asyncio logs what nobody has looked at
-        self._fatal = self._fatal or error
+        # Every error is looked at, for asyncio logs those that nobody has looked at.
+        self._fatal = (None if task.cancelled() else task.exception()) or self._fatal
 
     async def _drain(self) -> None:
         """Let running attempts end; after ``drain`` seconds stop them."""
