@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tinker")
+pytest.importorskip("tinker.types")
 
 from contract.driver import RECIPE, ContractJob, DriverContract
 

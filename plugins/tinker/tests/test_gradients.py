@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import torch
 
-pytest.importorskip("tinker")
+pytest.importorskip("tinker.types")
 
 from agentlightning.types import Correction, Recipe, Row
 from agl_local.network.lora import Lora, adapt, adapted, starting_point

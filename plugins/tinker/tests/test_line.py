@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tinker")
+pytest.importorskip("tinker.types")
 
 from openai import AsyncOpenAI
 

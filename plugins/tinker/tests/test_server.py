@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("tinker")
+pytest.importorskip("tinker.types")
 
 import tinker
 from tinker import types

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("tinker")
+pytest.importorskip("tinker.types")
 
 from tinker import types
 from tinker.proto.request_conv import forward_backward_request_to_proto
