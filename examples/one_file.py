@@ -26,6 +26,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,14 @@ class Agents:
             return rollout
 
 
-def mean_reward(records: Sequence[Record]) -> float:
-    """The mean over the rollouts that have a reward."""
+def said(records: Sequence[Record]) -> tuple[float, str]:
+    """Return the mean reward of the rollouts that have one, and a line that also counts those that failed."""
     rewards = [reward.value for record in records for reward in record.rewards]
-    return sum(rewards) / len(rewards)
+    failed = [record.rollout.reason for record in records if not record.rewards]
+    if not rewards:
+        raise SystemExit(f"all {len(failed)} rollouts failed; the first: {failed[0]}")
+    mean = sum(rewards) / len(rewards)
+    return mean, f"reward {mean:.3f}" + (f", {len(failed)} failed: {failed[0]}" if failed else "")
 
 
 # --------------------------------------------------------------------------------------------- 5. the update
@@ -136,16 +141,19 @@ async def train(
     policy = load_policy(START)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=learning_rate, weight_decay=0.0)
     recipe = agl.GRPO(group_size=group_size)  # how rewards become advantages
-    store = SQLiteStore(":memory:")
-    gateway = Gateway(store, Keys())
-    with EngineProcess(START, name="policy", threads=1, max_len=512) as engine:
+    async with AsyncExitStack() as opened:  # closes all in reverse, whatever happens
+        store = SQLiteStore(":memory:")
+        opened.push_async_callback(store.close)
+        gateway = Gateway(store, Keys())
+        opened.push_async_callback(gateway.stop)
+        engine = opened.enter_context(EngineProcess(START, name="policy", threads=1, max_len=512))
         gateway.add_route(Upstream(url=f"{engine.address}/v1", model="policy"))
         await gateway.start()
         agents = Agents(store, gateway, random.Random(seed), asyncio.Semaphore(64))
         test = load("generated:heldout", limit=held_out, seed=seed)
-        before = mean_reward(await agents.run(test, "test"))
-        print(f"before: {before:.3f} of {held_out} held-out tasks")
-        made = exact = 0
+        before, line = said(await agents.run(test, "test"))
+        print(f"{held_out} held-out tasks before: {line}")
+        calls = with_ids = 0
         tasks = load("generated:train", limit=steps * tasks_per_step, seed=seed)
         for step in range(steps):
             some = tasks[step * tasks_per_step :][:tasks_per_step]
@@ -154,18 +162,16 @@ async def train(
             await asyncio.to_thread(update, policy, optimizer, batch.rows)
             with engine.weights.publish(state(policy.model)) as handover:
                 engine.update(handover, version=step + 1)
-            calls = [call for record in records for call in record.calls]
-            made, exact = made + len(calls), exact + sum(call.response_ids is not None for call in calls)
-            print(
-                f"step {step + 1:3}: reward {mean_reward(records):.3f}, {len(calls)} calls in "
-                f"{len(batch.rows)} rows, {sum(row.trained_tokens for row in batch.rows)} sampled tokens"
-            )
-        after = mean_reward(await agents.run(test, "test"))
-        await gateway.stop()
-    await store.close()
+            calls += sum(ledger.made for ledger in batch.ledgers)
+            with_ids += sum(ledger.with_ids for ledger in batch.ledgers)
+            tokens = sum(row.trained_tokens for row in batch.rows)
+            print(f"step {step + 1:3}: {said(records)[1]}; {len(batch.rows)} rows, {tokens} sampled tokens")
+        after, line = said(await agents.run(test, "test"))
+        print(f"{held_out} held-out tasks after: {line}")
     seconds = round(time.perf_counter() - began, 1)
     lines = len(Path(__file__).read_text(encoding="utf-8").splitlines())
-    return {"lines": lines, "before": before, "after": after, "seconds": seconds}
+    found: dict[str, Any] = {"lines": lines, "before": before, "after": after, "seconds": seconds}
+    return {**found, "calls": calls, "calls_with_ids": with_ids}
 
 
 def main() -> None:
