@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from agentlightning import cli
@@ -22,7 +23,9 @@ from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.plugins.manager import load
 from agentlightning.types import UsageError
 
-CONFIG = Path(__file__).parents[3] / "examples" / "calc_x" / "cpu.yaml"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CONFIG = "run.yaml"
+"""Stands for the file that the fixture ``config`` makes."""
 AGL = [sys.executable, "-c", "from _agl_main import main; main()"]
 
 
@@ -35,6 +38,18 @@ class Ended(NamedTuple):
 
 
 Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """The file of the example, without the fields of plugins."""
+    given = yaml.safe_load((EXAMPLES / "calc_x" / "cpu.yaml").read_text(encoding="utf-8"))
+    for name in ("headroom", "headroom_tasks"):  # of agl-testing
+        del given["environment"][name]
+    given |= {"pythonpath": [str(EXAMPLES)], "output": str(tmp_path)}
+    given["backend"]["policy"] = str(EXAMPLES / "calc_x" / "policy")
+    (path := tmp_path / "cpu.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture
@@ -122,47 +137,47 @@ def test_only_the_named_command_is_imported() -> None:
     [
         (["train", "-c", "none.yaml"], "agl: none.yaml: there is no such file"),
         (
-            ["train", "-c", str(CONFIG), "--set", "training.stepz=3"],
+            ["train", "-c", CONFIG, "--set", "training.stepz=3"],
             "training.stepz: Extra inputs are not permitted",
         ),
-        (["train", "-c", str(CONFIG), "--set", "nonsense"], "--set 'nonsense': write key=value"),
+        (["train", "-c", CONFIG, "--set", "nonsense"], "--set 'nonsense': write key=value"),
         (
-            ["train", "-c", str(CONFIG), "--set", "training.algorithm=grop"],
+            ["train", "-c", CONFIG, "--set", "training.algorithm=grop"],
             "no recipe is called 'grop'; known: cispo, dapo",
         ),
-        (["train", "-c", str(CONFIG), "--set", "training.recipe={group_sise: 2}"], "training.recipe: "),
+        (["train", "-c", CONFIG, "--set", "training.recipe={group_sise: 2}"], "training.recipe: "),
         (
-            ["train", "-c", str(CONFIG), "--set", "agent.target=calc_x.agent:nope"],
+            ["train", "-c", CONFIG, "--set", "agent.target=calc_x.agent:nope"],
             "module 'calc_x.agent' has no 'nope'",
         ),
         (
-            ["train", "-c", str(CONFIG), "--set", "backend.driver=abacus"],
+            ["train", "-c", CONFIG, "--set", "backend.driver=abacus"],
             "no driver is called 'abacus'",
         ),
-        (["train", "-c", str(CONFIG), "--set", "training.steps={"], "the value is not valid YAML"),
+        (["train", "-c", CONFIG, "--set", "training.steps={"], "the value is not valid YAML"),
         (
-            ["train", "-c", str(CONFIG), "--set", "environment.train=null"],
+            ["train", "-c", CONFIG, "--set", "environment.train=null"],
             "environment.train: training.steps is 40, and there are no tasks to train on",
         ),
         (
-            ["train", "-c", str(CONFIG), "--set", "environment.train.args={specs: x}"],
+            ["train", "-c", CONFIG, "--set", "environment.train.args={specs: x}"],
             "environment.train.args: missing a required argument: 'spec'; calc_x.datasets:load takes (spec",
         ),
         (
-            ["train", "-c", str(CONFIG), "--set", "training.failure={tired: 0.0}"],
+            ["train", "-c", CONFIG, "--set", "training.failure={tired: 0.0}"],
             "training.failure: unknown kind 'tired'",
         ),
-        (["train", "-c", str(CONFIG), "--set", "agent.select='re:('"], "agent.select: "),
+        (["train", "-c", CONFIG, "--set", "agent.select='re:('"], "agent.select: "),
         (
-            ["train", "-c", str(CONFIG), "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
+            ["train", "-c", CONFIG, "--set", "backend.policy=Qwen/Qwen2.5-0.5B-Instruct"],
             "backend.policy: Qwen/Qwen2.5-0.5B-Instruct: there is no such folder; ",
         ),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(
-    agl: Command, arguments: list[str], message: str
+    agl: Command, config: str, arguments: list[str], message: str
 ) -> None:
-    done = agl(*arguments)
+    done = agl(*(config if word == CONFIG else word for word in arguments))
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and "Traceback" not in done.stderr
 

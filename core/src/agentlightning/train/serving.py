@@ -91,7 +91,7 @@ def driver_spec(plugins: Plugins, driver: str, policies: Policies) -> DriverSpec
     """Return the driver's spec. Raise :class:`ConfigError` if the driver cannot serve ``policies``."""
     spec = pick(plugins.drivers, "driver", driver)
     if policies.named and policies.trained and spec.together is None:
-        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.together))
+        able = ", ".join(sorted(name for name, other in plugins.drivers.items() if other.together)) or "local"
         raise ConfigError(
             f"driver {driver!r} trains one policy a run: give policy the folder of one, not a mapping "
             f"(several are for: {able})"
