@@ -70,7 +70,10 @@ class PostgresServer:
             parent.stat().st_mode & 0o5 == 0o5 for parent in (place, *place.parents)
         ):
             return place
-        return Path(shutil.copytree(place.parent, self.folder / "pg", symlinks=True)) / place.name
+        package, copied = place.parents[1], self.folder / "pg"
+        for part in (place.parent, *package.parent.glob(f"{package.name}.libs")):  # found beside the package
+            shutil.copytree(part, copied / part.relative_to(package.parent), symlinks=True)
+        return copied / place.relative_to(package.parent)
 
     def _initialise(self) -> None:
         if self._user is not None:
