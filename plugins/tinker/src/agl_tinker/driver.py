@@ -84,7 +84,7 @@ class TinkerDriver(Remote):
     """Runs ``recipe`` on the server's model ``base_model``, served under the policy's name; its options:
     :class:`Options`. Of ``training`` the seed counts.
 
-    Raises Refused for a recipe it would not carry out as written, and for an unknown option.
+    Raises Refused for a recipe it would not carry out as written, and OptionError for an unknown option.
     """
 
     def __init__(
