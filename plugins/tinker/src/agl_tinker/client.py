@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from agentlightning.types import UsageError
-from agl_tinker.options import Options, key
+from agl_tinker.options import NOT_INSTALLED, Options, key
 
 T = TypeVar("T")
 Arrays = Mapping[str, NDArray[Any]]
@@ -32,10 +32,7 @@ def sdk() -> Any:
     try:
         import tinker
     except ImportError:
-        raise UsageError(
-            "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
-            '"./plugins/tinker[client]"`'
-        ) from None
+        raise UsageError(NOT_INSTALLED) from None
     return tinker
 
 
@@ -185,7 +182,8 @@ class Client:
 
         def quietly() -> Any:
             with warnings.catch_warnings():  # the client deprecates names that its older versions have alone
-                warnings.simplefilter("ignore")
+                for kind in (DeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", kind)
                 return make()
 
         try:

@@ -13,6 +13,10 @@ from agl_local.option_values import check_numbers, read_as
 
 KEY_VARIABLE = "TINKER_API_KEY"
 URL_VARIABLE = "TINKER_BASE_URL"
+NOT_INSTALLED = (
+    "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
+    '"./plugins/tinker[client]"`'
+)
 
 
 class Refused(UsageError, ValueError):
