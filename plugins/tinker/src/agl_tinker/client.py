@@ -152,7 +152,7 @@ class Client:
         """
         types = self._sdk.types
         if alternatives and "topk_sample_logprobs" not in inspect.signature(sampler.sample).parameters:
-            raise ServerError("this version of the client asks for no top_logprobs: install tinker 0.38")
+            raise ServerError("this version of the client cannot ask for top_logprobs: install tinker 0.38")
         return sampler.sample(
             prompt=types.ModelInput.from_ints(list(prompt)),
             num_samples=count,

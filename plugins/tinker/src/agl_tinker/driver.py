@@ -121,11 +121,14 @@ class TinkerDriver(Remote):
         try:
             position = msgspec.json.decode(file.read_bytes(), type=Position)
         except msgspec.DecodeError as error:
-            raise Refused(f"{file} is no position of a checkpoint: {error}") from None
+            raise Refused(f"{file} cannot be read as the position of a checkpoint: {error}") from None
         if msgspec.convert(position.recipe, Recipe) != self.recipe:
-            raise Refused(f"{file}: trained with another recipe: {position.recipe}")
+            raise Refused(f"{file}: the checkpoint was trained with another recipe: {position.recipe}")
         if position.base_model != self.options.base_model:
-            raise Refused(f"{file}: trained on {position.base_model!r}, not {self.options.base_model!r}")
+            raise Refused(
+                f"{file}: the checkpoint was trained on {position.base_model!r}, and "
+                f"backend.options.base_model is {self.options.base_model!r}"
+            )
         await self.client.restore(position.path)
         updates = self._updates = self._updater()
         updates.steps = position.optimizer_steps

@@ -43,7 +43,7 @@ def _asked(options: Options) -> dict[str, str]:
         raise UsageError(f"the Tinker server at {url}: {why}") from None
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"the Tinker server at {url} cannot be asked what it has: {error}; is it up? "
+            f"the Tinker server at {url} did not say which models it has: {error}; is it up? "
             "`agl tinker serve` starts one"
         ) from None
     known = {str(model.get("model_name")): model for model in models}

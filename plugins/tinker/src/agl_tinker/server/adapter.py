@@ -190,7 +190,7 @@ def pack(sequences: Sequence[Sequence[int]], targets: Sequence[Tensor]) -> Packe
 
 
 def prompt_logprobs(network: Any, prompt: Sequence[int]) -> list[float]:
-    """The logprob of each token of a prompt; NaN for the first, which nothing is before."""
+    """The logprob of each token of a prompt. The first has no token before it, so its logprob is NaN."""
     with torch.no_grad():
         packed = pack([prompt[:-1]], [torch.tensor(prompt[1:])]) if len(prompt) > 1 else None
         known = [] if packed is None else token_logprobs(network, packed).logprobs.tolist()

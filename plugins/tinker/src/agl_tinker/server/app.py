@@ -429,7 +429,7 @@ def _converted(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise RequestRefused(400, "body", f"the body is not what the API has here: {error}") from None
+        raise RequestRefused(400, "body", f"the body does not fit this call: {error}") from None
 
 
 def _number(body: dict[str, Any], name: str) -> int:

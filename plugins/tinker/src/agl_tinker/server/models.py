@@ -217,7 +217,7 @@ class Model:
         path = self.folder / "weights" / f"{name}.pt"
         if path.exists() and not given.get("overwrite") and read_state(path)["seq"] != seq:
             raise RequestRefused(
-                409, "exists", f"there are weights {name!r}: give another name, or overwrite"
+                409, "exists", f"weights named {name!r} exist already: give another name, or set overwrite"
             )
         write_state(path, {**self._saved(), **self.adapter.state(optimizer=True), "seq": seq})
         return answer(path=f"tinker://{self.id}/weights/{name}", type="save_weights")
