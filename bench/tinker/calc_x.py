@@ -64,6 +64,8 @@ def process(command: list[str], url: str, log: Path, folder: Path, **more: str) 
                 told = log.read_text(encoding="utf-8")
                 raise SystemExit(f"the server ended: {told[-3000:]}")
             time.sleep(0.5)
+        else:
+            raise SystemExit(f"the server at {url} does not say what it can do: {log}")
         yield
     finally:
         server.terminate()

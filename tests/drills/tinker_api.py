@@ -4,7 +4,8 @@
 with SIGKILL again and again, and started anew on the same folder and port: every loss must be, bit for bit,
 that of a run in which nothing was killed. A step made twice, or lost, would change all losses after it. Then
 `agl train` trains calc_x, killed and gone on with by `--resume`, while its server is killed too: each step
-must be reported once, and the optimizer on the server must have counted as many steps as the run has.
+must be reported once, and the optimizer on the server must have counted as many steps as the run has. The
+exit status is 1 unless all of that holds and every kill was made.
 
 The last line is one JSON object.
 """
@@ -254,6 +255,8 @@ def main() -> int:
     whole = same == len(found) == asked.steps and told["run"]["reported_once"]
     whole = whole and told["run"]["optimizer_steps"] == told["run"]["optimizer_steps_on_server"]
     whole = whole and not told["run"]["checkpoints_lost"]
+    met = (kills, told["run"]["server_kills"], told["run"]["client_kills"])
+    whole = whole and met == (asked.kills,) * 3  # a run that ended before all kills shows less than it says
     for folder in folders if whole else ():
         shutil.rmtree(folder)
     print(json.dumps(told))

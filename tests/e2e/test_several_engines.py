@@ -20,7 +20,8 @@ from agentlightning.store import SQLiteStore
 from agl_local.generation.engine import PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines
-from agl_local.options import OptionError, read_options
+from agl_local.option_values import OptionError
+from agl_local.options import read_options
 from agl_local.policy.folder import StateError
 from agl_local.policy.shared import Handover, SharedWeights
 from plugins.local.tests.driver_fixtures import saved_policy

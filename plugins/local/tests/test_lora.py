@@ -12,7 +12,8 @@ import torch
 from agentlightning.types import Recipe, Row, UsageError
 from agl_local.network.lora import Lora, LoraError, adapt, adapted, starting_point, targets_of
 from agl_local.network.model import CausalLM, LanguageModel
-from agl_local.options import OptionError, read_options
+from agl_local.option_values import OptionError
+from agl_local.options import read_options
 from agl_local.policy.adapters import load_adapters, save_adapters
 from agl_local.policy.checkpoint import latest
 from agl_local.policy.folder import StateError, fingerprint, load_policy, load_state, save_policy, state

@@ -14,7 +14,7 @@ from agentlightning.types import UsageError
 from agentlightning.types.work import PolicyFolder
 from agl_local.generation.request import EngineError
 from agl_local.http.process import EngineProcess
-from agl_local.options import OptionError
+from agl_local.option_values import OptionError
 from agl_local.plugin import agl_drivers, make_server
 from agl_local.policy.checkpoint import CheckpointError, back_to, saved_steps
 from agl_local.policy.folder import fingerprint

@@ -171,7 +171,7 @@ def test_doctor_asks_the_server(served: Running, monkeypatch: pytest.MonkeyPatch
         environment_info({"base_model": "tiny", "base_url": served.url})
 
 
-async def test_a_server_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_without_a_key_does_not_begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TINKER_API_KEY")
     options = {"base_model": "tiny", "base_url": "http://127.0.0.1:9"}
     remote = Remote(PolicyFolder(str(folder), name="tiny", options=options))

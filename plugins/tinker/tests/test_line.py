@@ -68,7 +68,8 @@ async def test_two_policies_beside_a_frozen_one(served: Running, folder: Path, t
     ]
     assert all(one["policy_version"] == one["step"] + 1 for one in found)
     assert all(one["metrics"]["logprob_gap_max"] < 1e-4 for one in found)
-    assert len(served.server.models._open) <= 2  # an adapter each; the frozen one is the base
+    models = list(served.state.glob("models/*/*/recipe.json"))
+    assert len(models) == 2  # an adapter each; the frozen one is the base
     again = trainer(folder, served, tmp_path, 3, resume=True)
     await again.afit(game, [3, 5, 8])
     found = reports(tmp_path)

@@ -32,6 +32,7 @@ def test_every_field_of_a_recipe_is_known() -> None:
         ({"epochs": 0}, "at least 1"),
         ({"kl": -1.0}, "not negative"),
         ({"loss": "cispo", "clip_ratio_c": 3.0}, "would be ignored"),
+        ({"loss": "reinforce", "clip_low": 0.1}, "has no ratio, so clip_low would be ignored"),
     ],
 )
 def test_refused(fields: dict[str, Any], says: str) -> None:

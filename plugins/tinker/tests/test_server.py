@@ -16,6 +16,7 @@ pytest.importorskip("tinker.types")
 import tinker
 from tinker import types
 
+from agentlightning.types import UsageError
 from agl_local.network.lora import Lora, adapt
 from agl_local.policy.adapters import load_adapters
 from agl_local.policy.folder import load_policy
@@ -202,17 +203,55 @@ def test_models_of_a_silent_session_leave_the_memory(served: Running) -> None:
         before = loss(mine)
         session = mine.model_id.partition(":")[0]
 
-        async def forget() -> int:
-            served.server._forget(session)
-            return len(served.server.models._open)
+        async def forget(busy: bool) -> int:
+            server = served.server
+            model = await server.models.get(mine.model_id)
+            model._sent += busy
+            server._forget(session)
+            model._sent -= busy
+            assert (session in server._heard) == busy  # it is looked at again
+            return len(server.models._open)
 
-        assert served.call(forget()) == 0
+        assert served.call(forget(busy=True)) == 1
+        assert served.call(forget(busy=False)) == 0
         assert loss(mine) == before
 
 
 def test_another_base_is_refused(served: Running) -> None:
     with service(served) as client, pytest.raises(tinker.BadRequestError, match="there is 'tiny'"):
         client.create_lora_training_client(base_model="Qwen/Qwen3-8B").result()
+
+
+def sampled(url: str, **more: Any) -> Any:
+    body = {"prompt": {"chunks": [{"tokens": IDS}]}, "sampling_params": {"max_tokens": 4}, **more}
+    return post(url, "asample", body)["request_id"]
+
+
+def test_samples_without_a_number_are_questions_of_their_own(served: Running) -> None:
+    session = post(served.url, "create_session", {})["session_id"]
+    asked = {"session_id": session, "base_model": "tiny", "sampling_session_seq_id": 0}
+    made = post(served.url, "create_sampling_session", asked)["sampling_session_id"]
+    assert sampled(served.url, sampling_session_id=made) != sampled(served.url, sampling_session_id=made)
+    again = [sampled(served.url, sampling_session_id=made, seq_id=1) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_a_sample_of_another_base_is_refused(served: Running) -> None:
+    assert sampled(served.url, base_model="tiny")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        sampled(served.url, base_model="Qwen/Qwen3-8B")
+    assert refused.value.code == 400 and "there is 'tiny'" in refused.value.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "says"),
+    [("../a", "http://127.0.0.1:9", "only plain names"), ("a", "file:///etc/hostname", "only http")],
+)
+def test_an_export_takes_no_file_from_elsewhere(
+    folder: Path, tmp_path: Path, name: str, address: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        export(folder, {name: address}, tmp_path / "export")
 
 
 def test_a_server_that_starts_again_goes_on(served: Running) -> None:

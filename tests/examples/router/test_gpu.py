@@ -13,7 +13,8 @@ from agentlightning.credit.checks import check_supported_fields
 from agentlightning.recipes import get
 from agentlightning.train.run_file import load_config
 from agentlightning.types.work import PolicyFolder
-from agl_local.options import OptionError, pick_device, read_options
+from agl_local.option_values import OptionError
+from agl_local.options import pick_device, read_options
 from agl_local.serving import LocalServer
 from agl_local.supported_fields import SUPPORTED_FIELDS
 from router import datasets

@@ -9,16 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types import UsageError
-from agentlightning.types.base import nearest
 from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
+from agl_local.option_values import OptionError, check_numbers, read_as
 from agl_local.policy.folder import DTYPES
-
-
-class OptionError(UsageError, ValueError):
-    """An option of the driver that it does not have, or a value that cannot be used."""
-
 
 _COUNTS = ("micro_batch_tokens", "threads", "engines", "engine_threads", "max_num_seqs", "keep_checkpoints")
 
@@ -108,18 +102,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            if getattr(self, name) != "auto" and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup_steps", "save_every", "digest_every", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(
-                f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}"
-            )
+        check_numbers(self, _COUNTS, ("warmup_steps", "save_every", "digest_every", "weight_decay"))
         if self.lora is not None and self.freeze:
             raise ValueError(
                 "lora freezes all weights: leave freeze out, or name fewer layers as targets of lora"
@@ -152,17 +135,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
-    values = dict(given or {})
-    names = [field.name for field in msgspec.structs.fields(Options)]
-    for name in values:
-        if name not in names:
-            near = nearest(name, names)
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise OptionError(f"the local driver has no option {name!r}.{hint} Valid: {', '.join(names)}")
-    try:
-        return msgspec.convert(values, Options)
-    except msgspec.ValidationError as error:
-        raise OptionError(f"options of the local driver: {error}") from error
+    return read_as(Options, given, "the local driver")
 
 
 def pick_device(name: str) -> str:

@@ -20,16 +20,37 @@ SUPPORTED_FIELDS = frozenset(
 ``top_k`` (see ``refuse``).
 """
 
-_TRUNCATED = "an update cannot recompute the probabilities of tokens sampled from a truncated distribution"
+TRUNCATED = "an update cannot recompute the probabilities of tokens sampled from a truncated distribution"
 UNSUPPORTED_FIELDS = {
     "critic": "the local driver has no value head; the driver `verl` trains one",
     "lam": "only GAE uses it, which needs a critic",
-    "top_p": _TRUNCATED,
-    "top_k": _TRUNCATED,
+    "top_p": TRUNCATED,
+    "top_k": TRUNCATED,
 }
 """The other fields, each with the reason."""
 
 LOSSES = frozenset({"clip", "cispo", "reinforce"})
+
+
+def fault_of_loss(recipe: Recipe) -> str | None:
+    """Why agl-local's loss (``training.loss``) cannot carry out the recipe as written; ``None``: it can. The
+    driver ``tinker`` computes the same loss, and asks the same.
+    """
+    if recipe.loss not in LOSSES:
+        return f"loss {recipe.loss!r} is not one of {', '.join(sorted(LOSSES))}"
+    for field in ("epochs", "minibatches"):
+        if getattr(recipe, field) < 1:
+            return f"{field} = {getattr(recipe, field)}: must be at least 1"
+    for field in ("clip_low", "clip_high", "kl", "importance_cap"):
+        if not 0 <= (getattr(recipe, field) or 0) < math.inf:
+            return f"{field} = {getattr(recipe, field)}: must be finite, and not negative"
+    if recipe.loss == "cispo" and recipe.clip_ratio_c is not None:
+        return "loss 'cispo' drops no token, so clip_ratio_c would be ignored"
+    if recipe.loss == "reinforce":
+        ignored = [f for f in ("ratio_level", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
+        if ignored:
+            return f"loss 'reinforce' has no ratio, so {', '.join(ignored)} would be ignored"
+    return None
 
 
 def refuse(recipe: Recipe) -> None:
@@ -40,24 +61,9 @@ def refuse(recipe: Recipe) -> None:
             f"{where}: critic = True needs a value head, which the local driver does not have; "
             "train it with the driver verl"
         )
-    if recipe.loss not in LOSSES:
-        raise ValueError(f"{where}: loss {recipe.loss!r} is not one of {sorted(LOSSES)}")
     if recipe.top_p != 1.0 or recipe.top_k > 0:
         raise ValueError(
-            f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: {_TRUNCATED}; "
-            "use top_p = 1, top_k = -1"
+            f"{where}: top_p = {recipe.top_p}, top_k = {recipe.top_k}: {TRUNCATED}; use top_p = 1, top_k = -1"
         )
-    for field in ("epochs", "minibatches"):
-        if getattr(recipe, field) < 1:
-            raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be at least 1")
-    for field in ("clip_low", "clip_high", "kl", "importance_cap"):
-        if not 0 <= (getattr(recipe, field) or 0) < math.inf:
-            raise ValueError(f"{where}: {field} = {getattr(recipe, field)}: must be finite, and not negative")
-    if recipe.loss == "cispo" and recipe.clip_ratio_c is not None:
-        raise ValueError(f"{where}: loss 'cispo' drops no token, so clip_ratio_c would be ignored")
-    if recipe.loss == "reinforce":
-        ignored = [f for f in ("ratio_level", "clip_low", "clip_high", "clip_ratio_c") if f in recipe.uses()]
-        if ignored:
-            raise ValueError(
-                f"{where}: loss 'reinforce' has no ratio, so {', '.join(ignored)} would be ignored"
-            )
+    if fault := fault_of_loss(recipe):
+        raise ValueError(f"{where}: {fault}")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from agentlightning.types import UsageError
-from agl_tinker.options import Options, key
+from agl_tinker.options import NOT_INSTALLED, Options, key
 
 T = TypeVar("T")
 Arrays = Mapping[str, NDArray[Any]]
@@ -32,10 +32,7 @@ def sdk() -> Any:
     try:
         import tinker
     except ImportError:
-        raise UsageError(
-            "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
-            '"./plugins/tinker[client]"`'
-        ) from None
+        raise UsageError(NOT_INSTALLED) from None
     return tinker
 
 
@@ -155,7 +152,7 @@ class Client:
         """
         types = self._sdk.types
         if alternatives and "topk_sample_logprobs" not in inspect.signature(sampler.sample).parameters:
-            raise ServerError("this version of the client asks for no top_logprobs: install tinker 0.38")
+            raise ServerError("this version of the client cannot ask for top_logprobs: install tinker 0.38")
         return sampler.sample(
             prompt=types.ModelInput.from_ints(list(prompt)),
             num_samples=count,
@@ -185,7 +182,8 @@ class Client:
 
         def quietly() -> Any:
             with warnings.catch_warnings():  # the client deprecates names that its older versions have alone
-                warnings.simplefilter("ignore")
+                for kind in (DeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", kind)
                 return make()
 
         try:

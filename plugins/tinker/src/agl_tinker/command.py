@@ -12,14 +12,16 @@ from typing import Annotated
 import typer
 
 Policy = Annotated[str, typer.Option(help="Policy folder, or a name of `agl policy list`.")]
-State = Annotated[Path, typer.Option(help="Folder of what clients make; it is gone on with after a restart.")]
+State = Annotated[
+    Path, typer.Option(help="Folder that holds what clients make; the server reads it again after a restart.")
+]
 Name = Annotated[
     str | None, typer.Option(help="What clients call the base model; default: the folder's name.")
 ]
 Host = Annotated[str, typer.Option(help="Interface; one that others reach needs AGL_TINKER_TOKEN.")]
 Port = Annotated[int, typer.Option(help="0: any free port.")]
 Samplers = Annotated[int, typer.Option(help="Saved weights in memory at a time, each a copy of the base.")]
-Slots = Annotated[int, typer.Option(help="Answers that one of them samples at a time.")]
+Slots = Annotated[int, typer.Option(help="Answers that each of the saved weights samples at a time.")]
 MaxLen = Annotated[int | None, typer.Option(help="Tokens of prompt and answer; default: at most 2048.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; default: the cores of this process.")]
 

@@ -84,7 +84,7 @@ class TinkerDriver(Remote):
     """Runs ``recipe`` on the server's model ``base_model``, served under the policy's name; its options:
     :class:`Options`. Of ``training`` the seed counts.
 
-    Raises Refused for a recipe it would not carry out as written, and for an unknown option.
+    Raises Refused for a recipe it would not carry out as written, and OptionError for an unknown option.
     """
 
     def __init__(
@@ -121,11 +121,14 @@ class TinkerDriver(Remote):
         try:
             position = msgspec.json.decode(file.read_bytes(), type=Position)
         except msgspec.DecodeError as error:
-            raise Refused(f"{file} is no position of a checkpoint: {error}") from None
+            raise Refused(f"{file} cannot be read as the position of a checkpoint: {error}") from None
         if msgspec.convert(position.recipe, Recipe) != self.recipe:
-            raise Refused(f"{file}: trained with another recipe: {position.recipe}")
+            raise Refused(f"{file}: the checkpoint was trained with another recipe: {position.recipe}")
         if position.base_model != self.options.base_model:
-            raise Refused(f"{file}: trained on {position.base_model!r}, not {self.options.base_model!r}")
+            raise Refused(
+                f"{file}: the checkpoint was trained on {position.base_model!r}, and "
+                f"backend.options.base_model is {self.options.base_model!r}"
+            )
         await self.client.restore(position.path)
         updates = self._updates = self._updater()
         updates.steps = position.optimizer_steps
@@ -134,9 +137,7 @@ class TinkerDriver(Remote):
 
     async def run(self, job: Job) -> None:
         """Steps ``job.first_step`` to ``job.steps``."""
-        if self._updates is None:
-            await self.client.create(self.seed)
-            self._updates = self._updater()
+        await self._begin()
         step, saved = job.first_step, job.first_step
         while step < job.steps:  # it may fall while an evaluation is looked at
             began = time.perf_counter()
@@ -155,23 +156,26 @@ class TinkerDriver(Remote):
 
     async def logprobs(self, rows: Sequence[Row]) -> list[float]:
         """The sum of the log-probabilities of each row's trained tokens under the present weights."""
-        if self._updates is None:
-            await self.client.create(self.seed)
-            self._updates = self._updater()
-        parts = torch.split(await self._updates.logprobs(rows), [row.trained_tokens for row in rows])
+        updates = await self._begin()
+        parts = torch.split(await updates.logprobs(rows), [row.trained_tokens for row in rows])
         return [float(part.sum()) for part in parts]
 
     async def export(self, folder: Path) -> Path:
         """Write the present policy as a Hugging Face model folder, where ``backend.policy`` has the base's
         weights; else its adapter in PEFT's format, with the tokenizer.
         """
-        if self._updates is None:
-            await self.client.create(self.seed)
-            self._updates = self._updater()
+        await self._begin()
         files = await self.client.adapter_files(f"export-{secrets.token_hex(4)}")
         return await asyncio.to_thread(export, self.path, files, folder)
 
     # ------------------------------------------------------------------------------------------------- a step
+    async def _begin(self) -> RemoteUpdater:
+        """The updater; the first time, a new adapter is made on the server."""
+        if self._updates is None:
+            await self.client.create(self.seed)
+            self._updates = self._updater()
+        return self._updates
+
     def _updater(self) -> RemoteUpdater:
         return RemoteUpdater(
             self.client,
@@ -197,7 +201,8 @@ class TinkerDriver(Remote):
             self._corrects = metrics["correction/corrected"]
             assert self.recipe.correction is not None
             log.warning("policy %r: %s", self.name, self.recipe.correction.reason(metrics["correction/gap"]))
-        if not math.isfinite(metrics.get("grad_norm", 0.0)):  # the server does not tell
+        if not math.isfinite(metrics.get("grad_norm", 0.0)):
+            # The server tells none, or the gradient was not finite, which `steps_skipped` counts.
             del metrics["grad_norm"]
         metrics["skipped"] = float(not metrics["tokens_trained"])
         return metrics | self._used(self._updates), updated, time.perf_counter()

@@ -188,4 +188,6 @@ def refuse(sampling: Sampling) -> None:
         "structured output or a forced tool": sampling.grammar is not None,
     }
     if found := [name for name, used in asked.items() if used]:
-        raise ValueError(f"{', '.join(found)}: the Tinker API samples without; leave it out for this policy")
+        raise ValueError(
+            f"{', '.join(found)}: the Tinker API has no such setting; leave it out for this policy"
+        )

@@ -9,6 +9,7 @@ import tempfile
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agentlightning.types import UsageError
 from agl_local.network.lora import Lora, adapt
@@ -35,6 +36,10 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
         for name, address in files.items():
             if "/" in name or name.startswith("."):
                 raise UsageError(f"the server names a file {name!r}: only plain names are written")
+            if urlsplit(address).scheme not in ("http", "https"):
+                raise UsageError(
+                    f"the server offers {name!r} at {address!r}: only http and https are fetched"
+                )
             with urllib.request.urlopen(address) as answer, (fetched / name).open("wb") as file:
                 shutil.copyfileobj(answer, file)
             if name.endswith(".tar.gz"):
@@ -57,7 +62,9 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
 def _merged(policy: Path, adapter: Path, folder: Path) -> Path:
     said = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
     base = load_policy(policy)
-    lora = Lora(rank=int(said["r"]), alpha=float(said["lora_alpha"]), targets=tuple(said["target_modules"]))
+    named = said["target_modules"]  # a list of layers, or one word for them
+    targets = named if isinstance(named, str) else tuple(named)
+    lora = Lora(rank=int(said["r"]), alpha=float(said["lora_alpha"]), targets=targets)
     adapt(base.model, lora, 0)
     load_adapters(base.model, adapter)
     return export_policy(base, folder)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_tinker.options import URL_VARIABLE, Options, key, read_options
+from agl_tinker.options import NOT_INSTALLED, URL_VARIABLE, Options, key, read_options
 
 _SECONDS = 20
 
@@ -23,17 +23,15 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     try:
         found = {"tinker": importlib.metadata.version("tinker")}
     except importlib.metadata.PackageNotFoundError:
-        raise UsageError(
-            "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
-            '"./plugins/tinker[client]"`'
-        ) from None
+        raise UsageError(NOT_INSTALLED) from None
     return {**found, **(_asked(read_options(options)) if options else {})}
 
 
 def _asked(options: Options) -> dict[str, str]:
     url = options.base_url or os.environ.get(URL_VARIABLE)
     if not url:  # the hosted service is not asked before a person starts a run
-        return {"server": "the hosted service", "key": "set" if key() else "missing"}
+        key()
+        return {"server": "the hosted service", "key": "set"}
     asked = urllib.request.Request(
         f"{url.rstrip('/')}/api/v1/get_server_capabilities", headers={"X-API-Key": key()}
     )
@@ -45,7 +43,7 @@ def _asked(options: Options) -> dict[str, str]:
         raise UsageError(f"the Tinker server at {url}: {why}") from None
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"the Tinker server at {url} cannot be asked what it has: {error}; is it up? "
+            f"the Tinker server at {url} did not say which models it has: {error}; is it up? "
             "`agl tinker serve` starts one"
         ) from None
     known = {str(model.get("model_name")): model for model in models}

@@ -9,14 +9,18 @@ from typing import Any, Literal
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.base import nearest
+from agl_local.option_values import check_numbers, read_as
 
 KEY_VARIABLE = "TINKER_API_KEY"
 URL_VARIABLE = "TINKER_BASE_URL"
+NOT_INSTALLED = (
+    "the client tinker is not installed; in a checkout: `pip install -c constraints.txt "
+    '"./plugins/tinker[client]"`'
+)
 
 
 class Refused(UsageError, ValueError):
-    """A recipe, an option or a policy that cannot be trained over the API, and why."""
+    """A recipe or a checkpoint that this driver cannot train, and why."""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,35 +70,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Checkpoints whose position is kept here; what the server saved stays there."""
 
     def __post_init__(self) -> None:
-        for name in ("rank", "max_num_seqs", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup_steps", "save_every", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(
-                f"max_grad_norm must be positive (or null for no clipping), got {self.max_grad_norm}"
-            )
+        check_numbers(
+            self, ("rank", "max_num_seqs", "keep_checkpoints"), ("warmup_steps", "save_every", "weight_decay")
+        )
 
 
 def read_options(given: Mapping[str, Any] | None) -> Options:
-    """``given`` as Options. Raises Refused that names the option, and the nearest valid one."""
-    values = dict(given or {})
-    names = [field.name for field in msgspec.structs.fields(Options)]
-    for name in values:
-        if name not in names:
-            near = nearest(name, names)
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise Refused(f"the driver tinker has no option {name!r}.{hint} Valid: {', '.join(names)}")
-    if "base_model" not in values:
-        raise Refused("the driver tinker needs the option base_model: the server's name of the model")
-    try:
-        return msgspec.convert(values, Options)
-    except msgspec.ValidationError as error:
-        raise Refused(f"options of the driver tinker: {error}") from error
+    """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
+    return read_as(Options, given, "the driver tinker", {"base_model": "the server's name of the model"})
 
 
 def key() -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from agentlightning.types import Recipe
+from agl_local.supported_fields import TRUNCATED, fault_of_loss
 from agl_tinker.options import Options, Refused
 
 SUPPORTED_FIELDS = frozenset(
@@ -23,11 +23,10 @@ UNSUPPORTED_FIELDS = {
     "lam": "only GAE uses it, which needs a critic",
     "entropy": "the API returns the logprobs of chosen tokens, not distributions",
     "temperature": "the API computes logprobs at temperature 1, so rollouts must be sampled at it",
-    "top_p": "an update cannot recompute the probabilities of tokens sampled from a truncated distribution",
-    "top_k": "an update cannot recompute the probabilities of tokens sampled from a truncated distribution",
+    "top_p": TRUNCATED,
+    "top_k": TRUNCATED,
 }
 """The other fields, each with the reason."""
-LOSSES = frozenset({"clip", "cispo", "reinforce"})
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,8 @@ def refuse(recipe: Recipe, options: Options) -> None:
     for field, reason in UNSUPPORTED_FIELDS.items():
         if field in recipe.uses():
             raise Refused(f"{where}: {field} = {getattr(recipe, field)!r}: {reason}")
-    if recipe.loss not in LOSSES:
-        raise Refused(f"{where}: loss {recipe.loss!r} is not one of {', '.join(sorted(LOSSES))}")
-    for field in ("epochs", "minibatches"):
-        if getattr(recipe, field) < 1:
-            raise Refused(f"{where}: {field} = {getattr(recipe, field)}: must be at least 1")
-    for field in ("clip_low", "clip_high", "kl", "importance_cap"):
-        if not 0 <= (getattr(recipe, field) or 0) < math.inf:
-            raise Refused(f"{where}: {field} = {getattr(recipe, field)}: must be finite, and not negative")
-    if recipe.loss == "cispo" and recipe.clip_ratio_c is not None:
-        raise Refused(f"{where}: loss 'cispo' drops no token, so clip_ratio_c would be ignored")
+    if fault := fault_of_loss(recipe):
+        raise Refused(f"{where}: {fault}")
     if options.loss == "native":
         native(recipe)
 

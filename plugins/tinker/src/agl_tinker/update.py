@@ -3,8 +3,9 @@
 The loss is agl-local's, formula and code (``training.loss``). Computed here, it is a function of the logprobs
 that the server returns; the server multiplies its gradient with respect to them, as the weights of a
 cross-entropy, by its own gradient of the logprobs: the chain rule, so the product is the loss's gradient
-whatever the loss is. Native, the server has the formula too, and one pass less is made. Invariant: a step's
-calls are sent before the first of them is waited for, as far as none needs another's result.
+whatever the loss is. With ``loss: native`` the server computes the formula itself, which saves a pass.
+Invariant: a step's calls are sent before the first of them is waited for, as far as none needs another's
+result.
 """
 
 from __future__ import annotations

@@ -26,12 +26,14 @@ from agl_tinker.server.wire import Datum, TrainingCall, write_output
 
 ALPHA = 32.0
 """The adapter's product is multiplied by ``ALPHA / rank``: the constant of the hosted service's adapters."""
+MICRO_TOKENS = 4096
+"""Positions of one forward pass at most."""
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 
 
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``lora_config`` of ``create_model``. ``train_unembed`` is taken and has no effect (see the README)."""
+    """``lora_config`` of ``create_model``. ``train_unembed`` is taken and has no effect (docs/tinker.md)."""
 
     rank: int = 32
     seed: int | None = None
@@ -65,15 +67,14 @@ class AdamParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class Adapter:
     """``base`` with an adapter of its own, drawn by ``config.seed``; the base's weights are shared, and never
-    change. ``micro_tokens`` bounds the positions of a forward pass.
+    change.
     """
 
-    def __init__(self, base: Policy, config: LoraConfig, micro_tokens: int = 4096) -> None:
+    def __init__(self, base: Policy, config: LoraConfig) -> None:
         self.config = config
         self.network = starting_point(base.model)
         adapt(self.network, config.lora(), config.seed or 0)
         self._vocab_size, self._max_len = base.config.vocab_size, base.config.max_positions
-        self._micro_tokens = micro_tokens
         self._optimizer = make_adamw(self.network, lr=1e-4, betas=(0.9, 0.95), eps=1e-12)
 
     def forward_backward(self, call: TrainingCall) -> bytes:
@@ -85,7 +86,7 @@ class Adapter:
         lengths = [[len(datum.tokens)] for datum in call.data]
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(call.data)
         total = 0.0
-        for group in micro_batches([datum.tokens for datum in call.data], lengths, self._micro_tokens):
+        for group in micro_batches([datum.tokens for datum in call.data], lengths, MICRO_TOKENS):
             with torch.set_grad_enabled(not call.forward_only):
                 packed = pack(
                     [call.data[i].tokens for i in group], [inputs[i]["target_tokens"] for i in group]
@@ -189,7 +190,7 @@ def pack(sequences: Sequence[Sequence[int]], targets: Sequence[Tensor]) -> Packe
 
 
 def prompt_logprobs(network: Any, prompt: Sequence[int]) -> list[float]:
-    """The logprob of each token of a prompt; NaN for the first, which nothing is before."""
+    """The logprob of each token of a prompt. The first has no token before it, so its logprob is NaN."""
     with torch.no_grad():
         packed = pack([prompt[:-1]], [torch.tensor(prompt[1:])]) if len(prompt) > 1 else None
         known = [] if packed is None else token_logprobs(network, packed).logprobs.tolist()

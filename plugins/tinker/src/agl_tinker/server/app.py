@@ -30,7 +30,17 @@ from agentlightning.webserver.guard import guard
 from agentlightning.webserver.loopback import cannot_listen, check_interface, check_token
 from agl_local.policy.folder import Policy
 from agl_tinker.server.adapter import LoraConfig
-from agl_tinker.server.models import Answer, Models, answer, checked_name, failed, read_state, saved_at, write
+from agl_tinker.server.models import (
+    Answer,
+    Model,
+    Models,
+    answer,
+    checked_name,
+    failed,
+    read_state,
+    saved_at,
+    write,
+)
 from agl_tinker.server.samplers import Sample, Samplers
 from agl_tinker.server.wire import PROTOBUF, read_training_call, write_sample
 
@@ -192,8 +202,9 @@ class TinkerServer:
         return session
 
     def _forget(self, session: str) -> None:
-        self._heard.pop(session, None)
-        self.models.unload(session)
+        """Take a session's models from memory; one that is busy is taken later, when it is silent."""
+        if self.models.unload(session):
+            self._heard.pop(session, None)
 
     async def _sweep(self) -> None:
         """Take the models of silent sessions from memory."""
@@ -206,12 +217,7 @@ class TinkerServer:
     async def _create_model(self, request: web.Request) -> web.Response:
         body = await _body(request)
         session = self._session(str(body.get("session_id")))
-        if body.get("base_model") != self.name:
-            raise RequestRefused(
-                400,
-                "base-model",
-                f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}",
-            )
+        self._check_base(body.get("base_model"))
         kind = (body.get("optimizer_config") or {}).get("type", "adamw")
         if kind != "adamw":
             raise RequestRefused(400, "optimizer", f"the optimizer {kind!r} is not here; there is 'adamw'")
@@ -228,12 +234,24 @@ class TinkerServer:
         optimizer = bool(body.get("optimizer"))
         return self._making(self.models.create(session, number, LoraConfig(), body["path"], optimizer))
 
+    def _check_base(self, name: object) -> None:
+        if name != self.name:
+            raise RequestRefused(
+                400, "base-model", f"the base model {name!r} is not here; there is {self.name!r}"
+            )
+
+    async def _model(self, model_id: object) -> Model:
+        """The model, whose session was heard now. Raises RequestRefused for one that is not."""
+        model = await self.models.get(str(model_id))
+        self._heard[model.id.partition(":")[0]] = time.monotonic()
+        return model
+
     def _making(self, model_id: str) -> web.Response:
         """The number under which a model that is made now is asked for."""
         return _json({"request_id": f"make/{model_id}", "model_id": model_id})
 
     async def _get_info(self, request: web.Request) -> web.Response:
-        model = await self.models.get(str((await _body(request)).get("model_id")))
+        model = await self._model((await _body(request)).get("model_id"))
         data = {
             "arch": self.base.config.to_hf().get("model_type"),
             "model_name": self.name,
@@ -266,8 +284,7 @@ class TinkerServer:
         )
 
     async def _taken(self, model_id: str, seq: int, kind: str, body: bytes) -> web.Response:
-        model = await self.models.get(model_id)
-        self._heard[model_id.partition(":")[0]] = time.monotonic()
+        model = await self._model(model_id)
         model.submit(seq, kind, body)
         return _json({"request_id": f"call/{model_id}/{seq}", "model_id": model_id})
 
@@ -278,12 +295,8 @@ class TinkerServer:
         path = body.get("model_path") or ""
         if path:
             saved_at(self.root, path)
-        elif body.get("base_model") != self.name:
-            raise RequestRefused(
-                400,
-                "base-model",
-                f"the base model {body.get('base_model')!r} is not here; there is {self.name!r}",
-            )
+        else:
+            self._check_base(body.get("base_model"))
         made = f"{session}:sample:{_number(body, 'sampling_session_seq_id')}"
         write(self.root / "samplers" / made, path.encode())
         return _json({"type": "create_sampling_session", "sampling_session_id": made})
@@ -303,13 +316,15 @@ class TinkerServer:
     async def _asample(self, request: web.Request) -> web.Response:
         asked = _converted(await _body(request), Sample)
         asked.check()
+        made = secrets.token_hex(8)
         if asked.sampling_session_id is not None:
-            path, made = (
-                self._path_of(asked.sampling_session_id),
-                f"{asked.sampling_session_id}/{asked.seq_id}",
-            )
+            path = self._path_of(asked.sampling_session_id)
+            if asked.seq_id is not None:  # the same number is the same question, sent again
+                made = f"{asked.sampling_session_id}/{asked.seq_id}"
         else:
-            path, made = asked.model_path or "", secrets.token_hex(8)
+            path = asked.model_path or ""
+            if not path:
+                self._check_base(asked.base_model)
         if made not in self._samples:
             self._samples[made] = asyncio.ensure_future(self._sampled(path, asked))
             while len(self._samples) > KEPT:
@@ -333,7 +348,7 @@ class TinkerServer:
         found: Answer | None
         if kind == "call":
             model_id, _, seq = rest.rpartition("/")
-            model = await self.models.get(model_id)
+            model = await self._model(model_id)
             found = await model.result(int(seq) if seq.isdecimal() else 0, PATIENCE)
         elif kind == "make":
             found = await self._made(rest)
@@ -358,7 +373,7 @@ class TinkerServer:
 
     # ------------------------------------------------------------------------------------------------ weights
     async def _training_run(self, request: web.Request) -> web.Response:
-        model = await self.models.get(request.match_info["id"])
+        model = await self._model(request.match_info["id"])
         changed = (model.folder / "model.pt").stat().st_mtime
         return _json(
             {"training_run_id": model.id, "base_model": self.name, "model_owner": "local", "is_lora": True,
@@ -366,7 +381,7 @@ class TinkerServer:
         )  # fmt: skip
 
     async def _checkpoints(self, request: web.Request) -> web.Response:
-        model = await self.models.get(request.match_info["id"])
+        model = await self._model(request.match_info["id"])
         found = [
             {"checkpoint_id": f"{kind}/{file.stem}", "checkpoint_type": made,
              "tinker_path": f"tinker://{model.id}/{kind}/{file.stem}",
@@ -399,7 +414,7 @@ class TinkerServer:
 
     async def _external(self, request: web.Request) -> Path:
         found = request.match_info
-        model = await self.models.get(found["id"])
+        model = await self._model(found["id"])
         folder = model.folder / "external_weights" / checked_name(found["name"])
         if not folder.is_dir():
             raise RequestRefused(404, "weights", f"there are no external weights {found['name']!r}")
@@ -414,7 +429,7 @@ def _converted(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise RequestRefused(400, "body", f"the body is not what the API has here: {error}") from None
+        raise RequestRefused(400, "body", f"the body does not fit this call: {error}") from None
 
 
 def _number(body: dict[str, Any], name: str) -> int:

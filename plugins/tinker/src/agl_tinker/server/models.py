@@ -217,7 +217,7 @@ class Model:
         path = self.folder / "weights" / f"{name}.pt"
         if path.exists() and not given.get("overwrite") and read_state(path)["seq"] != seq:
             raise RequestRefused(
-                409, "exists", f"there are weights {name!r}: give another name, or overwrite"
+                409, "exists", f"weights named {name!r} exist already: give another name, or set overwrite"
             )
         write_state(path, {**self._saved(), **self.adapter.state(optimizer=True), "seq": seq})
         return answer(path=f"tinker://{self.id}/weights/{name}", type="save_weights")
@@ -327,13 +327,15 @@ class Models:
             self._open.pop(model_id, None)
             raise
 
-    def unload(self, session: str) -> None:
-        """Take the models of a session that has ended from memory; their folders stay."""
-        for model_id, task in list(self._open.items()):
-            if not model_id.startswith(f"{session}:") or not task.done():
-                continue
-            if task.exception() is not None or task.result().idle:
+    def unload(self, session: str) -> bool:
+        """Take the models of a session that has ended from memory, but for those that are busy; their folders
+        stay. Returns whether none is left.
+        """
+        mine = {name: task for name, task in self._open.items() if name.startswith(f"{session}:")}
+        for model_id, task in mine.items():
+            if task.done() and (task.exception() is not None or task.result().idle):
                 del self._open[model_id]
+        return not any(model_id in self._open for model_id in mine)
 
     def _begin(self, model_id: str) -> asyncio.Task[Model]:
         if model_id not in self._open:

@@ -123,7 +123,8 @@ class Samplers:
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(self.worker, prompt_logprobs, served.network, prompt)
         if (last := asked.prompt_logprobs_last_n) is not None:
-            known[:-last] = [float("nan")] * len(known[:-last])
+            hidden = max(0, len(known) - last)
+            known[:hidden] = [float("nan")] * hidden
         return completions, known
 
     def close(self) -> None:

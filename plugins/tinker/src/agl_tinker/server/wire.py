@@ -115,7 +115,7 @@ def read_training_call(body: bytes) -> TrainingCall:
             for datum in message.data
         ]
     except (ValueError, IndexError) as error:
-        raise RequestRefused(400, "shape", f"a tensor has not the shape that it tells: {error}") from None
+        raise RequestRefused(400, "shape", f"the data of a tensor does not fill its shape: {error}") from None
     return TrainingCall(
         message.model_id, message.seq_id, data, message.loss_fn, settings, message.forward_only
     )
