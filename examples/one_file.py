@@ -145,7 +145,7 @@ async def train(
         test = load("generated:heldout", limit=held_out, seed=seed)
         before = mean_reward(await agents.run(test, "test"))
         print(f"before: {before:.3f} of {held_out} held-out tasks")
-        made = exact = 0
+        made = exact = failed = 0
         tasks = load("generated:train", limit=steps * tasks_per_step, seed=seed)
         for step in range(steps):
             some = tasks[step * tasks_per_step :][:tasks_per_step]
@@ -156,6 +156,7 @@ async def train(
                 engine.update(handover, version=step + 1)
             calls = [call for record in records for call in record.calls]
             made, exact = made + len(calls), exact + sum(call.response_ids is not None for call in calls)
+            failed += sum(not record.rewards for record in records)
             print(
                 f"step {step + 1:3}: reward {mean_reward(records):.3f}, {len(calls)} calls in "
                 f"{len(batch.rows)} rows, {sum(row.trained_tokens for row in batch.rows)} sampled tokens"
@@ -165,7 +166,8 @@ async def train(
     await store.close()
     seconds = round(time.perf_counter() - began, 1)
     lines = len(Path(__file__).read_text(encoding="utf-8").splitlines())
-    return {"lines": lines, "before": before, "after": after, "seconds": seconds}
+    counts = {"calls": made, "calls_exact": exact, "failed": failed}
+    return {"lines": lines, "before": before, "after": after, **counts, "seconds": seconds}
 
 
 def main() -> None:

@@ -19,4 +19,5 @@ def test_the_agent_gets_better() -> None:
     *steps, last = done.stdout.splitlines()
     found = json.loads(last)
     assert found["lines"] <= 300 and found["after"] > found["before"] + 0.15
+    assert found["calls"] == found["calls_exact"] >= 12 * 8 * 8 and found["failed"] == 0
     assert len([line for line in steps if line.startswith("step ")]) == 12
