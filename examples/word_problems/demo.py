@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +23,8 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+
+from demo_commands import Commands  # noqa: E402
 
 from agentlightning.algorithms.intervals import mean_interval  # noqa: E402
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
@@ -41,30 +40,8 @@ SETS = {
 STAGES = {"base": "base model, 4 examples", "sft": "fine-tuned", "sft_rl": "fine-tuned, then reward"}
 
 
-class Commands:
-    """Runs ``agl`` commands and adds up their seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def agl(self, stage: str, *words: str, allowed: Sequence[int] = ()) -> str:
-        """Run a command and return the last line of its stdout. Its stderr is this process's.
-
-        Exit with its status if that is neither 0 nor one of ``allowed``.
-        """
-        print(f"$ agl {shlex.join(words)}", file=sys.stderr, flush=True)
-        path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-        began = time.perf_counter()
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "agl"), *words],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 1)
-        if done.returncode not in (0, *allowed):
-            raise SystemExit(done.returncode)
-        return done.stdout.strip().splitlines()[-1]
+class Evaluations(Commands):
+    """The commands of this demo."""
 
     def evaluate(self, stage: str, policy: str, limit: int | None, *sets: str) -> dict[str, dict[str, Any]]:
         """Return the evaluation of a policy on each held-out set."""
@@ -136,7 +113,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="evaluate on so many problems of each set (default: all)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `agl train`")
     given = parser.parse_args()
-    began, run = time.perf_counter(), Commands()
+    began, run = time.perf_counter(), Evaluations()
     output = given.output.resolve()
     sets = [f"output={output}", *given.set]
 

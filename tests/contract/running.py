@@ -21,10 +21,17 @@ async def serving(agent: Any, store: Store, **options: Any) -> AsyncIterator[Run
     """A runner that takes rollouts within the block. ``options``: fields of it, and of its settings."""
     settings = {name: options.pop(name) for name in [*options] if name in RunnerSection.model_fields}
     runner = Runner(agent, store, RunnerSection(**{"timeout_seconds": None, **settings}), **options)
+    async with at_work(runner):
+        yield runner
+
+
+@asynccontextmanager
+async def at_work(runner: Any) -> AsyncIterator[None]:
+    """A runner takes rollouts within the block, and has stopped behind it."""
     stop = asyncio.Event()
     task = asyncio.create_task(runner.serve(stop))
     try:
-        yield runner
+        yield
     finally:
         stop.set()
         await asyncio.wait_for(task, 300)

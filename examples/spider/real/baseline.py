@@ -3,7 +3,7 @@
 The training question with the most words in common (Jaccard index of all words) lends its query, if that
 reads one table. Its table becomes the table whose name shares most runs of three letters with the question;
 its columns become, in turn, those columns of that table that share most of the others; numbers and strings
-become the question's. It knows nothing else of SQL. Two variants were compared, on the selection databases.
+become the question's. It knows nothing else of SQL.
 """
 
 from __future__ import annotations

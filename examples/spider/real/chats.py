@@ -40,7 +40,7 @@ def train() -> list[Chat]:
 
 
 def val() -> list[Chat]:
-    """Return a sixth of those about the other 12 training databases, on which settings are chosen."""
+    """Return a sixth of those about the other 12 training databases, which are in no chat of training."""
     return chats("tuning:heldout", every=VAL)
 
 

@@ -14,19 +14,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1]
 sys.path.insert(0, str(EXAMPLES))
+
+from demo_commands import Commands  # noqa: E402
 
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
 from router.memory import PeakMemory  # noqa: E402
@@ -38,39 +36,19 @@ CONFIG = HERE / "cpu.yaml"
 ADAPTER = HERE / "adapter"
 SFT = (
     "--data", "spider.real.chats:train", "--val", "spider.real.chats:val", "--lora", "8", "--lr", "1e-3",
-    "--dtype", "bfloat16", "--batch-size", "32", "--group", "16", "--max-len", "352",
+    "--epochs", "1", "--dtype", "bfloat16", "--batch-size", "32", "--group", "16", "--max-len", "352",
     "--micro-batch-tokens", "1400",
 )  # fmt: skip
-"""How the adapter was made, except for ``--epochs``."""
+"""How the adapter was made."""
 
 
-@dataclass
-class Commands:
-    """Runs ``agl`` commands into one folder, and counts their seconds, calls and exact calls."""
+class Evaluations(Commands):
+    """The commands of this demo. Runs go into the folder ``output``; calls and exact calls are counted."""
 
-    output: Path
-    sets: Sequence[str]
-    seconds: dict[str, float] = field(default_factory=dict)
-    calls: int = 0
-    exact: int = 0
-
-    def agl(self, stage: str, *words: str, allowed: Sequence[int] = ()) -> str:
-        """Run a command and return the last line of its stdout. Exit with its status if that is neither 0 nor
-        one of ``allowed``.
-        """
-        print(f"$ agl {shlex.join(words)}", file=sys.stderr, flush=True)
-        path = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
-        began = time.perf_counter()
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "agl"), *words],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 1)
-        if done.returncode not in (0, *allowed):
-            raise SystemExit(done.returncode)
-        return done.stdout.strip().splitlines()[-1]
+    def __init__(self, output: Path, sets: Sequence[str]) -> None:
+        super().__init__()
+        self.output, self.sets = output, sets
+        self.calls = self.exact = 0
 
     def run(self, stage: str, command: str, *words: str, more: Sequence[str] = ()) -> dict[str, Any]:
         """Run ``agl eval`` or ``agl train`` by the example's configuration and return its last line."""
@@ -119,15 +97,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="of the training by reward (default: cpu.yaml)")
     parser.add_argument("--limit", type=int, help="evaluate on so many questions (default: all)")
     parser.add_argument("--remake", action="store_true", help="make the adapter by agl sft first")
-    parser.add_argument("--epochs", type=int, default=1, help="of agl sft")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `agl train`")
     given = parser.parse_args()
-    run, began = Commands(given.output.resolve(), given.set), time.perf_counter()
+    run, began = Evaluations(given.output.resolve(), given.set), time.perf_counter()
     with PeakMemory() as memory:
         base, adapter = run.agl("fetch", "policy", "fetch", "smollm2"), str(ADAPTER)
         if given.remake:
             words = ("--policy", "smollm2", "--output", str(run.output / "spider-adapter"))
-            adapter = run.agl("sft", "sft", *words, *SFT, "--epochs", str(given.epochs))
+            adapter = run.agl("sft", "sft", *words, *SFT)
         tuned = run.agl("fetch", "policy", "fetch", adapter)
         found = {"base": run.evaluate("shown", base, given.limit)}
         found["sft"] = run.evaluate("agent", tuned, given.limit)

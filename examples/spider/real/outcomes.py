@@ -2,10 +2,10 @@
 
     python -m spider.real.outcomes RUN [--against RUN] [--out FILE]
 
-Prints how many of the first and of the last queries ran and were right, in how many groups rewards differ,
-and why queries failed. ``--against`` an earlier evaluation of the same questions adds the difference of the
-paired rewards with its interval over databases. ``--out`` keeps every question with its queries, one JSON
-object a line.
+``RUN`` is a run, or a file that ``--out`` wrote. Prints how many of the first and of the last queries ran
+and were right, in how many groups rewards differ, and why queries failed. ``--against`` an earlier
+evaluation of the same questions adds the difference of the paired rewards with its interval over databases.
+``--out`` keeps every question with its queries, one JSON object a line.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.types import Record, UsageError
@@ -30,6 +33,7 @@ BATCH = 256
 """Records that are read at a time."""
 KINDS = ("no such column", "no such table", "syntax error", "misuse of aggregate", "ambiguous column name")
 """How the database's errors begin, or what they hold."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,16 @@ class Outcome:
 
 
 async def outcomes(place: str, mode: str = "val") -> list[Outcome]:
-    """Return what a run's rollouts of ``mode`` did, by evaluation, question and sample; those that failed
-    are not among them.
+    """Return what a run's rollouts of ``mode`` did, by evaluation, question and sample. Those that did not
+    succeed are not among them; a warning says how many they are. ``place``: also a file of :func:`write`.
     """
+    if place.endswith(".jsonl"):
+        return read(Path(place))
     async with open_run(place) as run:
         rollouts = await run.store.query_rollouts(run_id=run.run_id, mode=mode, limit=100_000)
         ids = [one.rollout_id for one in rollouts if one.status == "succeeded"]
+        if left := len(rollouts) - len(ids):
+            _log.warning("%s: %d of %d rollouts left out: they did not succeed", place, left, len(rollouts))
         found = []
         for at in range(0, len(ids), BATCH):
             found += [outcome(record) for record in await run.store.records(ids[at : at + BATCH])]
@@ -166,6 +174,11 @@ def write(found: Iterable[Outcome], file: Path) -> None:
     """Keep every question with its queries."""
     lines = (json.dumps(asdict(one), separators=(",", ":")) for one in found)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def read(file: Path) -> list[Outcome]:
+    """Return what :func:`write` kept."""
+    return [msgspec.json.decode(line, type=Outcome) for line in file.read_bytes().splitlines()]
 
 
 def main() -> None:

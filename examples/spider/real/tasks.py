@@ -1,7 +1,7 @@
 """Real questions of Spider: which are trained on, which choose settings, and which are the test.
 
-``train``: about 70 training databases; ``select``: about 12 others of the training set, on which every
-setting is chosen; ``test``: the development questions, about 13 databases on which nothing was chosen.
+``train``: about 70 training databases; ``select``: about 12 others of the training set, for every choice of
+settings; ``test``: the development questions, about 13 databases on which nothing was chosen.
 ``router.datasets`` parts the databases of the first two.
 """
 

@@ -30,5 +30,16 @@ def agl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.fixture
+def run_with_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run ``mine`` with a policy and an empty store, in ``runs/`` of the working directory."""
+    run = tmp_path / "runs" / "mine"
+    (run / "policy").mkdir(parents=True)
+    (run / "policy" / "config.json").write_text("{}")
+    (run / "store.sqlite").touch()
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return asyncio.run(make_run(tmp_path / "runs"))

@@ -156,13 +156,8 @@ def test_places_of_urls() -> None:
     assert stores("http://localhost:1") == [RunLocation("http://localhost:1")]
 
 
-def test_eval_takes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "runs" / "mine"
-    (run / "policy").mkdir(parents=True)
-    (run / "policy" / "config.json").write_text("{}")
-    (run / "store.sqlite").touch()
-    monkeypatch.chdir(tmp_path)
-    assert _folder("mine") == _folder("runs/mine") == str((run / "policy").resolve())
+def test_eval_takes_a_run(run_with_policy: Path) -> None:
+    assert _folder("mine") == _folder("runs/mine") == str((run_with_policy / "policy").resolve())
     with pytest.raises(UsageError, match=r"no such folder.*and as a run: .*'yours'"):
         _folder("yours")
 

@@ -28,13 +28,8 @@ def invoke(*line: str) -> object:
     return CliRunner().invoke(app, ["serve", *line], catch_exceptions=False)
 
 
-def test_a_run_is_served_by_its_policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "runs" / "mine"
-    (run / "policy").mkdir(parents=True)
-    (run / "policy" / "config.json").write_text("{}")
-    (run / "store.sqlite").touch()
-    monkeypatch.chdir(tmp_path)
-    assert serve_command.model_folder("mine") == run / "policy"
+def test_a_run_is_served_by_its_policy_folder(run_with_policy: Path) -> None:
+    assert serve_command.model_folder("mine") == run_with_policy / "policy"
     with pytest.raises(NoSuchRun):
         serve_command.model_folder("yours")
 

@@ -21,6 +21,7 @@ from agl_gateway.budget.limits import Budget
 from agl_gateway.budget.spending import AGE, Spending
 from aiohttp import web
 from core.gateway.conftest import SECRET, whole
+from pydantic import BaseModel
 
 from agentlightning.gateway import AttemptInfo, Upstream
 from agentlightning.gateway.route import ranking
@@ -28,6 +29,7 @@ from agentlightning.gateway.settings import CallSection, GatewaySection
 from agentlightning.keys import Keys
 from agentlightning.specs import CallGuard
 from agentlightning.store import SQLiteStore
+from agentlightning.train.config import fields as config_fields
 from agentlightning.types import UsageError
 from agentlightning.webserver import app_runner, listen
 from agl_cluster.gateways import member
@@ -41,9 +43,15 @@ GATEWAYS = 2
 
 @contextlib.asynccontextmanager
 async def several(
-    folder: Path, engine: Any, guards: Sequence[CallGuard] = (), **settings: Any
+    folder: Path,
+    engine: Any,
+    guards: Sequence[CallGuard] = (),
+    section: BaseModel | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Any]:
-    """Two gateway processes before the engine, and a store that this process serves to them."""
+    """Two gateway processes before the engine, and a store that this process serves to them. ``section``: the
+    section ``gateway`` of the run, as its route has it; ``settings``: fields of the processes' own.
+    """
     store = SQLiteStore(folder / "store.sqlite")
     runner = app_runner(create_app(store, StoreAccess("the-token-of-this-test")))
     for guard in guards:
@@ -66,7 +74,8 @@ async def several(
         version=0,
         session=aiohttp.ClientSession(connector=fresh, timeout=aiohttp.ClientTimeout(60)),
     )
-    pool.add_route(Upstream(url=engine.url, model="tiny", version=lambda: world.version))
+    route = Upstream(url=engine.url, model="tiny", version=lambda: world.version, settings=section)
+    pool.add_route(route)
 
     async def attempt() -> SimpleNamespace:
         lease = await store.start_rollout({}, run_id="run")
@@ -122,6 +131,26 @@ async def test_a_hold_reaches_all_and_the_release_brings_the_version(tmp_path: P
         assert [call.policy_version for call in stored] == [4] * GATEWAYS
         await world.pool.settle()
         assert world.pool.metrics.calls == Counter(ok=GATEWAYS)
+
+
+async def test_each_process_edits_calls_as_the_run_says(tmp_path: Path, engine: Any) -> None:
+    """The fields are those of agl-gateway: the run sends them, and each process reads them by its plugins."""
+    engine.options = {"text": "<think>he is the seer</think> I vote 5"}
+    given = {"reasoning": "split", "over_length": "truncate", "max_len": 64}
+    section = config_fields().sections["gateway"].model_validate(given)
+    async with several(tmp_path, engine, section=section) as world:
+        attempts = await world.one_each()
+        answers = [await world.post(one) for one in attempts]
+        stored = [c for one in attempts for c in await world.store.query_calls(one.rollout, one.id)]
+        await world.pool.settle()
+        unchecked = world.pool.metrics.over_length["unchecked"]
+    assert [answer.status for answer in answers] == [200] * GATEWAYS
+    messages = [answer.body["choices"][0]["message"] for answer in answers]
+    assert [(m["content"], m["reasoning_content"]) for m in messages] == [
+        ("I vote 5", "he is the seer")
+    ] * GATEWAYS
+    assert [call.edited for call in stored] == [{"reasoning": "split"}] * GATEWAYS
+    assert unchecked == GATEWAYS, "each asked the engine to count a prompt that 64 tokens may be too few for"
 
 
 @pytest.mark.slow

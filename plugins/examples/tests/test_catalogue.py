@@ -18,13 +18,13 @@ from agl_examples import catalogue as module
 from agl_examples.catalogue import Example, catalogue, copy_example, files_folder, find_example
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-NOT_EXAMPLES = {"small_policy", "quickstart", "examples.toml", "__pycache__"}
+NOT_EXAMPLES = {"small_policy", "quickstart", "demo_commands.py", "examples.toml", "__pycache__"}
 """What is there for other examples."""
 
 
 def parts() -> set[str]:
     """The names that an import or a path of an example may begin with."""
-    return {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    return {path.stem for path in EXAMPLES.iterdir() if path.is_dir() or path.suffix == ".py"}
 
 
 def used(path: Path) -> Iterator[str]:

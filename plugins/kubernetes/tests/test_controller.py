@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from contract.running import at_work
 
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.options import open_runner
@@ -62,13 +63,10 @@ def controller(place: Place, agent: str = "half", **options: Any) -> JobControll
 
 @asynccontextmanager
 async def serving(runner: JobController) -> AsyncIterator[JobController]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.serve(stop))
     try:
-        yield runner
+        async with at_work(runner):
+            yield runner
     finally:
-        stop.set()
-        await asyncio.wait_for(task, 300)
         await runner._store.close()
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import runpy
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from marks import sampled
@@ -23,7 +26,7 @@ from agentlightning.types import UsageError
 from agl_audit.run import open_run
 from spider.databases import BUNDLED, databases_of, find
 from spider.datasets import DatasetError
-from spider.real import baseline, chats, demo, outcomes, tasks
+from spider.real import baseline, chats, demo, journey, outcomes, solved, tasks
 from spider.real.agent import LINK_TOKENS, agent, named, shown
 from spider.real.names import query_pattern, tables_pattern
 from spider.real.plain import plain, tables_in
@@ -111,9 +114,12 @@ def test_chats_of_the_selection_databases() -> None:
 
 
 def test_a_question_whose_names_were_cut_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    asked = len([q for q in chats.questions("tuning:train") if not chats.is_shown(q)])
-    kept = len(tasks.load("train"))
-    assert asked > 0 and kept + asked == len(chats.questions("tuning:train"))
+    every = chats.questions("tuning:train")[::9]
+    cut = [question for question in every if not chats.is_shown(question)]
+    found = chats.chats("tuning:train", every=9)
+    assert cut and len([one for one in found if len(one["messages"]) == 5]) == len(every) - len(cut)
+    assert f"tuning:train: {len(cut)} questions left out" in caplog.text
+    assert not {one["id"] for one in cut} & {one["id"] for one in tasks.load("train")}
 
 
 def test_a_broken_query_is_refused_by_the_database() -> None:
@@ -261,6 +267,62 @@ def test_figures_of_an_evaluation() -> None:
         outcomes.gain(after[:2], before)
 
 
+async def test_what_an_evaluation_leaves_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    rollouts = [SimpleNamespace(rollout_id=str(i), status=s) for i, s in enumerate(("failed", "cancelled"))]
+    store = SimpleNamespace(query_rollouts=AsyncMock(return_value=rollouts))
+
+    @asynccontextmanager
+    async def opened(place: str) -> Any:
+        yield SimpleNamespace(store=store, run_id="r")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcomes, "open_run", opened)
+        assert await outcomes.outcomes("a run") == []
+    assert "a run: 2 of 2 rollouts left out: they did not succeed" in caplog.text
+
+
+def test_the_page_of_what_was_learned_and_lost() -> None:
+    queries = {"right": "select count(*) from singer", "wrong": "select count(*) from singers"}
+    one = outcomes.Outcome(
+        "1", "concert_singer", "How many singers are there?", queries["right"], "eval", 0, "singer",
+        (queries["right"],), ("",), (1.0,),
+    )  # fmt: skip
+    other = replace(one, queries=(queries["wrong"],), errors=("no such table: singers",), rewards=(0.0,))
+    page = journey.markdown([one], [other], count=3)
+    assert "Of 1 questions 1 are answered after and not before, 0 before and not after." in page
+    before, after = page.split("## Learned: 1 of 1")[1].split("## Lost: 0 of 0")[0].split("**After**")
+    assert queries["wrong"] in before and "no such table: singers" in before
+    assert queries["right"] in after and "no such table" not in after
+
+
+def test_solve_rates_are_added_up_over_evaluations(tmp_path: Path) -> None:
+    outcomes.write([made("1", 1.0), made("2", 0.0, 1.0), made("3", 0.0)], tmp_path / "a.jsonl")
+    outcomes.write([made("1", 0.0), made("2", 1.0)], tmp_path / "b.jsonl")
+    places = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    assert solved.rates(places) == {"1": [1, 2], "2": [2, 2], "3": [0, 1]}
+
+
+@pytest.mark.slow
+def test_the_page_says_what_the_kept_files_hold() -> None:
+    """``bench/spider_real.py`` prints these figures; each is on the page."""
+    found = runpy.run_path(str(HERE.parents[2] / "bench" / "spider_real.py"))["figures"]()
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+
+    def cell(one: dict[str, Any]) -> str:
+        low, high = one["ci"]
+        return f"{one['right']:.3f} ({low:.2f}–{high:.2f})"
+
+    for name in ("base", "sft", "select_sft"):
+        own = found[name]
+        row = f"| {cell(own)} | {own['first_runs']:.3f} | {own['without_correction']:.3f} |"
+        assert row in page, (name, row)
+    for name, own in found["trick"].items():
+        assert cell(own) in page, (name, own)
+    low, high = found["against_trick"]["ci"]
+    assert f"is {found['against_trick']['difference']:.3f} ({low:.2f} to {high:.2f})" in page
+    assert f"pass@1 {found['solved']['pass@1']:.3f}, pass@4 {found['solved']['pass@4']:.3f}" in page
+
+
 def test_the_last_line_of_the_demo() -> None:
     asked = tasks.load("test", limit=8)
     right = [
@@ -334,7 +396,7 @@ async def test_each_node_is_trained_on_its_true_probabilities(
     assert Counter(one.evaluation for one in found) == {"before": 3, "after": 3}
     assert all(1 <= len(one.queries) == len(one.errors) == len(one.rewards) <= 2 for one in found)
     outcomes.write(found, tmp_path / "kept.jsonl")
-    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 6
+    assert await outcomes.outcomes(str(tmp_path / "kept.jsonl")) == found and len(found) == 6
 
 
 def test_the_gpu_profile_is_the_cpu_profile_with_another_policy_and_more_questions() -> None:
