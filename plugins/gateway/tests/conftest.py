@@ -1,3 +1,8 @@
 """The gateway's scene: a scripted engine, a store double, and a started gateway."""
 
-from core.gateway.conftest import engine as engine, store as store, world as world
+from core.gateway.conftest import (
+    engine as engine,
+    keep_alive as keep_alive,
+    store as store,
+    world as world,
+)

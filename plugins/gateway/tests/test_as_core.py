@@ -20,6 +20,12 @@ from core.gateway.test_secrets import echo as echo
 
 from agentlightning.gateway import Upstream
 
+
+@pytest.fixture
+def keep_alive():
+    return 0.02  # a test of this file waits for a comment
+
+
 ASKED = {
     "/responses": {"input": "hi"},
     "/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},

@@ -15,6 +15,12 @@ from core.gateway.conftest import PROMPT, tokens_of, whole
 from agentlightning.gateway import AttemptInfo, SamplingPolicy, Upstream
 from agentlightning.types import AttemptStatus
 
+
+@pytest.fixture
+def keep_alive():
+    return 0.02  # a test of this file waits for a comment
+
+
 WORDS = "hello there world"
 RESPONSES = {"input": "hi", "messages": None}
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20}

@@ -219,12 +219,20 @@ def store():
 
 
 @pytest.fixture
-async def world(request, engine, store):
+def keep_alive():
+    """Seconds between comments of a silent stream; a module whose tests wait for one has its own."""
+    return 5.0
+
+
+@pytest.fixture
+async def world(request, engine, store, keep_alive):
     """A started gateway with route ``default`` to the engine and one open training attempt ``at-1``. The
     fixture's parameter: which calls are trained.
     """
     keys, calls = Keys(SECRET), CallSection(select=getattr(request, "param", None))
-    gateway = Gateway(store, keys, calls=calls, limits=Limits(connect=300.0, total=300.0), keep_alive=0.02)
+    gateway = Gateway(
+        store, keys, calls=calls, limits=Limits(connect=300.0, total=300.0), keep_alive=keep_alive
+    )
     gateway.add_route(Upstream(url=engine.url, model="tiny", api_key="engine-secret"))
     url = await gateway.start()
     session = aiohttp.ClientSession()

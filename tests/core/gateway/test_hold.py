@@ -15,6 +15,11 @@ from agentlightning.gateway.route import CallEdits
 from .conftest import chunks, events, whole
 
 
+@pytest.fixture
+def keep_alive():
+    return 0.02  # a test of this file waits for a comment
+
+
 class Weights:
     """An engine that gives up every call under way when it is told to, each in the way that ``how`` says."""
 

@@ -11,6 +11,12 @@ from agentlightning.store.base import StoreError
 
 from .conftest import PROMPT, chunks, events, tokens_of, whole
 
+
+@pytest.fixture
+def keep_alive():
+    return 0.02  # a test of this file waits for a comment
+
+
 TOOL = ("calculator", '{"expression": "1 + 1"}')
 STREAM = {"stream": True}
 TOOLS = {"tools": [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]}
