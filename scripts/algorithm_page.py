@@ -13,10 +13,12 @@ import agl_verl.plugin
 import agl_verl.supported_fields
 from agentlightning.credit.checks import check_supported_fields
 from agentlightning.plugins import manager
-from agentlightning.recipes import PAPERS, RECIPES
+from agentlightning.recipes import PAPERS, RECIPES, RecipeFactory
 from agentlightning.specs import DriverSpec
 from agentlightning.types import Recipe, UsageError
 from agl_local.supported_fields import refuse as local_refuses
+from agl_verl.pass_at_k import GRPOPassK
+from agl_verl.ppo import PPO
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
@@ -27,6 +29,10 @@ DRIVERS = (
     (agl_verl.plugin.agl_drivers()[0], agl_verl.supported_fields.refuse),
 )
 """Each driver's spec, and the function that raises for a recipe that it would not carry out."""
+
+OF_VERL: dict[str, RecipeFactory] = {"grpo_passk": GRPOPassK, "ppo": PPO}
+"""Recipes that agl-verl brings."""
+SHOWN: dict[str, RecipeFactory] = dict(sorted({**RECIPES, **OF_VERL}.items()))
 
 
 def page() -> str:
@@ -46,7 +52,7 @@ def page() -> str:
             "",
             "| recipe | paper | needs | `local` | `verl` |",
             "|---|---|---|---|---|",
-            *(_row(name) for name in RECIPES),
+            *(_row(name) for name in SHOWN),
             "",
             "`make bench-algorithms` trains them with the same budget of rollouts, and `sft`, `rejection`,",
             "`dpo` on those that GRPO's run stored ([results](../bench/results/algorithms.json)).",
@@ -54,7 +60,7 @@ def page() -> str:
             "![mean reward of each step's rollouts](images/algorithms.svg)",
             "",
             *_measured(),
-            *(line for name in RECIPES for line in _section(name)),
+            *(line for name in SHOWN for line in _section(name)),
             *_stored(loops),
         ]
     )
@@ -106,9 +112,9 @@ def _measured() -> list[str]:
 
 
 def _row(name: str) -> str:
-    recipe = RECIPES[name]()
+    recipe = SHOWN[name]()
     cells = [_driver(recipe, spec, refuse) for spec, refuse in DRIVERS]
-    return f"| [`{name}`](#{_anchor(name)}) | {_paper(name)} | {_needs(recipe)} | {' | '.join(cells)} |"
+    return f"| [`{name}`](#{_anchor(name)}) | {_paper(name)} | {_needs(name, recipe)} | {' | '.join(cells)} |"
 
 
 def _anchor(name: str) -> str:
@@ -116,13 +122,15 @@ def _anchor(name: str) -> str:
 
 
 def _paper(name: str) -> str:
-    number = PAPERS[name].removeprefix("arXiv ")
-    return f"[{PAPERS[name]}](https://arxiv.org/abs/{number})"
+    papers = PAPERS | {spec.name: spec.about for spec in agl_verl.plugin.agl_recipes()}
+    number = papers[name].removeprefix("arXiv ")
+    return f"[{papers[name]}](https://arxiv.org/abs/{number})"
 
 
-def _needs(recipe: Recipe) -> str:
+def _needs(name: str, recipe: Recipe) -> str:
     """What a run must bring, read off the recipe's fields."""
     needs = {
+        "agl-verl": name in OF_VERL,
         "a value model": recipe.critic,
         f"groups of {recipe.group_size} rollouts": recipe.group_size > 1 and "batch" not in recipe.group_by,
         "several tasks in a step": recipe.baseline == "batch",
@@ -145,7 +153,8 @@ def _driver(recipe: Recipe, spec: DriverSpec, refuse: Any) -> str:
 
 
 def _section(name: str) -> list[str]:
-    factory = RECIPES[name]
+    factory = SHOWN[name]
+    source = Path(inspect.getfile(factory)).relative_to(ROOT)
     title, _, text = (inspect.getdoc(factory) or "").partition("\n\n")
     values = ", ".join(f"{k}={v!r}" for k, v in factory().uses().items())
     return [
@@ -154,7 +163,7 @@ def _section(name: str) -> list[str]:
         _links(title),
         "",
         *_blocks(text),
-        f"Values: `{values or 'the defaults'}` ([recipes.py](../core/src/agentlightning/recipes.py)).",
+        f"Values: `{values or 'the defaults'}` ([{source.name}](../{source})).",
         "",
     ]
 

@@ -205,6 +205,8 @@ def with_critic(name: str, spec: DriverSpec) -> str:
     if name in agl_verl.returns.CRITIC_REQUIRES:
         wanted, why = agl_verl.returns.CRITIC_REQUIRES[name]
         return f"refused but for `{wanted!r}`: {why}"
+    if name == "credit":
+        return f"{honoured(name, spec)}; `discounted` is refused: {agl_verl.returns.DISCOUNTED_ONCE}"
     return agl_verl.config.critic.SAYS.get(name) or honoured(name, spec)
 
 

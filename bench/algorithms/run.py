@@ -37,8 +37,8 @@ from algorithms.summary import START, plot, summary, table
 KEPT = Path(__file__).resolve().parents[2] / "runs" / "bench-algorithms"
 SOURCE = "grpo"
 """The recipe whose stored rollouts the others learn from."""
-RL = [name for name, factory in sorted(RECIPES.items()) if not factory().critic]
-"""A critic needs verl, which is no part of a run on a laptop."""
+RL = sorted(RECIPES)
+"""Core's recipes; those of plugins need a driver that is no part of a run on a laptop."""
 IMPORTED = ("agl_local.driver", "calc_x.agent", "werewolf.agent", "werewolf.players.scope")
 """What each run would import: seconds, which are spent once."""
 Run = tuple[str, str, int]

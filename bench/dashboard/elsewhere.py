@@ -17,8 +17,6 @@ from urllib.request import urlopen
 ROOT = Path(__file__).resolve().parents[2]
 AGL = ROOT / ".venv" / "bin" / "agl"
 TOKEN = "the-token-of-a-store"
-EXAMPLES = {"PYTHONPATH": str(ROOT / "examples")}
-VIEWS = ("--plugin", "spider.views", "--plugin", "werewolf.views")
 GAME = "trained: wolves, record: true, preset: mini7, sides: {wolves: policy, town: scripted}"
 GAMES = f"environment.train={{target: werewolf.tasks:games, args: {{n: 2, {GAME}}}}}"
 NOTHING_LEARNED = 3

@@ -99,9 +99,9 @@ def chromium() -> str:
 
 
 @contextmanager
-def serving(place: Path | str, *words: str, **env: str) -> Iterator[str]:
+def serving(place: Path | str, **env: str) -> Iterator[str]:
     """Serve a place; yields the address that opens the pages once."""
-    command = [str(AGL), "dashboard", str(place), "--port", "0", *words]
+    command = [str(AGL), "dashboard", str(place), "--port", "0"]
     served = subprocess.Popen(
         command, stdout=subprocess.PIPE, encoding="utf-8", env={**os.environ, **env}, cwd=ROOT
     )
@@ -378,7 +378,7 @@ def remote(browser: Browser, stores: Path, checks: Checks) -> None:
 def views(browser: Browser, folder: Path, checks: Checks) -> None:
     """The journey of spider and the replay of werewolf, over runs of one step."""
     elsewhere.train_examples(folder)
-    with serving(folder, *elsewhere.VIEWS, **elsewhere.EXAMPLES) as address:
+    with serving(folder) as address:
         tab = Tab(browser, address, checks)
         elsewhere.open_views(tab, folder, checks)
         tab.close()

@@ -34,7 +34,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from agentlightning.recipes import get
+from agentlightning.plugins.manager import load
 from agentlightning.train.run_file import load_config
 from agentlightning.types import Recipe, Row, Segment
 from agentlightning.types.arrays import Flags, Floats, Ints
@@ -59,6 +59,7 @@ console = Console(stderr=True)
 
 def configurations(folder: Path) -> Iterator[tuple[str, Path, Recipe, dict[str, Any]]]:
     """Yield the name, model folder, recipe and options of each."""
+    recipes = load().recipes
     known = tomllib.loads((HERE / "configurations.toml").read_text(encoding="utf-8"))
     for one in known["configurations"]:
         name = one["model"]
@@ -66,10 +67,10 @@ def configurations(folder: Path) -> Iterator[tuple[str, Path, Recipe, dict[str, 
         path.mkdir(exist_ok=True)
         (path / "config.json").write_text(json.dumps(known["models"][name]), encoding="utf-8")
         more = {"ray_address": "10.0.0.1:6379"} if one["options"].get("nodes", 1) > 1 else {}
-        yield name, path, get(one.get("recipe", "grpo")), {**GPUS, **more, **one["options"]}
+        yield name, path, recipes[one.get("recipe", "grpo")].factory(), {**GPUS, **more, **one["options"]}
     for file in PROFILES:
         config = load_config(EXAMPLES / file)
-        recipe = get(config.training.algorithm, **config.training.recipe)
+        recipe = recipes[str(config.training.algorithm)].factory(**config.training.recipe)
         yield f"examples/{file}", folder, recipe, dict(config.backend.options)
 
 

@@ -35,7 +35,7 @@ import torch
 from curves import CURVE_STEPS, SEEDS, curve, overlap
 from safetensors.torch import load_file
 
-from agentlightning import GRPO, PPO, RLOO
+from agentlightning import GRPO, RLOO
 from agentlightning.credit.assign import assign
 from agentlightning.specs import Job
 from agentlightning.train.configured import configure
@@ -47,6 +47,7 @@ from agl_local.driver import LocalDriver
 from agl_local.policy.folder import load_policy
 from agl_local.training.update import Updater
 from agl_verl.driver import VerlDriver
+from agl_verl.ppo import PPO, returns
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -293,7 +294,7 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
 def by_hand(name: str, python: str, records: list[Record], folder: Path, ranks: int) -> dict[str, Any]:
     """A recipe with a critic through verl, and its numbers made again."""
     recipe = RECIPES[name]()
-    batch = critic.joined(assign(records, recipe, version=0))
+    batch = critic.joined(assign(records, recipe, version=0, rules={"returns": returns}))
     written, report, _ = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     values = tapped(folder / "tap" / "critic", ranks)
     told = critic.compare(recipe, batch, written, values, rate(recipe), POLICY, apart)

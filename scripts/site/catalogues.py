@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import agentlightning
+import agl_verl.plugin
 from agentlightning.plugins import manager
 from agentlightning.types import Recipe, UsageError, training
 from agentlightning.types.base import LEARNED_NOTHING
@@ -30,7 +31,7 @@ _NOT_IMPORTED = ("sitecustomize", "__main__")
 
 
 def recipes() -> str:
-    """Every field of a recipe, and what each built-in recipe sets."""
+    """Every field of a recipe, and what each recipe of the suite sets."""
     lines = [
         "# Recipes",
         "",
@@ -51,7 +52,7 @@ def recipes() -> str:
         "|---|---|",
     ]
     defaults = {name: getattr(Recipe(name=""), name) for name, *_ in fields()}
-    for name, spec in sorted(manager.build(discover=False).recipes.items()):
+    for name, spec in sorted(manager.build([agl_verl.plugin], discover=False).recipes.items()):
         made = spec.factory()
         own = [
             f"{key}: {getattr(made, key)}" for key, value in defaults.items() if getattr(made, key) != value

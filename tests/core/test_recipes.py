@@ -43,15 +43,6 @@ def test_rloo_sums_logprobs_and_leaves_one_out():
     assert (recipe.epochs, recipe.minibatches, recipe.max_staleness, recipe.kl) == (1, 1, 0, 0.0)
 
 
-def test_ppo_has_a_critic_and_no_groups():
-    recipe = recipes.PPO()
-    assert recipe.critic and recipe.uses() == {
-        "group_size": 1, "credit": "discounted", "lam": 0.95, "baseline": "none", "loss_aggregation": "token",
-        "critic": True,
-    }  # fmt: skip
-    assert recipes.PPO(lam=1.0, clip_low=0.1).uses().keys() >= {"clip_low"} and recipes.PPO().gamma == 1.0
-
-
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -82,8 +73,7 @@ def test_each_recipe_names_its_paper_and_gives_its_formula():
 
 @pytest.mark.parametrize("name", sorted(recipes.RECIPES))
 def test_every_recipe_can_be_credited_overridden_and_sent(name):
-    grouped = {} if recipes.get(name).critic else {"group_by": ["group", "side"]}
-    recipe = recipes.get(name, group_size=3, gamma=1, **grouped)
+    recipe = recipes.get(name, group_size=3, gamma=1, group_by=["group", "side"])
     check_recipe(recipe, RULES, BASELINES)
     assert (recipe.name, recipe.group_size, recipe.gamma) == (name, 3, 1.0)
     assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
@@ -102,7 +92,6 @@ def test_every_recipe_can_be_credited_overridden_and_sent(name):
         ({"credit": "per_call", "group_by": ["group", "side"]}, ["group", "side"]),
         ({"credit": "per_call", "group_by": ["group"]}, ["group"]),
         ({"credit": "discounted", "baseline": "none", "scale": "none"}, ["group", "turn"]),
-        ({"credit": "discounted", "critic": True}, ["group"]),
     ],
 )
 def test_the_grouping_follows_the_rule_unless_it_is_said(name, overrides, group_by):
@@ -114,7 +103,6 @@ def test_the_grouping_follows_the_rule_unless_it_is_said(name, overrides, group_
 def test_what_a_recipe_says_of_its_own_rule_stands():
     assert recipes.make({}, name="mine", credit="per_call", group_by=["side"]).group_by == ["side"]
     assert recipes.make({"credit": "per_call"}, name="mine", credit="per_call").group_by == ["group"]
-    assert recipes.PPO(credit="per_call").group_by == ["group"]
 
 
 def test_a_fitting_field_is_shared_with_no_other_recipe():
@@ -134,7 +122,7 @@ def test_a_recipe_shares_nothing_with_the_next():
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("gpro", {}, "no recipe 'gpro'; known: cispo, .*grpo, gspo, ppo"),
+        ("gpro", {}, "no recipe 'gpro'; known: cispo, .*grpo, gspo, rei"),
         (
             "grpo",
             {"loss_agregation": "token"},

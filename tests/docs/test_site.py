@@ -33,7 +33,7 @@ def test_every_key_option_command_hook_variable_and_name_has_a_text() -> None:
 def test_recipes_and_errors_have_pages() -> None:
     recipes, errors = catalogues.recipes(), catalogues.errors()
     assert "| `group_size` | `int` | `8` | Rollouts per task. |" in recipes
-    assert "| `grpo` |" in recipes and "scale: std" in recipes
+    assert "| `grpo` |" in recipes and "| `ppo` |" in recipes and "scale: std" in recipes
     assert "| `RunError` | `agentlightning.train.run_folder` | 2 |" in errors and "| 3 |" in errors
 
 

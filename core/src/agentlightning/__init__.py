@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         DAPO as DAPO,
         GRPO as GRPO,
         GSPO as GSPO,
-        PPO as PPO,
         RLOO as RLOO,
         DrGRPO as DrGRPO,
         FlowGRPO as FlowGRPO,
@@ -61,7 +60,7 @@ _PUBLIC = {
     "hookspecs": "hookimpl hookspec",
     "decorator": "agent",
     "plugins.manager": "PluginError Plugins",
-    "recipes": "CISPO DAPO GRPO GSPO PPO RLOO DrGRPO FlowGRPO GiGPO REINFORCEPlusPlus",
+    "recipes": "CISPO DAPO GRPO GSPO RLOO DrGRPO FlowGRPO GiGPO REINFORCEPlusPlus",
     "plugins.stores": "open_store",
     "train.trainer": "Trainer",
     "types": """

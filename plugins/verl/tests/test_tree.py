@@ -90,6 +90,8 @@ def test_gae_is_ppo_with_a_critic() -> None:
         "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"], **SETTINGS,
     }  # fmt: skip
     assert VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO(lam=1.0, **silent)
+    assert VERL({"agentlightning": {"recipe": "ppo"}}).recipe == agl.PPO()
+    assert VERL({"agentlightning": {"recipe": "grpo_passk"}}).recipe.baseline == "passk"
 
 
 def test_what_a_tree_does_not_say_is_what_verl_says() -> None:
@@ -177,7 +179,7 @@ def test_without_a_term_a_coefficient_says_nothing() -> None:
     ({"trainer": {"total_epochs": 2}}, r"Trainer\(steps"),
     ({"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "mse"}, "k3"),
     ({"agentlightning": {"recipy": "grpo"}}, "no entry 'recipy'"),
-    ({"agentlightning": {"recipe": "gpro"}}, "known: cispo, .*grpo, gspo, ppo"),
+    ({"agentlightning": {"recipe": "gpro"}}, "known: cispo, .*grpo, grpo_passk, gspo, ppo"),
     ({"agentlightning": {"recipe": {"group_sise": 2}}}, "group_size"),
     ({"agentlightning": {"recipe": {"group_size": 2}}, "actor_rollout_ref.rollout.n": 4}, "says it too"),
 ])  # fmt: skip

@@ -12,7 +12,7 @@ from agentlightning.credit.checks import (
 from agentlightning.credit.rules import RULES
 from agentlightning.hookspecs import hookimpl
 from agentlightning.plugins.manager import build
-from agentlightning.recipes import GRPO, PPO, RLOO, REINFORCEPlusPlus
+from agentlightning.recipes import GRPO, RLOO, REINFORCEPlusPlus
 from agentlightning.specs import CreditRuleSpec
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
@@ -56,7 +56,6 @@ def test_a_group_of_one_that_is_compared_with_the_batch_or_with_nothing_is_fine(
         GRPO(group_size=1, group_by=["batch"]),
         GRPO(group_size=1, baseline="batch"),
         REINFORCEPlusPlus(),
-        PPO(),
     ):
         check_credit_fields(recipe, **plugins.credit_functions)
 
@@ -75,7 +74,7 @@ def test_a_discount_that_nothing_reads_is_refused() -> None:
         GRPO(gamma=0.9, credit="discounted"),
         GRPO(gamma=0.9, step_weight=1.0),
         GRPO(gamma=0.9, credit="mine"),
-        PPO(gamma=0.9),
+        GRPO(gamma=0.9, critic=True),
     ):
         check_credit_fields(recipe, **plugins.credit_functions)
 

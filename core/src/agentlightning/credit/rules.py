@@ -22,8 +22,6 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Final
 
-import msgspec
-
 from agentlightning.credit.groups import CreditedCall, StepReturn, agent_of, turns
 from agentlightning.credit.rewards import resolve
 from agentlightning.log_limit import limited
@@ -137,8 +135,7 @@ def credit_calls(
     ``not-<rule>`` if the rule skipped it, or ``credit-error`` if the rule gave no usable answer for the
     rollout.
     """
-    undiscounted = msgspec.structs.replace(recipe, gamma=1.0) if recipe.critic else recipe  # GAE discounts
-    credits = apply_rule(rule, record, undiscounted)
+    credits = apply_rule(rule, record, recipe)
     at, steps = turns(record.calls), step_returns(record, recipe)
     credited: list[CreditedCall] = []
     for call in record.calls:

@@ -294,7 +294,7 @@ class Recipe(JsonDump, msgspec.Struct, kw_only=True, frozen=True):
     """Credit rule: rewards → one number per call."""
     gamma: float = 1.0
     """Discount of the rule ``discounted`` and of ``step_weight``, per later call; with a critic that of GAE,
-    per token, and none of the rule.
+    per token.
     """
     lam: float = 1.0
     """λ of generalised advantage estimation (arXiv 1506.02438), which needs a critic."""

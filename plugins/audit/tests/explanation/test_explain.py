@@ -14,7 +14,7 @@ from rich.console import Console
 
 from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.hookspecs import hookimpl
-from agentlightning.recipes import GRPO, PPO
+from agentlightning.recipes import GRPO
 from agentlightning.specs import DriverSpec
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Row
@@ -92,9 +92,9 @@ async def test_a_token_in_full(tmp_path: Path) -> None:
 
 
 async def test_with_a_critic_credit_is_the_return_and_the_advantage_is_not_here(tmp_path: Path) -> None:
-    folder = await make_run(tmp_path, recipe=PPO(group_size=2))
+    folder = await make_run(tmp_path, recipe=GRPO(critic=True, baseline="none", scale="none"))
     found = await explained(folder, f"{await call_from_row(folder, 'ro-0-0', 0)}:0")
-    assert found["credit"]["rule"] == "discounted" and found["credit"]["value"] == 1.0
+    assert found["credit"]["rule"] == "broadcast" and found["credit"]["value"] == 1.0
     assert found["advantage"]["critic"] and found["token"]["critic"]
     console = Console(record=True, width=120, file=io.StringIO())
     console.print(view(found))

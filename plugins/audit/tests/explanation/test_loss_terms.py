@@ -10,7 +10,7 @@ from core.credit.builders import PATIENT
 from core.credit.reference import clip_term
 from hypothesis import given, strategies as st
 
-from agentlightning.recipes import GRPO, PPO
+from agentlightning.recipes import GRPO
 from agl_audit.explanation.loss_terms import LossTerm, TrainedToken, loss_terms, net_effect
 
 
@@ -121,7 +121,8 @@ def test_what_was_sampled_otherwise_has_a_weight() -> None:
 def test_other_losses_and_a_critic() -> None:
     assert "clip" not in found(GRPO(loss="reinforce"))
     assert "its call" in found(GRPO(ratio_level="sequence"))["policy gradient"].text
-    assert found(PPO())["policy gradient"].size is None and "which way" in said(PPO())
+    valued = GRPO(critic=True)
+    assert found(valued)["policy gradient"].size is None and "which way" in said(valued)
     assert (
         "under the policy shown" not in found(GRPO(ratio_level="sequence", epochs=2), now=-0.9)["clip"].text
     )

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         ] = "127.0.0.1",
         plugin: Annotated[
             list[str] | None,
-            typer.Option(help="A module with views of rollouts (agl_rollout_views), e.g. werewolf.views."),
+            typer.Option(help="A module with views of rollouts (agl_rollout_views) that no plugin brings."),
         ] = None,
         port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks one.")] = 8080,
     ) -> None:

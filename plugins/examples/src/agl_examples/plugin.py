@@ -1,4 +1,6 @@
-"""The examples as files, a small agent with task sets, and faces that need no settings."""
+"""The examples as files, with views of their rollouts, a small agent with task sets, and faces that need no
+settings.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,14 @@ def agl_task_sets() -> list[TaskSetSpec]:
         TaskSetSpec(name, lazily(f"agl_examples.bundled.{place}"), about)
         for name, (place, about) in _SETS.items()
     ]
+
+
+@hookimpl(optionalhook=True)
+def agl_rollout_views() -> list[Any]:
+    """Asked by agl-dashboard, which alone needs to be installed for them."""
+    from agl_examples.views import views
+
+    return views()
 
 
 @hookimpl

@@ -1,5 +1,5 @@
-"""Registers the driver ``verl``, ``agl.VERL``, and an estimator of verl's that core has not. Nothing heavy is
-imported until a driver is made.
+"""Registers the driver ``verl``, ``agl.VERL``, PPO with its credit rule, and an estimator of verl's that core
+has not. Nothing heavy is imported until a driver is made.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentlightning.hookspecs import hookimpl
-from agentlightning.specs import BaselineSpec, DriverSpec, RecipeSpec, lazily
+from agentlightning.specs import BaselineSpec, CreditRuleSpec, DriverSpec, RecipeSpec, lazily
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS
 
 
@@ -29,7 +29,15 @@ def agl_drivers() -> list[DriverSpec]:
 
 @hookimpl
 def agl_recipes() -> list[RecipeSpec]:
-    return [RecipeSpec("grpo_passk", lazily("agl_verl.pass_at_k:GRPOPassK"), "arXiv 2503.19595")]
+    return [
+        RecipeSpec("grpo_passk", lazily("agl_verl.pass_at_k:GRPOPassK"), "arXiv 2503.19595"),
+        RecipeSpec("ppo", lazily("agl_verl.ppo:PPO"), "arXiv 1707.06347"),
+    ]
+
+
+@hookimpl
+def agl_credit_rules() -> list[CreditRuleSpec]:
+    return [CreditRuleSpec("returns", lazily("agl_verl.ppo:returns"))]
 
 
 @hookimpl
@@ -39,7 +47,7 @@ def agl_baselines() -> list[BaselineSpec]:
 
 @hookimpl
 def agl_names() -> dict[str, str]:
-    return {"VERL": "agl_verl.tree:VERL"}
+    return {"PPO": "agl_verl.ppo:PPO", "VERL": "agl_verl.tree:VERL"}
 
 
 @hookimpl

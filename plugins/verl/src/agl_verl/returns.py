@@ -26,6 +26,8 @@ CRITIC_REQUIRES: Mapping[str, tuple[Any, str]] = MappingProxyType(
 """Recipe fields that have no meaning, or another one, with a critic → their required value, and the
 reason.
 """
+DISCOUNTED_ONCE = "time is discounted once, by GAE, per token"
+"""Why the rule ``discounted`` is refused with a critic."""
 
 
 def check_critic(recipe: Recipe) -> None:
@@ -45,6 +47,11 @@ def check_critic(recipe: Recipe) -> None:
             raise ValueError(
                 f"recipe.{field} = {value!r} with a critic: {why}; set it to {wanted!r}, as PPO() does"
             )
+    if recipe.credit == "discounted":
+        raise ValueError(
+            f"recipe.credit = 'discounted' with a critic: {DISCOUNTED_ONCE}; write credit: returns, as PPO() "
+            "does"
+        )
 
 
 def token_rewards(row: Row) -> list[float]:
@@ -59,7 +66,7 @@ def token_rewards(row: Row) -> list[float]:
         reward at the last token of the row =  return(its last call)
 
     Invariant: from any trained token on, the rewards of its row sum to the return of the token's call, in
-    whichever rows the forest put the rollout's calls. With the rule ``discounted`` these are the rewards that
+    whichever rows the forest put the rollout's calls. With the rule ``returns`` these are the rewards that
     the calls emitted, at their ends, and the rollout's reward at the end of its last call; a row that ends
     before the rollout also gets all later rewards at its end.
     """

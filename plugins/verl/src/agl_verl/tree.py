@@ -14,14 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentlightning.recipes import RECIPES, get
+from agentlightning import recipes
+from agentlightning.recipes import get
 from agentlightning.types import Recipe
 from agentlightning.types.base import ConfigError
+from agl_verl.pass_at_k import GRPOPassK
+from agl_verl.ppo import PPO
 
 OURS = "agentlightning"
 """Section of the configuration for settings that verl does not have."""
 SECTION = ("recipe", "options")
 """Its keys."""
+
+RECIPES: Mapping[str, recipes.RecipeFactory] = {**recipes.RECIPES, "grpo_passk": GRPOPassK, "ppo": PPO}
+"""What the section may name."""
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 FIELDS: Mapping[str, Any] = {
@@ -312,7 +318,7 @@ def read_recipe(
     clash = sorted(set(own) & set(fields))
     found += [f"{OURS}.recipe.{field}: verl's tree says it too" for field in clash]
     try:
-        recipe = get(name if name in RECIPES else base, **{**silent, **own, **fields})
+        recipe = get(name if name in RECIPES else base, RECIPES, **{**silent, **own, **fields})
     except ValueError as error:
         found.append(str(error))
     _refuse(found)

@@ -171,8 +171,7 @@ def _credit_lines(found: Facts) -> Iterator[Line]:
     credit, weight, left = found["credit"], found["weight"], found["left_out"]
     if credit:
         base, advantage = found["baseline"], found["advantage"]
-        discounts = credit["rule"] == "discounted" and not advantage["critic"]
-        gamma = f", gamma {credit['gamma']:g}" if discounts else ""
+        gamma = f", gamma {credit['gamma']:g}" if credit["rule"] == "discounted" else ""
         yield "credit", f"{_number(credit['value'])}  by rule {credit['rule']}{gamma}"
         yield "baseline", f"{_number(base['value'])}  by {base['name']} over {', '.join(base['group'])}"
         yield "", _members(base)

@@ -1,0 +1,67 @@
+"""Views of the examples' rollouts in ``agl dashboard``: a recorded game, and a question's way through a run.
+
+An example draws its own: the copy that Python finds (``PYTHONPATH=examples``), else the files that come with
+this package. They are imported when a view is opened.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from agentlightning.capture.emit import BODY
+from agentlightning.types import Rollout, UsageError
+from agl_audit.run import OpenRun
+from agl_dashboard.hookspecs import RolloutViewSpec
+from agl_examples.catalogue import files_folder
+
+
+def views() -> list[RolloutViewSpec]:
+    """Return them."""
+    return [
+        RolloutViewSpec("werewolf", "Replay", recorded_game, replay),
+        RolloutViewSpec("spider", "Journey", trained_question, journey),
+    ]
+
+
+def recorded_game(rollout: Rollout) -> bool:
+    """Whether the rollout was asked to record its game."""
+    return _has(rollout, "preset", "deal") and bool(rollout.input.get("record"))
+
+
+async def replay(run: OpenRun, rollout: Rollout) -> str:
+    """Return the page of the game that the rollout left."""
+    key = _example("werewolf.record").KEY
+    for span in await run.store.spans(rollout.rollout_id):
+        body: Any = span.attributes.get(BODY)
+        if isinstance(body, dict) and key in body:
+            page: str = _example("werewolf.replay").html(body[key])
+            return page
+    raise UsageError(f"rollout {rollout.rollout_id} left no game: it did not come to its end")
+
+
+def trained_question(rollout: Rollout) -> bool:
+    """Whether the rollout's task is a question as the example makes them, and the rollout was trained."""
+    return rollout.mode == "train" and _has(rollout, "db_id", "question", "query", "kind", "folder")
+
+
+async def journey(run: OpenRun, rollout: Rollout) -> str:
+    """Return the page of the rollout's way."""
+    draws = _example("spider.journey")
+    page: str = draws.html(await draws.story(run, rollout.rollout_id))
+    return page
+
+
+def _has(rollout: Rollout, *fields: str) -> bool:
+    return isinstance(rollout.input, dict) and rollout.input.keys() >= {*fields}
+
+
+def _example(module: str) -> Any:
+    """Import a module of an example. The folder of the files comes last in ``sys.path``: it hides nothing."""
+    if (folder := str(files_folder())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{module}, which draws this, cannot be imported: {error}") from error
