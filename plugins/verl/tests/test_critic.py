@@ -14,11 +14,12 @@ from agentlightning.types.work import PolicyFolder
 from agl_verl.config.critic import SAYS, CriticError
 from agl_verl.config.options import OptionError, overrides, read_options
 from agl_verl.driver import VerlDriver
+from agl_verl.ppo import PPO
 from agl_verl.rows import step, train_row
 from agl_verl.supported_fields import SUPPORTED_FIELDS, Refused, plain, refuse
 from plugins.verl.tests.test_driver import Steps, life, policy, python  # noqa: F401 - fixtures
 
-PPO = agl.PPO()
+RECIPE = PPO()
 
 
 def row(*calls: tuple[int, int, float], n: int = 8) -> Row:
@@ -33,13 +34,13 @@ def row(*calls: tuple[int, int, float], n: int = 8) -> Row:
                versions=[0 if m else -1 for m in mask], segments=segments)  # fmt: skip
 
 
-def lines(recipe: agl.Recipe = PPO, **options: Any) -> dict[str, str]:
+def lines(recipe: agl.Recipe = RECIPE, **options: Any) -> dict[str, str]:
     made = overrides("some/policy", recipe, 7, read_options(options), "some/folder")
     return {key.lstrip("+"): value for key, _, value in (line.partition("=") for line in made)}
 
 
 def test_a_row_is_paid_at_the_last_token_of_each_call() -> None:
-    found = train_row(row((2, 4, 1.0), (6, 8, 0.75)), PPO)
+    found = train_row(row((2, 4, 1.0), (6, 8, 0.75)), RECIPE)
     columns = found.columns()
     assert found.prompt == [10, 11] and columns.mask.tolist() == [1, 1, 0, 0, 1, 1]
     assert columns.carrier.tolist() == [0.0, 0.25, 0.0, 0.0, 0.0, 0.75]
@@ -47,7 +48,7 @@ def test_a_row_is_paid_at_the_last_token_of_each_call() -> None:
 
 
 def test_minibatches_scale_weights_and_no_rewards() -> None:
-    made = step([row((2, 4, 1.0))] * 4, agl.PPO(minibatches=2, epochs=3))
+    made = step([row((2, 4, 1.0))] * 4, PPO(minibatches=2, epochs=3))
     assert (made.share, made.optimizer_steps) == (2, 6)
     assert {tuple(one.columns().weights[:2]) for one in made.rows} == {(0.2, 0.2)}
     assert {tuple(one.columns().carrier[:2]) for one in made.rows} == {(0.0, 1.0)}
@@ -57,14 +58,14 @@ def test_minibatches_scale_weights_and_no_rewards() -> None:
     ([], 0), ([row((2, 3, 1.0))], 0), ([row((2, 4, 0.0))], 1), ([row((2, 3, 0.0)), row((2, 3, 0.0))], 1),
 ])  # fmt: skip
 def test_a_gradient_needs_two_tokens_and_no_reward(rows: list[Row], steps: int) -> None:
-    assert step(rows, PPO).optimizer_steps == steps
+    assert step(rows, RECIPE).optimizer_steps == steps
     flat = agl.GRPO()
     assert step([row((2, 4, 0.0))], flat).optimizer_steps == 0
 
 
 def test_its_loss_is_ours_and_its_estimator_verls() -> None:
-    assert not plain(PPO) and {"critic", "lam", *SAYS} <= SUPPORTED_FIELDS
-    found = lines(agl.PPO(gamma=0.99, lam=0.9, epochs=2, minibatches=3), critic_lr=0.002, lr=0.001)
+    assert not plain(RECIPE) and {"critic", "lam", *SAYS} <= SUPPORTED_FIELDS
+    found = lines(PPO(gamma=0.99, lam=0.9, epochs=2, minibatches=3), critic_lr=0.002, lr=0.001)
     assert found["algorithm.adv_estimator"] == "gae" and found["critic.enable"] == "True"
     assert (found["algorithm.gamma"], found["algorithm.lam"]) == ("0.99", "0.9")
     assert (found["critic.optim.lr"], found["actor_rollout_ref.actor.optim.lr"]) == ("0.002", "0.001")
@@ -88,7 +89,7 @@ def test_options_that_nobody_would_read_are_refused(
 ) -> None:
     with pytest.raises(CriticError, match=said):
         VerlDriver(PolicyFolder(tmp_path, options=options), agl.GRPO())
-    VerlDriver(PolicyFolder(tmp_path, options=options), PPO)
+    VerlDriver(PolicyFolder(tmp_path, options=options), RECIPE)
 
 
 @pytest.mark.parametrize("options", [{"critic_lr": 0.0}, {"critic_warmup": -1}])
@@ -110,7 +111,7 @@ def test_lines_that_belong_to_recipe_or_options_are_refused(line: str) -> None:
 def test_a_recipe_that_credit_and_a_critic_would_both_make_is_refused() -> None:
     with pytest.raises(Refused, match=r"on verl: recipe\.baseline = 'group' with a critic"):
         refuse(agl.GRPO(critic=True))
-    refuse(agl.PPO(loss_aggregation="rollout", kl=0.1, loss="reinforce"))
+    refuse(PPO(loss_aggregation="rollout", kl=0.1, loss="reinforce"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="verl runs on Linux")
@@ -118,5 +119,5 @@ def test_a_recipe_that_credit_and_a_critic_would_both_make_is_refused() -> None:
 async def test_first_steps_can_be_the_critics_alone(policy: Path, python: str, tmp_path: Path):  # noqa: F811
     options = {"python": python, "save_every": 1, "critic_warmup": 2}
     job = Steps(tmp_path, steps=3)
-    await life(VerlDriver(PolicyFolder(policy, options=options), PPO), job)
+    await life(VerlDriver(PolicyFolder(policy, options=options), RECIPE), job)
     assert [report.metrics["optimizer_steps"] for report in job.reports] == [0.0, 0.0, 1.0]

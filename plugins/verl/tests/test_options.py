@@ -14,6 +14,7 @@ from agentlightning.types.base import ConfigError
 from agl_verl.config.attention import AttentionError, resolved
 from agl_verl.config.options import OptionError, data_parallel, overrides, read_options
 from agl_verl.config.settings import Engine, Mode
+from agl_verl.ppo import PPO
 from agl_verl.supported_fields import SUPPORTED_FIELDS, UNSUPPORTED_FIELDS, Refused, plain, refuse
 
 
@@ -153,7 +154,7 @@ def test_lines_that_ask_for_nothing_pass() -> None:
 
 
 def test_a_folder_of_any_name_is_one_value() -> None:
-    made = overrides("/a, b (2)/it's ü", agl.PPO(), 7, read_options(None), "/s", "p")
+    made = overrides("/a, b (2)/it's ü", PPO(), 7, read_options(None), "/s", "p")
     assert r"actor_rollout_ref.model.path='/a, b (2)/it\'s ü'" in made
     assert r"critic.model.path='/a, b (2)/it\'s ü'" in made
 

@@ -9,6 +9,7 @@ import pytest
 import agentlightning as agl
 from agentlightning.recipes import FIELDS
 from agentlightning.types.base import ConfigError
+from agl_verl.ppo import PPO
 from agl_verl.tree import OPTIONS, RECIPE, VERL
 
 GRPO = {"algorithm.adv_estimator": "grpo"}
@@ -85,18 +86,18 @@ def test_gae_is_ppo_with_a_critic() -> None:
         "agentlightning": {"recipe": {"credit": "per_call"}},
     })  # fmt: skip
     silent = {"clip_ratio_c": 3.0, "correction": None}
-    assert found.recipe == agl.PPO(gamma=0.99, lam=0.9, credit="per_call", **silent)
+    assert found.recipe == PPO(gamma=0.99, lam=0.9, credit="per_call", **silent)
     assert found.options == {
         "critic_lr": 1e-5, "critic_warmup": 5, "overrides": ["critic.cliprange_value=0.2"], **SETTINGS,
     }  # fmt: skip
-    assert VERL({"algorithm.adv_estimator": "gae"}).recipe == agl.PPO(lam=1.0, **silent)
-    assert VERL({"agentlightning": {"recipe": "ppo"}}).recipe == agl.PPO()
+    assert VERL({"algorithm.adv_estimator": "gae"}).recipe == PPO(lam=1.0, **silent)
+    assert VERL({"agentlightning": {"recipe": "ppo"}}).recipe == PPO()
     assert VERL({"agentlightning": {"recipe": "grpo_passk"}}).recipe.baseline == "passk"
 
 
 def test_what_a_tree_does_not_say_is_what_verl_says() -> None:
     found = VERL({})
-    assert found.recipe == agl.PPO(lam=1.0, clip_ratio_c=3.0, correction=None)
+    assert found.recipe == PPO(lam=1.0, clip_ratio_c=3.0, correction=None)
     assert found.options == {**SETTINGS, "critic_lr": 1e-5}
     grpo = VERL({**GRPO, "actor_rollout_ref.rollout.n": 4}).recipe
     assert grpo == agl.GRPO(group_size=4, loss_aggregation="token", clip_ratio_c=3.0, correction=None)

@@ -22,6 +22,7 @@ from agl_verl.inside.learning import gap
 from agl_verl.inside.learning.critic import load, own_loader, valued as valued_engine
 from agl_verl.inside.learning.loss import RecipeLoss
 from agl_verl.inside.main import configuration
+from agl_verl.ppo import PPO
 from agl_verl.rows import WEIGHTS
 from plugins.local.tests.engine_fixtures import small_policy
 from plugins.verl.tests.inside.test_loss import batch, nested
@@ -145,7 +146,7 @@ def test_what_has_no_spread_is_not_whitened(told: list[Any]) -> None:
 
 def test_credits_weights_meet_the_advantages_in_the_loss() -> None:
     totals = []
-    for recipe in (agl.PPO(), agl.GRPO()):
+    for recipe in (PPO(), agl.GRPO()):
         model, data, _ = batch()
         advantages = [torch.randn(len(row), generator=torch.Generator().manual_seed(len(row)))
                       for row in data["advantages"].unbind()]  # fmt: skip
@@ -160,7 +161,7 @@ def test_credits_weights_meet_the_advantages_in_the_loss() -> None:
 
 def test_the_configuration_is_one_that_verl_takes(folder: Path) -> None:
     options = read_options({"critic_lr": 0.002, "max_len": 512, "micro_batch_tokens": 512})
-    config = configuration(overrides(str(folder), agl.PPO(epochs=2), 7, options, str(folder)))
+    config = configuration(overrides(str(folder), PPO(epochs=2), 7, options, str(folder)))
     critic = omega_conf_to_dataclass(config.critic)
     assert (critic.loss_agg_mode, critic.ppo_epochs, critic.optim.lr) == ("token-mean", 2, 0.002)
     assert (critic.engine.strategy, critic.engine.seed, critic.engine.use_dynamic_bsz) == ("fsdp2", 7, True)
