@@ -232,7 +232,7 @@ svamp-real: .venv/demo ## a pretrained model learns word problems, by examples a
 seeds: .venv/demo ## the demo for seeds 1, 2 and 3; the last line is JSON
 	@$(PY) bench/calc_x_seeds/run.py
 
-bench: .venv/demo ## import time and install size of the core; the last line is JSON
+bench: .venv/demo ## start-up times and install size of the core; the last line is JSON
 	@$(PY) bench/import_time.py --install
 
 bench-records: .venv/demo ## what agents of 10 to 80 turns cost in bytes, CPU and memory; the last line is JSON

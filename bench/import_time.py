@@ -1,6 +1,6 @@
-"""Import time of `agentlightning`, and with --install the size of `pip install ./core`, as one JSON object.
+"""Start-up times of `agentlightning`, and with --install the size of `pip install ./core`, as a JSON object.
 
-    python bench/import_time.py              # seconds of `import agentlightning`, with and without the start
+    python bench/import_time.py              # of `import agentlightning`, of its Trainer, of `agl --help`
     python bench/import_time.py --install    # also: a fresh environment, its packages, seconds and megabytes
 
 Sizes are those of the files pip wrote (1 MB = 10^6 bytes): `installed_mb` without the __pycache__ it
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import venv
+from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -25,20 +26,30 @@ PRESENT = {"pip", "setuptools"}
 """What a fresh environment holds before anything is installed."""
 
 
-def seconds(python: Path | str, statement: str, runs: int) -> float:
-    """Median wall seconds of a fresh interpreter that runs ``statement``."""
+def seconds(command: Sequence[Path | str], runs: int) -> float:
+    """Median wall seconds of a process."""
     taken = []
     for _ in range(runs + 1):
         start = time.perf_counter()
-        subprocess.run([str(python), "-c", statement], check=True)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         taken.append(time.perf_counter() - start)
     return statistics.median(taken[1:])  # the first run fills the caches
 
 
-def import_time(python: Path | str, runs: int) -> dict[str, float]:
-    """Seconds with and without the interpreter's own start."""
-    bare, whole = seconds(python, "pass", runs), seconds(python, "import agentlightning", runs)
-    return {"import_seconds": round(whole - bare, 4), "process_seconds": round(whole, 4)}
+def start_times(python: Path, runs: int) -> dict[str, float]:
+    """Seconds of an import with and without the interpreter's own start, of the name that loads the training,
+    and of the help with the plugins that the environment has.
+    """
+    bare, whole, trainer = (
+        seconds([python, "-c", statement], runs)
+        for statement in ("pass", "import agentlightning", "from agentlightning import Trainer")
+    )
+    return {
+        "import_seconds": round(whole - bare, 4),
+        "process_seconds": round(whole, 4),
+        "trainer_seconds": round(trainer, 4),
+        "help_seconds": round(seconds([python.with_name("agl"), "--help"], runs), 4),
+    }
 
 
 def install_size() -> dict[str, float]:
@@ -59,7 +70,7 @@ def install_size() -> dict[str, float]:
             "install_seconds": round(taken, 1),
             "installed_mb": round(plain / 1e6, 1),
             "with_bytecode_mb": round(sum(sizes.values()) / 1e6, 1),
-            **{f"fresh_{k}": v for k, v in import_time(python, 5).items()},
+            **{f"fresh_{k}": v for k, v in start_times(python, 5).items()},
         }
 
 
@@ -73,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, float | str] = {
         "python": sys.version.split()[0],
-        **import_time(sys.executable, options.runs),
+        **start_times(Path(sys.executable), options.runs),
     }
     if options.install:
         figures |= install_size()
