@@ -39,10 +39,10 @@ spider-real: .venv/spider ## a pretrained model writes SQL for databases it neve
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
 	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 
-test-slow: .venv/test ## what `make test` only samples: the rest of the tables, all examples of each property
+test-slow: .venv/test ## what `make test` leaves out: whole runs, the rest of the tables, all examples of each property
 	@$(PY) -m pytest -q -n 4 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough
 
-test-nightly: .venv/test ## policies rebuilt from nothing and drills with verl, minutes each
+test-nightly: .venv/test ## policies rebuilt from nothing, whole demos, drills with verl: a minute or more each
 	@$(PY) -m pytest -q -m nightly
 
 environments: ## the environments of other targets, each made once (some: NAMES="latest verl")

@@ -73,6 +73,7 @@ def test_a_marked_test_sees_installed_plugins() -> None:
     assert "AGL_PLUGINS" not in os.environ
 
 
+@pytest.mark.slow
 def test_a_session_left_open_fails_its_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_sessions.py").write_text(

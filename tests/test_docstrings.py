@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("core", "plugins", "adapters", "examples", "bench", "scripts")
 DESCRIBED = re.compile(r"(?:\A|[.;] )``([a-z_]\w*)``: ")
@@ -68,6 +70,7 @@ def read(place: str) -> str:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_name_that_is_described_is_there() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if ".venv" not in path.parts]
     found = {

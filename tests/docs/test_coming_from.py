@@ -58,6 +58,7 @@ def test_our_side_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert exact(summary)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_our_side_of_v1_trains(tmp_path: Path) -> None:
     for name in ("agent.py", "run.yaml"):

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 import aiohttp
+import pytest
 from e2e.test_line import Watch, trainer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -43,6 +44,7 @@ def queried() -> set[str]:
     return {name for p in panels for t in p["targets"] for name in re.findall(r"agl_\w+", t["expr"])}
 
 
+@pytest.mark.slow
 async def test_a_small_run_exposes_what_the_reference_lists_and_the_dashboard_asks_for(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,7 @@ def test_recipes_and_errors_have_pages() -> None:
     assert "| `RunError` | `agentlightning.train.run_folder` | 2 |" in errors and "| 3 |" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_what_has_no_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "fields", lambda driver: iter([("new_option", "int", "0", "")]))

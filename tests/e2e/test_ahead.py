@@ -31,6 +31,7 @@ def ages(made: Line) -> list[set[int]]:
     ]
 
 
+@pytest.mark.slow
 async def test_later_steps_are_rolled_out_while_one_is_trained(tmp_path: Path) -> None:
     plans = []
     for ahead in (0, 1, 2):
@@ -90,6 +91,7 @@ async def test_a_run_with_fresh_and_stale_tokens_says_their_mean_age(tmp_path: P
     assert (last["async/started"], last["async/ended"]) == (4, 2)
 
 
+@pytest.mark.slow
 async def test_calls_that_a_recipe_would_leave_out_are_refused_beforehand(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         with pytest.raises(
@@ -102,6 +104,7 @@ async def test_calls_that_a_recipe_would_leave_out_are_refused_beforehand(tmp_pa
             line(server, tmp_path, 1, options={"deterministic": True})
 
 
+@pytest.mark.slow
 async def test_evaluations_in_between_ask_the_present_version(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, evaluate_every=1)
@@ -126,6 +129,7 @@ async def test_evaluations_in_between_ask_the_present_version(tmp_path: Path) ->
     assert len(made.driver.batches) == 4 and max(max(a) for a in ages(made)) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [Broke, asyncio.CancelledError])
 async def test_a_run_that_ends_early_ends_its_rollouts_and_goes_on_with_new_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: type[BaseException]
@@ -171,6 +175,7 @@ async def test_a_run_that_ends_early_ends_its_rollouts_and_goes_on_with_new_ones
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_know(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 2, steps=6)
@@ -196,6 +201,7 @@ async def test_a_killed_run_rolls_out_again_whatever_its_checkpoint_does_not_kno
     assert sum(r.metrics["retried/succeeded"] for r in again.driver.reports) == 5 * SIZE
 
 
+@pytest.mark.slow
 async def test_a_step_that_a_driver_still_asks_for_when_the_run_ends_is_not_made(tmp_path: Path) -> None:
     """As a driver with a child does: the question is a task of its own, which nobody cancels."""
     async with ScriptedModelServer() as server:
@@ -225,6 +231,7 @@ async def test_a_step_that_a_driver_still_asks_for_when_the_run_ends_is_not_made
     assert Counter(r.rollout.status for r in made.records) == {"succeeded": 2, "cancelled": 2}
 
 
+@pytest.mark.slow
 async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(tmp_path: Path) -> None:
     """Runners are there before the step that queues it again: none of it may be taken until then."""
     async with ScriptedModelServer() as server:
@@ -248,6 +255,7 @@ async def test_what_a_killed_run_left_in_the_queue_runs_once_when_it_goes_on(tmp
     assert len(after) == SIZE and after == {i: n + 1 for i, n in before.items()}
 
 
+@pytest.mark.slow
 async def test_a_quorum_counts_from_when_its_step_is_waited_for(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 1, steps=3, quorum={"k": 1, "deadline": 0.05})
@@ -284,6 +292,7 @@ async def rollouts_of(made: Line, step: int) -> list[Rollout]:
     return [r for r in await made.context.store.query_rollouts(run_id="r") if step_of(r) == step]
 
 
+@pytest.mark.slow
 async def test_an_agent_that_earns_nothing_still_ends_the_run(tmp_path: Path) -> None:
     async def act(step: int, rollout: Rollout) -> float:
         raise RuntimeError("broken")

@@ -74,6 +74,7 @@ async def test_what_is_raised_or_returned_is_the_attempts_end_and_nobody_elses(t
     assert result["accounts"] == {"capture": {"emit-outside-attempt": 1, "convert-stringified": 3}}
 
 
+@pytest.mark.slow
 async def test_an_agent_that_never_calls_the_model_or_always_fails_ends_the_run(tmp_path: Path) -> None:
     async def idle(task: Any) -> float:
         return 1.0
@@ -89,6 +90,7 @@ async def test_an_agent_that_never_calls_the_model_or_always_fails_ends_the_run(
         assert line.failures() == {"agent-raised": 3}
 
 
+@pytest.mark.slow
 def test_who_hangs_is_left_behind_when_its_time_is_up(tmp_path: Path) -> None:
     """Nor does the end of the loop wait for it, be it a task or a thread of ``asyncio.to_thread``."""
     hanging = ["sleeps", "ignores being cancelled", "sleeps in a thread"]
@@ -153,6 +155,7 @@ LEFT[0].kill()
     assert done.stdout == "ended\n" and "Error" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 async def test_folder_and_environment_of_the_process_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,7 @@ async def test_folder_and_environment_of_the_process_may_change(
     assert not Path("/runs").exists()
 
 
+@pytest.mark.slow
 async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) -> None:
     line, result = await run(tmp_path, ["attacks", "calls in parallel"], timeout_seconds=300.0)
     [reward] = line.by_task()["calls in parallel"].rewards
@@ -184,6 +188,7 @@ async def test_attacks_on_the_gateway_are_refused_and_counted(tmp_path: Path) ->
     assert result["totals"]["calls_trained"] == 503
 
 
+@pytest.mark.slow
 async def test_a_thread_that_goes_on_after_its_attempt_is_refused_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize("group", CONFIGURATIONS)
 def test_a_configuration_that_cannot_be_used(group: str, agl: Agl, tmp_path: Path) -> None:

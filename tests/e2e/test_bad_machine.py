@@ -66,6 +66,7 @@ async def test_an_engine_that_was_never_there_ends_the_run(tmp_path: Path) -> No
     ] * 10
 
 
+@pytest.mark.slow
 async def test_an_engine_that_dies_and_comes_back(tmp_path: Path) -> None:
     """Away for a step it goes on; away for ten times `no_signal_steps` it ends, and goes on if told so."""
     down = False
@@ -218,6 +219,7 @@ async def test_a_full_disk_under_the_store_ends_the_run_which_goes_on_when_there
     assert all(len(record.calls) == 2 and len(record.rewards) == 1 for record in good)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_under_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a place where no checkpoint can be made: the error names it, and the last checkpoint is whole."""
     full = False
@@ -252,6 +254,7 @@ async def test_a_full_disk_under_a_checkpoint(tmp_path: Path, monkeypatch: pytes
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
 
 
+@pytest.mark.slow
 async def test_a_place_where_no_checkpoint_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     watch = Watch()
@@ -270,6 +273,7 @@ async def test_a_place_where_no_checkpoint_can_be_made(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------- clocks and ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [2, 48, -48])
 async def test_a_wall_clock_that_is_set_takes_no_key_and_ends_no_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
@@ -292,6 +296,7 @@ async def test_a_wall_clock_that_is_set_takes_no_key_and_ends_no_attempt(
     assert said == [["first", "second"]] * 4
 
 
+@pytest.mark.slow
 async def test_rollout_ids_that_come_twice(tmp_path: Path) -> None:
     """The same content is done once, other content is refused, whoever asks."""
     async with ScriptedModelServer() as server:

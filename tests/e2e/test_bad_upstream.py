@@ -101,6 +101,7 @@ async def test_each_kind_of_garbage_is_kept_and_explained_and_the_run_goes_on(tm
     assert len({call.call_id for call in twice}) == 2
 
 
+@pytest.mark.slow
 async def test_a_stream_of_garbage(tmp_path: Path) -> None:
     async def streams(task: str, llm: LLM) -> float:
         await ask(llm, task, stream=True)
@@ -120,6 +121,7 @@ async def test_a_stream_of_garbage(tmp_path: Path) -> None:
     assert line.out() == {"failed-rollout": 4, "mismatch": 1, "no-ids": 1}
 
 
+@pytest.mark.slow
 async def test_nothing_but_garbage_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     async with Garbage() as server:
         line = Line(server, tmp_path, steps=20, max_attempts=1, no_signal_steps=1)
@@ -128,6 +130,7 @@ async def test_nothing_but_garbage_ends_the_run_with_the_reason(tmp_path: Path) 
     assert line.failures() == {"model-5xx": 10}
 
 
+@pytest.mark.slow
 async def test_an_agent_that_bears_garbage_is_judged_by_what_it_did(tmp_path: Path) -> None:
     async def patient(task: str, llm: LLM) -> float:
         for _ in range(3):

@@ -47,6 +47,7 @@ async def blocking(task: int, llm: agl.LLM) -> float:
     return synchronous(task, llm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "calls"), [(plain, 1), (streamed, 1), (two_choices, 2), (synchronous, 1), (blocking, 1)]
 )
@@ -77,6 +78,7 @@ async def test_one_client_for_all_rollouts_speaks_for_each(tmp_path: Path) -> No
     assert all([c.tags["agent"] for c in r.calls] == [f"agent-{r.rollout.input}"] for r in records)
 
 
+@pytest.mark.slow
 async def test_another_attempts_key_is_refused_and_counted(tmp_path: Path) -> None:
     keys: list[str] = []
 

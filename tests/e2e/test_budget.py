@@ -23,6 +23,7 @@ def made(folder: Path, watch: Watch, **fields: Any) -> Any:
     return trainer(folder, watch, **{"options": {**THREAD, "save_every": 1}, **given, **fields})
 
 
+@pytest.mark.slow
 async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path: Path) -> None:
     watch = Watch()
     summary = await made(tmp_path, watch, budget={"calls": 50}).afit(solve, TRAIN, HELD_OUT)
@@ -55,6 +56,7 @@ async def test_a_budget_of_a_rollout_fails_that_rollout_with_its_kind(tmp_path: 
     assert "ended" not in summary and summary["budget"]["per_rollout"] == {"calls": 1}
 
 
+@pytest.mark.slow
 def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
     from agl_gateway.budget.guard import budget_of
 
@@ -71,6 +73,7 @@ def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
     assert spending is not None and spending.pricing.models == {"critic": "unheard-of"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "said"),
     [

@@ -33,6 +33,7 @@ def checked(folder: Path) -> tuple[dict[str, Any], bool]:
     return asyncio.run(read())
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: next(iter(given)))
 def test_a_file_may_configure_it(tmp_path: Path, given: dict[str, Any]) -> None:
@@ -59,6 +60,7 @@ def test_a_file_may_configure_it(tmp_path: Path, given: dict[str, Any]) -> None:
     assert equal and {name: recorded[name] for name in given} == given
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_python_may_give_it_and_a_resume_goes_on_with_it_alone(tmp_path: Path) -> None:
     def run(steps: int, **more: Any) -> dict[str, Any]:

@@ -238,6 +238,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "when", "nth"), sampled(POINTS, 3, 10), ids=lambda v: getattr(v, "__name__", str(v))
 )
@@ -253,6 +254,7 @@ async def test_a_run_broken_off_anywhere_becomes_the_run_it_was_to_be(
     assert await whole(tmp_path) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sampled(["trainer.pt", "manifest.json", "policy/model.safetensors"], 1))
 async def test_a_damaged_checkpoint_is_refused_and_the_one_before_gone_on_from(
     file: str, tmp_path: Path, undisturbed: dict[str, Any]

@@ -29,6 +29,7 @@ class KillsTheEngine:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_a_killed_engine_is_named_and_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ async def test_each_set_is_evaluated_at_every_evaluation_and_verified(tmp_path: 
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_the_best_policy_is_chosen_by_a_named_set(tmp_path: Path) -> None:
     rewards = {
@@ -88,6 +89,7 @@ async def test_the_best_policy_is_chosen_by_a_named_set(tmp_path: Path) -> None:
     assert summary["best"]["reward"] == pytest.approx(0.6) and summary["best"]["tasks"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_training_ends_when_the_reward_on_a_named_set_no_longer_rises(tmp_path: Path) -> None:
     rewards = {
@@ -101,6 +103,7 @@ async def test_training_ends_when_the_reward_on_a_named_set_no_longer_rises(tmp_
     assert summary["ended"] == "the reward on hard was best after step 1 (0.600), 1 evaluation ago"
 
 
+@pytest.mark.slow
 def test_what_is_no_set_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"early_stopping\.on: no evaluation set is called 'hard'"):
         Trainer(early_stopping={"patience": 1, "on": "hard"}, evaluate_every=1, sets={"easy": [1]})
@@ -112,6 +115,7 @@ def test_what_is_no_set_is_refused() -> None:
         Trainer(sets={"easy": {"fil": "x"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "what"),
     [
@@ -136,6 +140,7 @@ def test_a_file_names_what_it_cannot_read(tmp_path: Path, given: Any, what: str)
         configure(load_config(file))
 
 
+@pytest.mark.slow
 async def test_an_algorithm_of_ones_own_refuses_them(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         run = line(server, tmp_path, 0, algorithm="baseline", sets={"hard": [1]})
@@ -143,6 +148,7 @@ async def test_an_algorithm_of_ones_own_refuses_them(tmp_path: Path) -> None:
             await run.fit(Play(run), TASKS)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_agl_eval_scores_the_sets_that_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "easy.jsonl").write_text("\n".join(json.dumps(task) for task in HELD_OUT[:2]) + "\n")

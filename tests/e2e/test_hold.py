@@ -15,6 +15,7 @@ from agl_testing.replies import Reply, answer_of
 from e2e.test_ahead import SIZE, TASKS, Play, ages, line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [
     Reply(message="half an", finish_reason="abort"),
     Reply(status=500, message="the engine sleeps"),

@@ -40,6 +40,7 @@ async def train(folder: Path, agent: Any, tasks: list[Any], **options: Any) -> t
     return line, result
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(programs=st.lists(program, min_size=20, max_size=20))
 def test_no_agent_ends_the_run(programs: list[Program], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -123,6 +124,7 @@ async def test_what_once_ended_a_run_is_that_rollouts_end_and_nobody_elses(tmp_p
     ]
 
 
+@pytest.mark.slow
 async def test_an_engine_that_speaks_another_vocabulary_is_recorded_and_not_trained(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": 3}')
 

@@ -31,6 +31,7 @@ ROLLOUTS = 4
 """Of a step: two tasks, two samples."""
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_ctrl_c_saves_the_steps_and_does_not_warn_of_each_rollout(tmp_path: Path) -> None:
     (tmp_path / "waiting_agent.py").write_text(AGENT)

@@ -107,6 +107,7 @@ def evaluation_calls(folder: Path) -> int:
     return sum(int(json.loads(line)["metrics"]["calls_made"]) for line in lines)
 
 
+@pytest.mark.slow
 async def test_train_two_steps(tmp_path: Path) -> None:
     watch = Watch()
     headroom = {"oracle": oracle, "random": chance}
@@ -156,6 +157,7 @@ async def test_evaluations_between_steps_and_under_one_name_are_made_anew(tmp_pa
         assert len(await context.store.query_rollouts(run_id=context.run_id)) == 4
 
 
+@pytest.mark.slow
 async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
     async def shaky(task: Mapping[str, Any], llm: LLM) -> float:
         reward = await solve(task, llm)
@@ -173,6 +175,7 @@ async def test_a_failure_can_be_given_a_reward(tmp_path: Path) -> None:
         await trainer(tmp_path, Watch(), failure={"agent-exploded": 0.0}).afit(shaky, [1])
 
 
+@pytest.mark.slow
 async def test_every_moment_is_heard(tmp_path: Path) -> None:
     """The tracker ``events`` listens to all moment hooks but that of progress: each must come, in order, for
     every rollout.
@@ -206,6 +209,7 @@ async def test_every_moment_is_heard(tmp_path: Path) -> None:
     assert set(mine[1:-2]) == {"call_recorded"}
 
 
+@pytest.mark.slow
 async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:
     """Every third rollout breaks: no zero reaches a baseline, and the account says why."""
     count = iter(range(10_000))
@@ -226,6 +230,7 @@ async def test_failing_agents_are_left_out_and_counted(tmp_path: Path) -> None:
     assert not failed & {row.rollout_id for row in batch.rows}
 
 
+@pytest.mark.slow
 async def test_a_dead_runner_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agentlightning.runner.runner import Runner
 
@@ -237,6 +242,7 @@ async def test_a_dead_runner_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
         await trainer(tmp_path, Watch(), steps=1).afit(solve, load("generated:train", limit=8))
 
 
+@pytest.mark.slow
 async def test_an_agent_that_always_breaks_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     async def broken(task: Mapping[str, Any], llm: LLM) -> float:
         raise ConnectionError("no route to the tool server")

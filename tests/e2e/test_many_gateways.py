@@ -115,6 +115,7 @@ async def test_a_budget_is_that_of_all_gateways(tmp_path: Path) -> None:
     assert watch.calls == budget["spent"]["calls"] + budget["refused"]
 
 
+@pytest.mark.slow
 async def test_runs_of_several_gateways_have_a_list_of_them(tmp_path: Path) -> None:
     async with deterministic(tmp_path, Watch(), gateways=2).session(talk) as context:
         (run,) = await context.store.query_runs()

@@ -80,6 +80,7 @@ def known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 async def test_all_readers_have_the_same_number(tmp_path: Path, table: str) -> None:
     failure = TABLES[table]
@@ -142,6 +143,7 @@ def half(result: Any) -> float:
     return 0.5
 
 
+@pytest.mark.slow
 async def test_several_samples_of_a_task_verify_and_are_paired(tmp_path: Path) -> None:
     """What ``agl eval --samples`` does, with failures among the samples."""
     for name in ("one", "two"):
@@ -176,6 +178,7 @@ async def test_compare_has_the_difference_of_the_rewards_that_it_shows(tmp_path:
     assert found["after"].difference == pytest.approx(0.25) and found["after"].better == 3
 
 
+@pytest.mark.slow
 async def test_the_terminal_says_how_many_failed_and_why(tmp_path: Path, capsys: Any) -> None:
     async with ScriptedModelServer() as server:
         await line(server, tmp_path, {}, trackers=["console"]).fit(Awkward(), TASKS, TASKS)

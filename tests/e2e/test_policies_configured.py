@@ -81,6 +81,7 @@ def test_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.agents == MAP and from_fields({"steps": 3}, config.serving(found)).served == found
 
 
+@pytest.mark.slow
 def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     judge = {"endpoints": ["http://a/v1", "http://b/v1"], "model": "referee-1"}
     make_folders(tmp_path)
@@ -91,6 +92,7 @@ def test_several_addresses_of_one_endpoint(tmp_path: Path) -> None:
     assert "judge (frozen) referee-1 at http://a/v1, http://b/v1" in served.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
@@ -176,6 +178,7 @@ async def looked_over(folder: Path, agent: Any, referee: LLM, **options: Any) ->
     return {check.name: check for check in report.checks}
 
 
+@pytest.mark.slow
 async def test_the_doctor_says_who_talks_to_whom(tmp_path: Path) -> None:
     options = {**OPTIONS, "deterministic": False}
     async with judge() as referee:
@@ -192,6 +195,7 @@ async def test_the_doctor_says_who_talks_to_whom(tmp_path: Path) -> None:
     assert not any(KEY in line for check in found.values() for line in check.detail)
 
 
+@pytest.mark.slow
 async def test_the_doctor_flags_who_maps_to_nothing(tmp_path: Path) -> None:
     async def stranger(task: int, llm: LLM) -> float:
         async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:
@@ -211,6 +215,7 @@ async def test_the_doctor_flags_who_maps_to_nothing(tmp_path: Path) -> None:
     assert any("agent.policies" in line for line in capture.advice)
 
 
+@pytest.mark.slow
 async def test_the_doctor_says_which_policy_does_not_answer(tmp_path: Path) -> None:
     dead = LLM(endpoint="http://127.0.0.1:9/v1", model="m", api_key=KEY)
     found = await looked_over(tmp_path / "runs", game, dead, options={**OPTIONS, "deterministic": False})

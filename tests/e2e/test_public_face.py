@@ -459,6 +459,7 @@ async def test_spans_become_triplets_with_the_exact_ids(store: Any, server: Scri
     assert chosen.tags["agent"] == "solver"
 
 
+@pytest.mark.slow
 async def test_calls_of_the_gateway_become_triplets(tmp_path: Path, server: ScriptedModelServer) -> None:
     """Through the gateway, with capture off: ids and tags are the gateway's, rewards go by arrival."""
     from agentlightning.gateway import Upstream
@@ -502,6 +503,7 @@ async def test_spans_become_messages(store: Any) -> None:
     assert answer["tool_calls"][0]["function"] == {"name": "search", "arguments": '{"q": 1}'}
 
 
+@pytest.mark.slow
 async def test_a_name_chooses_the_agents_that_are_trained(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:
@@ -540,6 +542,7 @@ def resources(server: ScriptedModelServer) -> dict[str, Any]:
     return {"llm": llm_at(server), "prompt_template": agl.PromptTemplate(template="{task}?")}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*n_runners. is now called:FutureWarning")
 def test_an_algorithm_is_a_function_that_names_what_it_wants(
     tmp_path: Path, server: ScriptedModelServer
@@ -572,6 +575,7 @@ def test_an_algorithm_is_a_function_that_names_what_it_wants(
     assert [e.body["messages"][0]["content"] for e in server.log] == ["a!", "a?"]
 
 
+@pytest.mark.slow
 def test_a_plain_function_and_a_class_are_algorithms(tmp_path: Path) -> None:
     def plainly(store: Any, train_dataset: Any) -> int:
         made = asyncio.run(store.enqueue_rollout(input=train_dataset[0]))
@@ -593,6 +597,7 @@ def test_a_plain_function_and_a_class_are_algorithms(tmp_path: Path) -> None:
         agl.algo(lambda gpus: None)
 
 
+@pytest.mark.slow
 def test_the_baseline_says_what_there_is_to_beat(
     tmp_path: Path, server: ScriptedModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -603,6 +608,7 @@ def test_the_baseline_says_what_there_is_to_beat(
     assert agl.FAST is agl.Baseline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, "shm", {"type": "shm", "n_runners": 1}])
 def test_dev_is_a_quick_run(strategy: Any, tmp_path: Path, server: ScriptedModelServer) -> None:
     run = trainer(tmp_path, strategy=strategy, initial_resources=resources(server))
@@ -610,6 +616,7 @@ def test_dev_is_a_quick_run(strategy: Any, tmp_path: Path, server: ScriptedModel
     assert found["train"]["n"] == len(server.log) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     sampled(["cs", {"type": "cs", "n_runners": 1}, agl.ClientServerExecutionStrategy(n_runners=1)], 1),
@@ -619,6 +626,7 @@ def test_client_server_runs_agents_in_processes(strategy: Any, tmp_path: Path) -
     assert found["train"]["rewards"] == [1.0]
 
 
+@pytest.mark.slow
 def test_shared_memory_runs_agents_here(tmp_path: Path) -> None:
     strategy = agl.SharedMemoryExecutionStrategy()
     found = trainer(tmp_path, strategy=strategy).dev(elsewhere, [os.getpid()])["baseline"]
@@ -627,6 +635,7 @@ def test_shared_memory_runs_agents_here(tmp_path: Path) -> None:
         trainer(tmp_path, strategy="ipc")
 
 
+@pytest.mark.slow
 def test_hooks_hear_of_every_moment(tmp_path: Path) -> None:
     class Listening(agl.Hook):
         heard: list[str] = []
@@ -648,6 +657,7 @@ def test_hooks_hear_of_every_moment(tmp_path: Path) -> None:
     assert summary["accounts"]["runner"] == {"end-hook-failed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_verl_is_an_algorithm_by_its_own_configuration() -> None:
     config = {

@@ -58,6 +58,7 @@ def judged(referee: Any, folder: Path) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_what_the_referee_computes(referee: Any, run: Path) -> None:
     found = judged(referee, run)
     assert (found.differences, found.unjudged) == ([], [])
@@ -177,7 +178,7 @@ def test_one_changed_value_is_named(
     assert any(one["kind"] == kind and of in one["where"] for one in differences), differences
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_changed_answers_of_compare_and_rescore_are_named(referee: Any, run: Path, tmp_path: Path) -> None:
     judge, truth = referee
     mine, twin = (shutil.copytree(run, tmp_path / name) for name in ("mine", "twin"))
@@ -215,7 +216,7 @@ def spoil_failures(folder: Path) -> None:
         db.execute("UPDATE runs SET info = ?", (b"\0" + packed(info),))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.plugins
 def test_failures_clusters_and_rewards_of_agents_are_judged(referee: Any, tmp_path: Path) -> None:
     """Failures with a reward and without, rewards of agents alone, intervals over clusters."""
@@ -233,7 +234,7 @@ def test_failures_clusters_and_rewards_of_agents_are_judged(referee: Any, tmp_pa
     assert any("after: ci[0]" in one for one in where)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.plugins
 def test_a_step_that_changes_no_weights_makes_no_version(referee: Any, tmp_path: Path) -> None:
     """The mini-batches of later steps are drawn by version, not by step."""

@@ -75,6 +75,7 @@ async def test_the_function_gets_the_text_that_the_agent_got(store: SQLiteStore,
     assert found.before == found.after and sorted(found.after) == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 async def test_an_answer_is_a_chat_completion_of_one_choice(store: SQLiteStore) -> None:
     for rollout in await store.query_rollouts():
         [record] = await store.records([rollout.rollout_id])
@@ -93,6 +94,7 @@ async def test_an_answer_is_a_chat_completion_of_one_choice(store: SQLiteStore) 
             )
 
 
+@pytest.mark.slow
 async def test_calls_that_tests_make_by_hand_have_the_gateways_shape(
     store: SQLiteStore,
 ) -> None:

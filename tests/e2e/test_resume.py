@@ -58,6 +58,7 @@ async def broken(folder: Path) -> tuple[Breaks, Path]:
     return first, folder / "r"
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_from_its_checkpoint_and_repeats_only_what_came_after(tmp_path: Path) -> None:
     first, folder = await broken(tmp_path)
     assert [r.step for r in first.reports] == [0, 1, 2]
@@ -127,6 +128,7 @@ async def test_a_run_that_is_over_can_be_made_longer(tmp_path: Path) -> None:
     assert names.count("after") == 1 + changed  # that of one step stands; of other weights another is made
 
 
+@pytest.mark.slow
 async def test_what_a_run_began_with_cannot_change(tmp_path: Path) -> None:
     await life(tmp_path, Watch(), steps=1, save_every=1)
     with pytest.raises(RunError, match=r"r exists: go on with it"):
@@ -177,6 +179,7 @@ async def test_one_process_trains_a_run(tmp_path: Path) -> None:
                 raise AssertionError
 
 
+@pytest.mark.slow
 def test_names_of_runs(tmp_path: Path) -> None:
     for name in ("../x", "", "a b", "/etc"):
         with pytest.raises(RunError, match="use letters"):
@@ -185,6 +188,7 @@ def test_names_of_runs(tmp_path: Path) -> None:
         asyncio.run(trainer(tmp_path, Watch(), resume=True).afit(solve, TRAIN))
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "runs" / "first-try").mkdir(parents=True)
     with pytest.raises(RunError, match=r"holds no run frist-try; to begin it, .*Did you mean first-try\?"):
@@ -192,6 +196,7 @@ async def test_a_run_that_is_not_there_is_not_gone_on_with(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first-try"]
 
 
+@pytest.mark.slow
 async def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     for refused in (
         {"options": {"thread": 1}},

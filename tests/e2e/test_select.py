@@ -122,6 +122,7 @@ async def test_a_class_that_returns_text_is_trained_by_its_reward_function(tmp_p
         assert reward.final and reward.agent is None and reward.value in (0.0, 1.0, 2.0)
 
 
+@pytest.mark.slow
 async def test_a_reward_inside_another_agent_is_of_its_own_calls(tmp_path: Path) -> None:
     inner = writer(reward=lambda result: 0.5)
 
@@ -139,6 +140,7 @@ async def test_a_reward_inside_another_agent_is_of_its_own_calls(tmp_path: Path)
         assert [r.value for r in record.rewards if r.final] == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reward", "kind", "said"),
     [
@@ -171,6 +173,7 @@ async def test_a_reward_function_that_fails_fails_the_attempt(
     assert reason.startswith(f"{kind}: ") and said in reason
 
 
+@pytest.mark.slow
 async def test_a_reward_that_is_none_is_missing(tmp_path: Path) -> None:
     async with trainer(tmp_path).session(writer(reward=lambda result: None)) as context:
         with pytest.raises(NothingRewarded):
@@ -180,6 +183,7 @@ async def test_a_reward_that_is_none_is_missing(tmp_path: Path) -> None:
     assert rollout.status == "succeeded" and record.rewards == []
 
 
+@pytest.mark.slow
 async def test_whom_nobody_named_is_unknown_said_once_and_trained(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,6 +61,7 @@ async def test_a_select_that_matches_nobody_ends_the_run_and_says_who_called(tmp
         await trainer(tmp_path, select="clark").afit(asking(), TASKS)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_calls_no_model_ends_the_run(tmp_path: Path) -> None:
     async def idle(task: dict[str, Any]) -> float:
         return 1.0
@@ -69,6 +70,7 @@ async def test_an_agent_that_calls_no_model_ends_the_run(tmp_path: Path) -> None
         await trainer(tmp_path).afit(idle, TASKS)
 
 
+@pytest.mark.slow
 async def test_a_model_name_of_the_agents_own_means_the_trained_policy(tmp_path: Path) -> None:
     async with trainer(tmp_path, headroom={"random": chance}).session(
         asking("gpt-4o-mini"), (), TASKS
@@ -80,6 +82,7 @@ async def test_a_model_name_of_the_agents_own_means_the_trained_policy(tmp_path:
     assert {(c.model, c.policy) for r in records for c in r.calls} == {("gpt-4o-mini", "policy")}
 
 
+@pytest.mark.slow
 async def test_two_runs_at_once_keep_their_records_and_their_capture(tmp_path: Path) -> None:
     assert not capture.installed()
     first = trainer(tmp_path / "a", steps=1, adapters=["autogen"])
@@ -93,6 +96,7 @@ async def test_two_runs_at_once_keep_their_records_and_their_capture(tmp_path: P
     assert not capture.installed() and not AutoGenInstrumentor().is_instrumented_by_opentelemetry
 
 
+@pytest.mark.slow
 async def test_what_the_user_switched_on_stays_on(tmp_path: Path) -> None:
     AutoGenInstrumentor().instrument()
     try:
@@ -104,6 +108,7 @@ async def test_what_the_user_switched_on_stays_on(tmp_path: Path) -> None:
         capture.uninstall()
 
 
+@pytest.mark.slow
 async def test_a_store_may_be_given_by_its_place(tmp_path: Path) -> None:
     place = tmp_path / "kept" / "runs.sqlite"
     place.parent.mkdir()
@@ -115,6 +120,7 @@ async def test_a_store_may_be_given_by_its_place(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_no_key_reaches_the_disk(tmp_path: Path) -> None:
     keys: list[str] = []
 
@@ -143,6 +149,7 @@ async def test_no_key_reaches_the_disk(tmp_path: Path) -> None:
     assert all(key.startswith("agl-") and key not in text for key in keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["error", "cancel"])
 async def test_a_run_that_fails_does_not_wait_for_hung_agents(
     tmp_path: Path, ends: str, capsys: pytest.CaptureFixture[str]

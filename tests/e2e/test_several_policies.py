@@ -217,6 +217,7 @@ async def test_a_run_broken_off_between_its_policies_becomes_the_run_it_was_to_b
     assert await whole(tmp_path / "runs") == undisturbed
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_gone_on_with_is_said(tmp_path: Path) -> None:
     async with judge() as referee:
         await life(
@@ -239,6 +240,7 @@ async def test_what_cannot_be_gone_on_with_is_said(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------- who has no policy, no rows
+@pytest.mark.slow
 async def test_an_agent_without_a_policy_is_named(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -258,6 +260,7 @@ async def test_an_agent_without_a_policy_is_named(tmp_path: Path) -> None:
     assert told and "wolves" in told[0]
 
 
+@pytest.mark.slow
 async def test_a_policy_without_rows_is_left_as_it_is_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

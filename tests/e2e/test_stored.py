@@ -28,6 +28,7 @@ def made(folder: Path, watch: Watch, **given: Any) -> Any:
     return trainer(folder / "runs", watch, plugins=plugins, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_learning_from_what_a_run_left(tmp_path: Path) -> None:
     saved_policy(tmp_path / "policy", 1)
@@ -67,6 +68,7 @@ async def test_learning_from_what_a_run_left(tmp_path: Path) -> None:
         assert torch.isfinite(torch.tensor(reports[-1].metrics["grad_norm"]))
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_a_resumed_run_keeps_its_reference_and_its_order(tmp_path: Path) -> None:
     saved_policy(tmp_path / "policy", 1)

@@ -42,6 +42,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_constrained_calls_are_trained_with_the_masks_of_the_engine(line: SimpleNamespace) -> None:
     rollouts = []
     for sample in range(2):

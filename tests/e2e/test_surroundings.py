@@ -72,6 +72,7 @@ async def by_aiohttp(task: int, llm: agl.LLM) -> float:
     return float(task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "agent",
     [by_openai, by_openai_in_a_thread, by_anthropic, by_requests, by_aiohttp],
@@ -158,6 +159,7 @@ def test_a_user_without_name_and_home_trains(tmp_path: Path, monkeypatch: pytest
         SQLiteStore()
 
 
+@pytest.mark.slow
 def test_the_kept_copy_of_a_run_has_the_last_line_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

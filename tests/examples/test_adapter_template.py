@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from marks import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "adapter_template"
@@ -66,6 +65,7 @@ def test_nothing_is_left_of_the_imaginary_framework(begun: Path) -> None:
     assert (begun / "acme-agents" / "src" / "agl_acme_agents" / "py.typed").exists()
 
 
+@pytest.mark.slow
 def test_it_is_found_and_costs_nothing_until_it_is_used(begun: Path, site: Path) -> None:
     code = (
         "import sys; from agentlightning import plugins; spec = plugins.load().adapters['acme-agents'];"
@@ -77,7 +77,8 @@ def test_it_is_found_and_costs_nothing_until_it_is_used(begun: Path, site: Path)
     assert done.stdout.strip() == "AcmeAgentsInstrumentor", done.stderr
 
 
-@pytest.mark.parametrize("tests", sampled(["exact_and_named", ""], 0))
+@pytest.mark.slow
+@pytest.mark.parametrize("tests", ["exact_and_named", pytest.param("", marks=pytest.mark.nightly)])
 def test_it_keeps_the_contract(begun: Path, site: Path, tests: str) -> None:
     """The tests of the contract whose names contain ``tests``."""
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests)

@@ -12,7 +12,7 @@ import pytest
 FILE = Path(__file__).parents[2] / "examples" / "one_file.py"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_agent_gets_better() -> None:
     options = ["--steps", "12", "--held-out", "64"]
     done = subprocess.run([sys.executable, str(FILE), *options], capture_output=True, text=True, check=True)

@@ -115,7 +115,7 @@ def test_licences_are_the_same_text() -> None:
         assert (manifest.parent / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_adapter_installs_into_an_empty_environment(wheels: dict[str, Path], tmp_path: Path) -> None:
     """`pip install --find-links dist agl-autogen`, and what it gives."""
     dist = wheels["agl-autogen"].parent

@@ -92,6 +92,7 @@ async def test_prompts_change_between_steps_and_later_rollouts_have_them(world: 
     assert kept[0] == kept[1] == FIRST and kept[2] == kept[3] != FIRST and kept[4] != kept[3]
 
 
+@pytest.mark.slow
 async def test_the_critic_reads_the_rollouts_that_the_last_step_trained(world: World) -> None:
     driver = CountingDriver(world.model.url)
     made = trainer(world, alternate(world), driver, steps=2)
@@ -100,6 +101,7 @@ async def test_the_critic_reads_the_rollouts_that_the_last_step_trained(world: W
     assert [len(ids) for ids in reports] == [4, 4] and not {*reports[0]} & {*reports[1]}
 
 
+@pytest.mark.slow
 async def test_after_an_early_stop_the_last_round_is_of_the_steps_that_were_made(world: World) -> None:
     class Stops(CountingDriver):
         """Ends after five of six steps, as an early stop has it."""
@@ -119,6 +121,7 @@ async def test_tasks_that_repeat_in_a_step_are_said(world: World, capsys: Any) -
     assert "a step draws 3 tasks and the dataset has 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 async def test_prompts_alone_need_no_driver(world: World) -> None:
     agents: Any = {"asker": "freeze", "writer": "prompt"}
     summary = await trainer(world, alternate(world, agents), None).afit(ask, TASKS[:8], TASKS[8:])
@@ -126,6 +129,7 @@ async def test_prompts_alone_need_no_driver(world: World) -> None:
     assert summary["reward_after"] > summary["reward_before"]
 
 
+@pytest.mark.slow
 async def test_a_spent_budget_leaves_the_prompts_and_trains_on(world: World) -> None:
     driver = CountingDriver(world.model.url)
     algorithm = alternate(world, budget={"calls": 20})
@@ -142,6 +146,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "said"), REFUSED)
 async def test_what_cannot_be_is_refused(world: World, fields: dict[str, Any], said: str) -> None:
     made = trainer(world, alternate(world), CountingDriver(world.model.url), **fields)

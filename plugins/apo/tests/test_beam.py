@@ -23,6 +23,7 @@ async def test_the_search_finds_a_better_prompt(world: World) -> None:
     assert (world.folder / "search" / "prompts" / "prompt_template.txt").read_text().startswith(FIRST)
 
 
+@pytest.mark.slow
 async def test_candidates_have_parents_critiques_and_rewards_in_the_store(world: World) -> None:
     await world.fit(APO(critic=world.critic, **SMALL))
     async with world.stored() as store:
@@ -42,6 +43,7 @@ async def test_candidates_have_parents_critiques_and_rewards_in_the_store(world:
         assert len(found) == len({tuple(one.texts.values()) for one in found})
 
 
+@pytest.mark.slow
 async def test_the_ledger_sums_and_keeps_agent_and_assistants_apart(world: World) -> None:
     summary = await world.fit(
         APO(critic=world.critic, prices={"helper": {"prompt": 1, "completion": 2}}, **SMALL)
@@ -54,6 +56,7 @@ async def test_the_ledger_sums_and_keeps_agent_and_assistants_apart(world: World
     assert summary["spent"]["unpriced"] == {"agent": len(world.model.log)}, "by the policy's name"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [20, 33, 40, 61])
 async def test_a_budget_of_calls_is_never_exceeded(world: World, calls: int) -> None:
     summary = await world.fit(APO(critic=world.critic, budget={"calls": calls}, **SMALL))
@@ -68,6 +71,7 @@ async def test_a_budget_below_the_first_evaluation_keeps_what_there_is(world: Wo
     assert summary["prompts"] == {"prompt_template": FIRST}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -88,6 +92,7 @@ async def test_bad_answers_are_counted_and_end_no_run(world: World, answer, reas
     assert summary["prompts"] == {"prompt_template": FIRST} and summary["candidates"] == 1
 
 
+@pytest.mark.slow
 async def test_a_server_that_recovers_is_asked_again(world: World) -> None:
     world.helper.spoil = lambda n, role: Reply(status=500) if n % 3 else None
     summary = await world.fit(APO(critic=world.critic, retry_wait=0.0, concurrency=1, **SMALL))
@@ -95,11 +100,13 @@ async def test_a_server_that_recovers_is_asked_again(world: World) -> None:
     assert summary["spent"]["calls"] == len(world.model.log) + len(world.served.log), "failed calls count too"
 
 
+@pytest.mark.slow
 async def test_without_held_out_tasks_a_share_is_held_out(world: World) -> None:
     summary = await world.fit(APO(critic=world.critic, held_out=0.25, **SMALL), held_out=())
     assert summary["eval_tasks"] == 2
 
 
+@pytest.mark.slow
 async def test_the_prompts_of_initial_resources_are_searched(world: World) -> None:
     settings = {k: v for k, v in SMALL.items() if k != "prompts"}
     algorithm = APO(critic=world.critic, **settings)
@@ -107,6 +114,7 @@ async def test_the_prompts_of_initial_resources_are_searched(world: World) -> No
     assert "please" in algorithm.get_best_prompt().template
 
 
+@pytest.mark.slow
 async def test_without_prompts_the_error_says_what_to_give(world: World) -> None:
     with pytest.raises(agl.UsageError, match="there is no prompt to search"):
         await world.fit(APO(critic=world.critic))
@@ -127,6 +135,7 @@ def test_settings_are_checked() -> None:
             APO(**settings)
 
 
+@pytest.mark.slow
 async def test_the_same_task_has_the_same_seed_with_each_candidate(world: World) -> None:
     await world.fit(APO(critic=world.critic, **SMALL))
     async with world.stored() as store:

@@ -38,6 +38,7 @@ def test_candidates_and_their_ancestors(world_in_a_thread: World) -> None:
     assert "step" in CliRunner().invoke(app, ["prompts", place]).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_a_finished_search_is_verified_and_its_prompt_exported(world_in_a_thread: World) -> None:
     from agentlightning.cli import app

@@ -35,6 +35,7 @@ async def test_gepa_finds_a_better_prompt(world: World) -> None:
     assert all(one.origin.parents for one in found[1:]), "each knows the prompts it was made of"
 
 
+@pytest.mark.slow
 async def test_gepa_goes_on_from_the_store_alone(world: World) -> None:
     world.served.reply = reflection
     first = await world.fit(GEPA(critic=world.critic, **SETTINGS))
@@ -44,6 +45,7 @@ async def test_gepa_goes_on_from_the_store_alone(world: World) -> None:
     assert again["winner"] == first["winner"] and again["candidates"] == first["candidates"]
 
 
+@pytest.mark.slow
 async def test_texts_that_cannot_be_used_are_counted(world: World) -> None:
     world.served.reply = lambda body: "```\nno placeholder\n```"
     summary = await world.fit(GEPA(critic=world.critic, **{**SETTINGS, "max_metric_calls": 30}))
@@ -51,6 +53,7 @@ async def test_texts_that_cannot_be_used_are_counted(world: World) -> None:
     assert summary["prompts"] == {"prompt_template": FIRST}
 
 
+@pytest.mark.slow
 async def test_a_budget_ends_gepa_too(world: World) -> None:
     world.served.reply = reflection
     summary = await world.fit(GEPA(critic=world.critic, budget={"calls": 45}, **SETTINGS))

@@ -60,6 +60,7 @@ async def test_after_kill_9_the_search_goes_on(world: World, kill_after: int) ->
     assert summary["spent"]["calls"] == spent
 
 
+@pytest.mark.slow
 async def test_a_finished_search_resumes_with_more_rounds(world: World) -> None:
     first = await world.fit(APO(critic=world.critic, **{**SMALL, "beam_rounds": 2}))
     made = len(world.model.log), len(world.served.log)

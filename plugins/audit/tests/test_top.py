@@ -108,6 +108,7 @@ async def test_keys_are_read_from_a_terminal_and_it_is_given_back(monkeypatch: p
     os.close(theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_a_run_that_trains(tmp_path: Path) -> None:
     @agl.rollout

@@ -133,6 +133,7 @@ async def test_a_hold_reaches_all_and_the_release_brings_the_version(tmp_path: P
         assert world.pool.metrics.calls == Counter(ok=GATEWAYS)
 
 
+@pytest.mark.slow
 async def test_each_process_edits_calls_as_the_run_says(tmp_path: Path, engine: Any) -> None:
     """The fields are those of agl-gateway: the run sends them, and each process reads them by its plugins."""
     engine.options = {"text": "<think>he is the seer</think> I vote 5"}
@@ -172,6 +173,7 @@ async def test_drain_waits_for_the_calls_of_all(tmp_path: Path, engine: Any) -> 
         await asyncio.gather(*calls)
 
 
+@pytest.mark.slow
 async def test_a_process_that_takes_a_dead_ones_place_begins_held(tmp_path: Path, engine: Any) -> None:
     async with several(tmp_path, engine) as world:
         first = (await world.one_each())[0]

@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 from contract.rich import RUN as RICH
 from contract.runs import RAISED, RUN
-from marks import sampled
 
 from agentlightning.store import SQLiteStore
 from plugins.dashboard.tests.conftest import Serve
 
 
-@pytest.mark.parametrize("most", sampled([60, 3_000], 0))
+@pytest.mark.parametrize("most", [60, pytest.param(3_000, marks=pytest.mark.nightly)])
 async def test_every_page_that_a_link_leads_to_opens(most: int, runs: Path, serve: Serve) -> None:
     browser = await serve(runs)
     seen = await browser.crawl(most=most)

@@ -41,6 +41,7 @@ def test_it_overwrites_nothing(tmp_path: Path) -> None:
     assert isinstance(found.exception, UsageError) and "is not empty" in str(found.exception)
 
 
+@pytest.mark.slow
 def test_ask_waits_for_the_server_and_gives_the_agent_tasks(tmp_path: Path) -> None:
     CliRunner().invoke(app(["init"]), ["init", str(tmp_path / "new")])
     with ScriptedModelServer(lambda body: "### ANSWER: 1 ###", model="served") as server:

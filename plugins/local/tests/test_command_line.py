@@ -13,7 +13,6 @@ from typing import IO, Any
 
 import pytest
 from core.cli.test_cli import Command, agl as agl
-from marks import sampled
 
 from agentlightning.store import SQLiteStore
 
@@ -68,6 +67,7 @@ def test_what_a_person_can_mend_is_said_without_a_traceback(agl: Command, settin
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -102,14 +102,11 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "ctrl_c", "status"),
-    sampled(
-        [
-            (signal.SIGINT, "default_int_handler", 130),
-            (signal.SIGTERM, "default_int_handler", 143),
-            (signal.SIGTERM, "SIG_IGN", 143),  # as in a shell's background job
-        ],
-        0,
-    ),
+    [
+        (signal.SIGINT, "default_int_handler", 130),
+        pytest.param(signal.SIGTERM, "default_int_handler", 143, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, "SIG_IGN", 143, marks=pytest.mark.nightly),  # a shell's background job
+    ],
 )
 @pytest.mark.slow
 def test_an_interrupted_run_closes_everything(

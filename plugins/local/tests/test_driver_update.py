@@ -395,6 +395,7 @@ def test_continues_from_its_state_bit_for_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_bandit_is_learned() -> None:
     # After [1, 2] the token 7 pays 1, everything else 0: sampled from the model itself, groups of 32.
     model = tiny_model(std=0.02)

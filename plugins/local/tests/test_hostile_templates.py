@@ -20,6 +20,7 @@ USER = {"role": "user", "content": "hi"}
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -64,6 +65,7 @@ def test_a_template_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         assert b"s3cret" not in environment.read_bytes()
 
 
+@pytest.mark.slow
 async def test_the_engine_answers_others_meanwhile() -> None:
     policy = small_policy()
     policy.tokenizer = ChatTokenizer(

@@ -110,6 +110,7 @@ def compare(load: Load, got: dict[int, Bits]) -> None:
 NAMES = ["qwen2", "qwen3", "llama", "calc_x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "slots"), sampled([(name, slots) for slots in (4, 1, 64) for name in NAMES], 0)
 )
@@ -143,6 +144,7 @@ def test_two_threads_of_torch():
         assert ask_all(engine, load, range(5, -1, -1)) == first
 
 
+@pytest.mark.slow
 def test_the_room_of_the_engine_changes_nothing():
     load = load_of("qwen2")
     few = [i for i, r in enumerate(load.requests) if len(r.prompt) + r.sampling.max_tokens <= 100]
@@ -151,6 +153,7 @@ def test_the_room_of_the_engine_changes_nothing():
         compare(load, ask_all(engine, load, few))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(["qwen2", "calc_x"], 0))
 def test_a_hold_for_the_same_weights_changes_nothing(name):
     """Requests stop where they are, and what they have is computed again, in another grouping of tokens."""
@@ -182,6 +185,7 @@ def test_after_an_update_it_is_a_fresh_engine_of_the_new_weights():
     assert all(before[i] != load.wanted[i] for i in before)
 
 
+@pytest.mark.slow
 def test_after_a_failed_pass_and_broken_weights_it_is_as_before(monkeypatch):
     load = load_of("qwen2")
     broken = {name: tensor * torch.nan for name, tensor in state(load.policy.model).items()}
@@ -237,6 +241,7 @@ SCHEDULES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None)
 @given(SCHEDULES)
 def test_any_schedule(schedule):

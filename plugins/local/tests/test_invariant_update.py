@@ -30,7 +30,7 @@ def updates(*args: object, hash_seed: int) -> dict[str, list[list[object]]]:
     return found
 
 
-@pytest.mark.slow  # `test_invariant_driver.py` compares a run and a resumed one in this process
+@pytest.mark.nightly  # `test_invariant_driver.py` compares a run and a resumed one in this process
 def test_fresh_processes_and_a_resumed_one_get_the_same_parameters(tmp_path: Path) -> None:
     straight = updates(0, 3, 1, hash_seed=0)
     assert updates(0, 3, 2, hash_seed=7) == straight

@@ -40,6 +40,7 @@ def completion(address: str, **body):
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_start_update_and_close(policy_dir):
     other = small_policy(seed=1)
     with EngineProcess(policy_dir, name="p", **OPTIONS) as child:

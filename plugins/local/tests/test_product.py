@@ -152,6 +152,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
+@pytest.mark.slow
 @needs_onednn
 def test_what_is_kept_for_each_shape_is_bounded() -> None:
     """300 shapes take 0.6 GB where nothing bounds them, 0.2 to 0.3 GB here."""

@@ -210,6 +210,7 @@ def test_without_memfd_a_deleted_file_does(monkeypatch, tmp_path):
     weights.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", sampled(["trainer", "engine"], 0))
 def test_a_kill_leaves_nothing_behind(victim, policy_dir, tmp_path):
     places = [Path("/dev/shm"), tmp_path]

@@ -121,6 +121,7 @@ async def test_one_leads_and_another_takes_over(stores: Stores) -> None:
     assert sorted(store.listener.leading for store in stores[1:]) == [False, True]
 
 
+@pytest.mark.slow
 async def test_a_restart_of_the_server_loses_nothing(server_of_its_own: PostgresServer) -> None:
     server = server_of_its_own
     store = PostgresStore(server.url(), look_seconds=0.1)
@@ -180,6 +181,7 @@ async def test_a_closed_store_and_a_lost_connection_are_told(url: str) -> None:
         await store.enqueue_rollout(1)
 
 
+@pytest.mark.slow
 async def test_a_server_that_stays_away_is_told(
     server_of_its_own: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +197,7 @@ async def test_a_server_that_stays_away_is_told(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_commit_without_an_answer_is_in_doubt(
     server_of_its_own: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,4 +59,4 @@ class PostgresMachine(StoreMachine):
 
 
 PostgresMachine.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)
-TestPostgresMachine = PostgresMachine.TestCase
+TestPostgresMachine = pytest.mark.slow(PostgresMachine.TestCase)

@@ -92,6 +92,7 @@ if __name__ == "__main__":
     assert outcome.summary.processes == 5 and outcome.summary.counts == {}
 
 
+@pytest.mark.slow
 async def test_rewards_tags_and_task(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         CALL
@@ -134,6 +135,7 @@ open(os.environ["AGL_REWARD_FILE"], "w").write("0.5")
     assert outcome.summary.rewards == [0.25, 0.75, 0.5]
 
 
+@pytest.mark.slow
 async def test_an_sdk_that_is_imported_in_the_first_call_loses_none(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

@@ -77,6 +77,7 @@ def test_streams_and_status_are_the_programs(tmp_path: Path, server: ScriptedMod
     assert Path(found["store"]).is_file() and Path(found["folder"]).parent == tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_left_behind_cannot_write_over_the_summary(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

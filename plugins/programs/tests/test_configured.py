@@ -47,6 +47,7 @@ def test_a_command_of_words_or_a_line(tmp_path: Path) -> None:
     assert agent.reward.exit_status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
@@ -70,6 +71,7 @@ def test_a_wrong_description_is_refused(tmp_path: Path, agent: dict[str, Any], m
         load_agent(load_config(described(tmp_path, agent)))
 
 
+@pytest.mark.slow
 def test_a_task_without_a_named_field_is_refused_before_the_run(tmp_path: Path) -> None:
     agent = loaded(tmp_path, {"command": "echo {task.a}", "program": {"stdin": "{task.b}"}})
     check_agent_takes(agent, [{"a": 1, "b": 2}], "environment.train")
@@ -80,6 +82,7 @@ def test_a_task_without_a_named_field_is_refused_before_the_run(tmp_path: Path) 
         check_agent_takes(agent, [{"a": 1, "b": 2}, {"a": 1}], "environment.val")
 
 
+@pytest.mark.slow
 def test_a_private_field_is_guarded_at_load(tmp_path: Path) -> None:
     """A command that names one is refused, and so is a name that no task has."""
     (tmp_path / "tasks.jsonl").write_text('{"q": "2 + 3", "answer": 5}\n')

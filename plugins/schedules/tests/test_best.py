@@ -40,6 +40,7 @@ def made(folder: Path, watch: Watch, **fields: Any) -> Any:
     return trainer(folder, watch, **{"options": options, **given, **fields})
 
 
+@pytest.mark.slow
 async def test_the_best_policy_stays_when_its_checkpoint_is_gone_and_training_ends_early(
     tmp_path: Path,
 ) -> None:
@@ -88,12 +89,14 @@ async def test_training_that_ends_between_two_checkpoints_saves_one(tmp_path: Pa
         find_best(str(tmp_path / "r"))
 
 
+@pytest.mark.slow
 async def test_a_policy_that_only_got_worse_is_kept_as_it_was(tmp_path: Path) -> None:
     one = made(tmp_path, Watch(), steps=1, evaluate_every=0, keep_best=True)
     summary = await one.afit(Scripted({"before": 0.9, "after": 0.1}), TRAIN, HELD_OUT)
     assert summary["best"]["step"] == 0 and find_best(str(tmp_path / "r")).step == 0
 
 
+@pytest.mark.slow
 async def test_callbacks_of_a_file_end_training_and_one_that_raises_is_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +123,7 @@ class Misspelt:
     def agl_step_done(self) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

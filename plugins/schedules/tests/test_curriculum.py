@@ -63,6 +63,7 @@ async def test_a_run_asks_what_teaches_and_counts_the_rest(tmp_path: Path) -> No
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 2])
 async def test_a_resumed_run_asks_what_the_interrupted_one_asked(tmp_path: Path, ahead: int) -> None:
     given: dict[str, Any] = {"steps": 8, "batch_size": 3, "curriculum": HARD}
@@ -87,6 +88,7 @@ async def test_a_resumed_run_asks_what_the_interrupted_one_asked(tmp_path: Path,
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_resumed_run_whose_results_differ_shares_no_rollout_with_another_choice(
     tmp_path: Path,
 ) -> None:
@@ -117,6 +119,7 @@ async def test_a_resumed_run_whose_results_differ_shares_no_rollout_with_another
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_extra_batches_come_from_the_curriculum_too(tmp_path: Path) -> None:
     drops = GRPO(group_size=2, filter_zero_std_groups=True)
     async with ScriptedModelServer() as server:
@@ -158,6 +161,7 @@ class Plugin:
         return [CurriculumSpec("backwards", Backwards)]
 
 
+@pytest.mark.slow
 async def test_a_plugin_brings_a_curriculum(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 0, Plugin(), steps=3, curriculum="backwards")
@@ -166,6 +170,7 @@ async def test_a_plugin_brings_a_curriculum(tmp_path: Path) -> None:
     assert summary["curriculum"] == {"curriculum/left": 14.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "error", "what"),
     [
@@ -221,6 +226,7 @@ class Guess:
         return float(done.choices[0].message.content in task["right"])
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 async def test_a_policy_learns_by_it_and_asks_what_can_be_learned(tmp_path: Path) -> None:
     """Of 40 tasks four can be learned. Drawn evenly, nine groups of ten would teach nothing."""

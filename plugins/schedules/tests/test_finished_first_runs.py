@@ -89,6 +89,7 @@ async def test_a_slow_rollout_in_ten_holds_no_step(tmp_path: Path) -> None:
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_rollout_that_would_be_too_old_is_started_again_under_newer_weights(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = finished_first(server, tmp_path, 1, steps=5)
@@ -126,6 +127,7 @@ async def _attempts(folder: Path, rollout_id: str) -> list[Attempt]:
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_killed_run_goes_on_with_the_groups_that_were_in_flight(tmp_path: Path) -> None:
     """None is trained twice, none is lost, whatever the checkpoint is behind."""
     async with ScriptedModelServer() as server:
@@ -160,6 +162,7 @@ async def test_a_killed_run_goes_on_with_the_groups_that_were_in_flight(tmp_path
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_in_the_order_that_it_began_with(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = finished_first(server, tmp_path, 1, steps=1)
@@ -169,6 +172,7 @@ async def test_a_run_goes_on_in_the_order_that_it_began_with(tmp_path: Path) -> 
             await line(server, tmp_path, 1, steps=2, resume=True).fit(play, TASKS)
 
 
+@pytest.mark.slow
 async def test_what_does_not_work_with_it_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         with pytest.raises(ConfigError, match=r"order = 'finished' without training\.async_steps"):
@@ -181,6 +185,7 @@ async def test_what_does_not_work_with_it_is_refused_with_the_reason(tmp_path: P
             await finished_first(server, tmp_path, 2, algorithm=recipe(1)).fit(None, TASKS)
 
 
+@pytest.mark.slow
 async def test_groups_without_a_spread_are_replaced_here_too(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = finished_first(
@@ -199,6 +204,7 @@ async def test_groups_without_a_spread_are_replaced_here_too(tmp_path: Path) -> 
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_curriculum_chooses_the_tasks_and_keeps_its_choices_while_they_are_in_flight(
     tmp_path: Path,
 ) -> None:

@@ -248,6 +248,7 @@ async def test_who_stops_waiting_leaves_nothing_behind(store: Store) -> None:
     assert await statuses(store, groups) == [["queuing", "queuing"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -279,6 +280,7 @@ async def test_a_quorum_must_fit_its_groups(store: Store, quorum: Quorum, words:
         )
 
 
+@pytest.mark.slow
 def test_reading() -> None:
     assert from_fields({"quorum": None}).training.quorum is None
     assert from_fields({"quorum": {"k": 6, "deadline": 30}}).training.quorum == Quorum(k=6, deadline=30.0)
@@ -287,6 +289,7 @@ def test_reading() -> None:
     assert {*METRICS} == {f"quorum/{n}" for n in ("stragglers", "hedged", "cancelled", "short_groups")}
 
 
+@pytest.mark.slow
 def test_its_field_comes_back_as_it_was_given_and_bad_values_name_it() -> None:
     config = from_fields({"quorum": {"k": 2}, "steps": 3})
     assert Trainer.from_config(config).config is config and from_fields({}, config) == config

@@ -62,6 +62,7 @@ async def test_a_step_is_refilled_until_enough_groups_have_a_spread(tmp_path: Pa
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_step_that_cannot_be_filled_says_so(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 0, algorithm=DROPS, dynamic_sampling=2, steps=1)
@@ -73,6 +74,7 @@ async def test_a_step_that_cannot_be_filled_says_so(tmp_path: Path) -> None:
     assert made.out() == {"zero-std": 12} and not made.driver.batches[0].rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_resumed_step_asks_the_same_tasks_also_where_others_come_out_otherwise(
     tmp_path: Path, ahead: int
@@ -102,6 +104,7 @@ async def test_a_resumed_step_asks_the_same_tasks_also_where_others_come_out_oth
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_quorum_is_kept_in_every_batch(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(

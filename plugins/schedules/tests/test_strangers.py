@@ -87,6 +87,7 @@ async def test_a_plugin_chooses_the_groups_of_a_run_and_ends_it(tmp_path: Path) 
     assert await equal(tmp_path)
 
 
+@pytest.mark.slow
 def test_two_plugins_are_one_too_many() -> None:
     both = build([agl_schedules.plugin, Stranger()], discover=False)
     with pytest.raises(ConfigError, match="two plugins would choose"):
@@ -94,11 +95,13 @@ def test_two_plugins_are_one_too_many() -> None:
     assert schedule_of(both, GRPO(), from_fields({}).training).chooses_by == ["steps"]
 
 
+@pytest.mark.slow
 def test_a_setting_that_nobody_carries_out_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.quorum: no plugin of this run carries it out"):
         schedule_of(build(discover=False), GRPO(), from_fields({"quorum": {"k": 2}}).training)
 
 
+@pytest.mark.slow
 def test_what_is_not_set_needs_no_plugin() -> None:
     plain = from_fields({"steps": 3}).training
     assert added_settings(plain) == {}
@@ -107,6 +110,7 @@ def test_what_is_not_set_needs_no_plugin() -> None:
     assert schedule_of(OURS, GRPO(), TrainingSection()) == ScheduleSpec()
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_refuses_what_a_schedule_would_do() -> None:
     from agentlightning.train.trainer import algorithm_of
 

@@ -132,6 +132,7 @@ def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path,
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -221,7 +222,7 @@ def test_the_calculator_is_ready_to_train(tmp_path: Path) -> None:
     assert any(line.startswith("oracle 1.000 on the same tasks") for line in checks["reward"]["detail"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_examination_of_the_calculator(tmp_path: Path) -> None:
     done = doctor(tmp_path, "-c", str(CONFIG), "--json", "--set", f"output={tmp_path / 'runs'}")
     assert done.returncode == 0, done.stderr

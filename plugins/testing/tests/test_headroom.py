@@ -31,6 +31,7 @@ async def solve(task: dict[str, Any], llm: agl.LLM) -> float:
     return float(answer.choices[0].message.content == task["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headroom", "said"),
     [
@@ -71,6 +72,7 @@ async def test_scripted_policies_are_served_and_measured(tmp_path: Path) -> None
     assert answered == ["main"] * 3 + ["oracle"] * 2
 
 
+@pytest.mark.slow
 async def test_a_policy_that_is_as_good_as_the_oracle_is_told_so(tmp_path: Path) -> None:
     said: list[str] = []
     async with ScriptedModelServer(lambda body: "2", model="m") as server:
@@ -87,6 +89,7 @@ async def test_a_policy_that_is_as_good_as_the_oracle_is_told_so(tmp_path: Path)
     assert said[-1] == "Under 15 points of headroom: this task will teach this policy nothing."
 
 
+@pytest.mark.slow
 def test_the_hook_answers_with_a_comparison() -> None:
     config = from_fields({"policy": "x", "headroom": {"oracle": knows}})
     (found,) = build().answers("agl_comparisons", config=config)

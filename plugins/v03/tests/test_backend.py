@@ -84,6 +84,7 @@ async def test_a_server_that_does_not_run_says_so() -> None:
         await AgentLightningServer().queue_task("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tasks", [[{"prompt": "a"}], [Task(rollout_id="t", input={"prompt": "a"}, mode="train")]]
 )
@@ -93,6 +94,7 @@ def test_tasks_without_a_server(tasks: list[Any], tmp_path: Path) -> None:
     assert counts == {"succeeded": 2} and [one.final_reward for one in loader.rollouts] == [8.0, 8.0]
 
 
+@pytest.mark.slow
 def test_dev_without_tasks_and_unknown_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(agl.UsageError, match=r"give dev_backend=agl\.DevTaskLoader"):
         trainer(tmp_path, dev=True).fit(Prompted(), "http://localhost:9999/")
@@ -104,11 +106,13 @@ def test_dev_without_tasks_and_unknown_arguments_are_refused(tmp_path: Path) -> 
         DevTaskLoader(["a", Task(rollout_id="t", input="b")], PROMPT)
 
 
+@pytest.mark.slow
 def test_fit_v0_names_its_arguments(tmp_path: Path) -> None:
     loader = DevTaskLoader([{"prompt": "a"}], PROMPT)
     assert trainer(tmp_path).fit_v0(Prompted(), train_data=loader) == {"succeeded": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Trainer. 'n_workers':FutureWarning")
 def test_the_command_line_makes_agent_and_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(agl.LitAgent[Any]):

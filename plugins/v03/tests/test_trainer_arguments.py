@@ -78,6 +78,7 @@ def test_components_are_objects_classes_by_name_or_mappings(tmp_path: Path) -> N
         trainer(tmp_path, tracer={"daemon": True})
 
 
+@pytest.mark.slow
 def test_the_agents_trained_agents_reach_the_run(tmp_path: Path) -> None:
     """As an adapter's agent_match does, unless the trainer is told otherwise."""
 
@@ -92,12 +93,14 @@ def test_the_agents_trained_agents_reach_the_run(tmp_path: Path) -> None:
     assert made.fit(Agent(trained_agents="write"), TASKS)["baseline"]["train"]["reward"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Trainer. 'n_runners':FutureWarning")
 def test_dev_makes_fit_a_dry_run(tmp_path: Path) -> None:
     summary = trainer(tmp_path, dev=True, n_runners=1).fit(lambda task: 1.0, TASKS)
     assert summary["baseline"]["train"]["reward"] == 1.0
 
 
+@pytest.mark.slow
 def test_an_algorithm_gets_the_proxy_and_resources_by_name(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
@@ -120,6 +123,7 @@ def test_an_algorithm_gets_the_proxy_and_resources_by_name(tmp_path: Path) -> No
     assert seen["reward"] == 1.0 and seen["calls"] == 1 and seen["names"] == ["prompt"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_class_gets_a_plain_dict_of_resources(tmp_path: Path) -> None:
     class Search(agl.Algorithm):
         def run(self, train_dataset: Any = (), val_dataset: Any = ()) -> Any:
@@ -204,6 +208,7 @@ async def test_a_hook_reads_the_trace_of_its_attempt() -> None:
     await store.close()
 
 
+@pytest.mark.slow
 def test_what_a_trainer_was_given_is_read_and_set_as_its_own(tmp_path: Path) -> None:
     made = trainer(tmp_path, algorithm=agl.Baseline(), n_workers=3, hooks=agl.Hook())
     assert made.n_workers == made.n_runners == made.config.agent.concurrency == 3
@@ -245,12 +250,14 @@ async def test_a_hooked_agent_is_judged_as_its_own(judged: bool) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracer", ["typo", agl.DummyTracer, 1])
 def test_what_is_no_tracer_is_refused(tracer: Any, tmp_path: Path) -> None:
     with pytest.raises(agl.UsageError, match=r"tracer=.* is no tracer: give an object"):
         trainer(tmp_path, tracer=tracer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["n_runners", "n_workers"])
 def test_agent_lightning_0_calls_concurrency_otherwise(name: str) -> None:
     made = agl.Trainer(**{name: 3})

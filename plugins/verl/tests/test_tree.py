@@ -222,6 +222,7 @@ def test_several_policies_are_for_the_local_driver() -> None:
         driver_spec(trainer.plugins, trainer.config.backend.driver, trainer.config.served)
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_fields_beside_the_tree_win_but_for_its_batch_size() -> None:
     made = agl.Trainer(

@@ -60,6 +60,7 @@ async def test_a_stall_of_the_loop_of_runner_and_store_costs_no_attempt(store: S
         assert await survivors(store, rollouts) == ATTEMPTS
 
 
+@pytest.mark.slow
 async def test_a_dead_runner_is_found_although_the_store_stands_still_again_and_again(
     store: SQLiteStore,
 ) -> None:

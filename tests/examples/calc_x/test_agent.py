@@ -97,6 +97,7 @@ async def test_the_calculator_over_mcp(scripted_model: Any) -> None:
     assert second["messages"][-1]["content"] == problem["result"]
 
 
+@pytest.mark.slow
 async def test_mcp_reports_bad_input_as_text() -> None:
     pytest.importorskip("autogen_ext.tools.mcp", reason="autogen-ext 0.7 needs mcp 1.x", exc_type=ImportError)
     async with workbench() as calculator:

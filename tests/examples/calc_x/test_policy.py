@@ -127,6 +127,7 @@ def test_called_expression(text: str, expression: str | None) -> None:
     assert called_expression(text) == expression
 
 
+@pytest.mark.slow
 def test_a_prompt_does_not_depend_on_its_neighbours(policy: Policy) -> None:
     problems = generate("heldout", 24)
     together = evaluate(policy, problems)

@@ -63,6 +63,7 @@ async def test_a_program_uses_its_tool_and_is_rewarded(
     assert {call.tags["agent"] for call in ran.record.calls} == {f"command-{name}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", ["1/0", "system('x')", "2*(3", ""])
 async def test_what_is_no_arithmetic_is_an_error_for_the_model(
     expression: str, monkeypatch: pytest.MonkeyPatch

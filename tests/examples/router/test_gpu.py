@@ -49,6 +49,7 @@ def test_a_profile_has_the_laptops_agent_tasks_recipe_and_steps(profile: str, dr
     assert gpu["backend"]["driver"] == driver and gpu["backend"]["options"]["device"] == "cuda"
 
 
+@pytest.mark.slow
 def test_the_local_driver_takes_its_profile() -> None:
     gpu = sections("gpu")
     options = read_options(gpu["backend"]["options"])
@@ -57,6 +58,7 @@ def test_the_local_driver_takes_its_profile() -> None:
     check_supported_fields(get(training["algorithm"], **training["recipe"]), "local", SUPPORTED_FIELDS)
 
 
+@pytest.mark.slow
 def test_one_line_moves_the_laptops_profile_to_a_gpu() -> None:
     cpu, moved = sections("cpu"), sections("cpu", {"backend.options.device": "cuda"})
     assert moved["backend"]["options"].pop("device") == "cuda"

@@ -79,6 +79,7 @@ def digests(folder: Path) -> list[tuple[int, str, str]]:
     return [(one["step"], one["rows_digest"], one["params_digest"]) for one in found]
 
 
+@pytest.mark.slow
 def test_the_router_node_is_trained_and_every_call_is_exact(
     llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +114,7 @@ class Crash(BaseException):
     """Stands for whatever ends a process: nothing catches it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", sampled(PARTS, 0))
 async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
@@ -137,8 +139,10 @@ async def test_a_run_that_breaks_off_goes_on_from_its_checkpoint(
     await adds_up(broken, steps=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=pytest.mark.slow if part == "lora" else pytest.mark.nightly) for part in PARTS],
+)
 def test_kill_9_and_resume(llama: Path, tmp_path: Path, part: str) -> None:
     kill_and_resume(llama, tmp_path, steps=5, seconds=600, options=EXACT + PARTS[part])
 

@@ -30,6 +30,7 @@ def test_the_cpu_profile() -> None:
     assert set(trainer.config.environment.headroom) == {"oracle", "random"}
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 def test_the_gpu_profile_has_the_public_settings_and_verl_carries_them_out(tmp_path: Path) -> None:
     supported = pytest.importorskip("agl_verl.supported_fields")

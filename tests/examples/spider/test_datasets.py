@@ -159,7 +159,7 @@ def test_a_missing_database_says_where_it_was_looked_for(tmp_path: Path) -> None
             find(name, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_self_check_accepts_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "gold self-check: 4976 questions, 0 failed"

@@ -52,6 +52,7 @@ def test_the_gpu_profile_is_one_that_verl_carries_out() -> None:
     assert train and val and {"db_id", "question", "query"} <= set(train[0])
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize(
     ("key", "value", "error"),

@@ -356,6 +356,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_policy(policy, tmp_path_factory.mktemp("llama"))
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.parametrize("target", ["agent", "named"])
 async def test_each_node_is_trained_on_its_true_probabilities(

@@ -51,6 +51,7 @@ async def nodes(run: Any) -> tuple[Counter[str], Counter[str]]:
     return Counter(c.tags["node"] for c in calls), Counter(c.tags["node"] for c in calls if c.selected)
 
 
+@pytest.mark.slow
 async def test_writing_is_trained_and_reviewing_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,7 @@ def trainer_of(tmp_path: Path) -> Any:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
 async def test_a_training_step_through_gateway_store_and_driver(trainer_of: Any) -> None:
@@ -295,6 +296,7 @@ async def test_supplied_triplets_make_the_same_rows_as_emitted_rewards(
 SNAPSHOT = {"wolves": {"path": "policy"}, "old": {"path": "policy", "train": False}}
 
 
+@pytest.mark.slow
 @pytest.mark.plugins
 @pytest.mark.skipif(ONE, reason="in this environment the local driver is not installed")
 async def test_a_frozen_snapshot_plays_the_other_side(trainer_of: Any) -> None:

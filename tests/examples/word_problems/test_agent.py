@@ -89,7 +89,7 @@ def test_the_table_and_the_last_line() -> None:
     assert demo["table"](found).row_count == len(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.plugins
 def test_the_demo_with_a_tiny_policy(tmp_path: Path) -> None:
     """Every command of the demo, with a policy that knows nothing: it ends with the line and its figures."""

@@ -52,6 +52,7 @@ def test_the_readme_has_its_marks() -> None:
         filled("# no marks", result(base=0.1, sft=0.1, sft_rl=0.1))
 
 
+@pytest.mark.slow
 def test_the_readme_shows_the_kept_result() -> None:
     if not RESULT.exists():
         assert "put here by `results.py`" in README.read_text()

@@ -124,6 +124,7 @@ async def test_the_first_ctrl_c_ends_it_although_an_agent_blocks_its_loop(served
     assert await reason(served.store, rollout) == "cancelled: the attempt was stopped from outside"
 
 
+@pytest.mark.slow
 async def test_a_runner_for_one_rollout_ends_with_it(served: server.Served) -> None:
     first, second = [await served.store.enqueue_rollout(task) for task in (0.25, 0.5)]
     named = ("--store", served.url, "--rollout", second.rollout_id, "--worker-id", "job-1")
@@ -213,6 +214,7 @@ async def test_the_store_may_come_later_and_the_gateway_later_still(tmp_path: Pa
     assert process.said.count("no store answers") == 1
 
 
+@pytest.mark.slow
 async def test_a_gateway_without_the_secret_is_a_clear_error(served: server.Served) -> None:
     llm = LLM(endpoint="http://127.0.0.1:9/v1", model="policy", api_key=CONTEXT_KEY)
     await served.store.add_resources({"llm": llm})
@@ -224,6 +226,7 @@ async def test_a_gateway_without_the_secret_is_a_clear_error(served: server.Serv
     assert (await reason(served.store, rollout)).startswith("cancelled: resource 'llm'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
@@ -342,6 +345,7 @@ async def test_a_store_that_is_killed_and_comes_back_costs_nothing(tmp_path: Pat
         await store.wait()
 
 
+@pytest.mark.slow
 async def test_what_its_file_says_of_the_agent_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ RUNNER = """
 """
 
 
+@pytest.mark.slow
 async def test_a_stall_of_the_store_costs_no_attempt_of_a_runner_in_another_process(
     store: SQLiteStore,
 ) -> None:

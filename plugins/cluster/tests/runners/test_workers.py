@@ -64,6 +64,7 @@ async def test_attempts_run_in_few_warm_processes(store: Store) -> None:
     assert values[6] == 0.25 and runner.counts == {"succeeded": 7}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vice", sampled(["hold the gil", "swallow", "spin"], 0))
 async def test_what_cannot_be_cancelled_is_killed_and_the_run_goes_on(store: Store, vice: str) -> None:
     async with serving(agents.misbehave, store, concurrency=1, isolation="process") as runner:
@@ -83,6 +84,7 @@ async def test_a_sync_agent_is_killed_too(store: Store) -> None:
     assert runner.counts == {"timeout": 1, "killed": 1, "succeeded": 1}
 
 
+@pytest.mark.slow
 async def test_a_process_that_dies_fails_its_attempt(store: Store) -> None:
     deaths = {
         "segfault": "agent-raised: the worker process died with signal 11 (SIGSEGV)",
@@ -96,6 +98,7 @@ async def test_a_process_that_dies_fails_its_attempt(store: Store) -> None:
     assert good.status == RolloutStatus.SUCCEEDED and runner.counts["died"] == 2
 
 
+@pytest.mark.slow
 async def test_what_is_raised_ends_the_attempt_only(store: Store) -> None:
     """One process runs all attempts."""
     raised = {
@@ -112,6 +115,7 @@ async def test_what_is_raised_ends_the_attempt_only(store: Store) -> None:
     assert not runner.counts["died"]
 
 
+@pytest.mark.slow
 async def test_what_does_no_harm(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process runs all attempts, each followed by an honest one."""
     monkeypatch.setenv("AGL_SECRET", "x" * 32)
@@ -123,6 +127,7 @@ async def test_what_does_no_harm(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert runner.counts == {"succeeded": len(tasks)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted by the kernel's subreaper")
 async def test_what_the_agent_started_is_killed_with_it(store: Store) -> None:
     for limit in (2.5, 25.0, 250.0):  # on a busy machine three processes may take longer than the first
@@ -150,6 +155,7 @@ async def test_a_storm_of_forks_is_killed_to_the_last(store: Store) -> None:
     raise AssertionError(f"left behind: {left}")
 
 
+@pytest.mark.slow
 async def test_calls_from_a_worker_are_captured_exactly(store: Store) -> None:
     gateway = Gateway(store, Keys())
     async with ScriptedModelServer() as engine:
@@ -189,6 +195,7 @@ def group_of(process: psutil.Process) -> int | None:
         return None
 
 
+@pytest.mark.slow
 async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
     gate = FakeGateway()
     resources = await store.add_resources({"llm": LLM(endpoint=gate.url, model="policy")})
@@ -204,6 +211,7 @@ async def test_state_decorators_keys_and_counts_travel(store: Store) -> None:
     assert len(gate.closed) == 3
 
 
+@pytest.mark.slow
 async def test_the_returned_reward_counts(store: Store) -> None:
     async with serving(emits_and_returns, store, concurrency=1, isolation="process"):
         [rollout] = await finish(store, [1])
@@ -213,15 +221,18 @@ async def test_the_returned_reward_counts(store: Store) -> None:
     assert (await store.counts())["refused"] == {"reward-beside-the-returned": 1}
 
 
+@pytest.mark.slow
 async def test_a_traceback_comes_back_too(store: Store) -> None:
     text = await kept(store, agents.misbehave, "raise", concurrency=1, isolation="process")
     assert text is not None and text.splitlines()[0].startswith(agents.__file__)
 
 
+@pytest.mark.slow
 async def test_a_lost_lease_kills_the_agent(store: Store) -> None:
     assert (await counts_of_a_lost_lease(store, agents.misbehave, isolation="process"))["killed"] == 1
 
 
+@pytest.mark.slow
 async def test_a_plugin_calls_an_agent_in_its_own_way_there() -> None:
     await called_twice("process", build([Doubling(), plugin], discover=False))
 
@@ -233,6 +244,7 @@ class Locked(RunnableAgent):
         self.lock = threading.Lock()
 
 
+@pytest.mark.slow
 async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
     """Integers beyond 64 bits and halves of characters, which MessagePack lacks, and plain values."""
     tasks = [{"n": 1 << 80}, {"n": "\ud800"}, {"n": [None, 1.5, "ä", True]}]
@@ -244,6 +256,7 @@ async def test_whatever_the_store_can_hold_can_be_sent(store: Store) -> None:
         assert told.attributes["task"] == rollout.input["n"]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_after_its_work_leaves_nothing_open(store: Store) -> None:
     pool = WorkerPool(hosted(agents.misbehave), RunnerSection(concurrency=1), Counter())
     async with pool.worker():
@@ -308,6 +321,7 @@ async def test_an_agent_that_cannot_be_loaded_ends_serving_before_a_lease(store:
     assert waiting.status == RolloutStatus.QUEUING
 
 
+@pytest.mark.slow
 async def test_a_step_needs_no_serving(store: Store) -> None:
     runner = Runner(agents.misbehave, store, RunnerSection(isolation="process", concurrency=1))
     try:
@@ -318,6 +332,7 @@ async def test_a_step_needs_no_serving(store: Store) -> None:
         await runner.close()
 
 
+@pytest.mark.slow
 async def test_stopping_kills_and_settles_what_hangs(store: Store) -> None:
     rollout = await store.enqueue_rollout("hold the gil")
     async with serving(agents.misbehave, store, isolation="process", concurrency=1, drain=0.0) as runner:
@@ -365,6 +380,7 @@ async def test_workers_of_a_script_die_with_it(tmp_path: Path) -> None:
     assert not await alive(worker)
 
 
+@pytest.mark.slow
 async def test_an_agent_of_a_prompt_is_refused() -> None:
     code = SCRIPT.replace('if __name__ == "__main__":', "if True:")
     done = await asyncio.to_thread(
@@ -468,6 +484,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """Runs a script without the rights that root has beyond those of a user."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 @pytest.mark.parametrize("all_rights", [True, False])
 async def test_no_process_shows_a_secret_of_the_run(tmp_path: Path, all_rights: bool) -> None:

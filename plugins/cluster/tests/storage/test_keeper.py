@@ -257,6 +257,7 @@ def test_a_run_is_kept_and_goes_on_where_it_has_no_folder(
     assert newer is not None and newer.name == "000002-end"
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_used_ends_the_run_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

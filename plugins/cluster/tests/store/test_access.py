@@ -38,7 +38,10 @@ async def ask(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch, names: list[
 
 @pytest.mark.parametrize(
     "names",
-    [["attempt", "runner of one rollout"], pytest.param([b.name for b in BEARERS], marks=pytest.mark.slow)],
+    [
+        ["attempt", "runner of one rollout"],
+        pytest.param([b.name for b in BEARERS], marks=pytest.mark.nightly),
+    ],
     ids=["attempts", "all"],
 )
 async def test_every_route_admits_who_its_row_names(

@@ -32,6 +32,7 @@ async def serve(path: Path, port: int) -> asyncio.subprocess.Process:
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", sampled([1, KILLS], 0))
 async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path, kills: int) -> None:
     path, rng = tmp_path / "s.sqlite", random.Random(4)

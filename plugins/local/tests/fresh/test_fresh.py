@@ -84,6 +84,7 @@ def test_a_line_is_fixed_if_half_of_the_chats_have_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_it_learns_its_chats_and_passes_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = written(tmp_path, 24), tmp_path / "policy"
     small = ("--chats", file, "--epochs", 40, "--hidden", 64)

@@ -300,6 +300,7 @@ def test_it_is_sent_to_worker_processes() -> None:
     assert agent.name == "x" and agent.reward.function.function is look
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_program_whose_time_is_up_ends_with_all_its_processes(
     here: Bench, tmp_path: Path, stubborn: bool

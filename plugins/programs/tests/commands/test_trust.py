@@ -81,6 +81,7 @@ def credited(ran: Ran, rule: str) -> Batch:
     return assign([ran.record], GRPO(credit=rule, filter_zero_std_groups=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["broadcast", "last", "per_call", "discounted", "per_agent"])
 async def test_forged_rewards_are_kept_counted_and_never_trained_beside_a_judge(
     here: Bench, rule: str
@@ -111,6 +112,7 @@ async def test_without_a_judge_the_programs_own_rewards_count(here: Bench) -> No
     assert (resolve(ran.record).final, resolve(ran.record).missing) == (1.0, {})
 
 
+@pytest.mark.slow
 async def test_rewards_that_the_judge_emits_are_the_judges(here: Bench) -> None:
     found = resolve((await here.run(python(FORGE), reward=by_agent)).record)
     assert (found.final, found.agents, found.missing) == (0.5, {"writer": 0.25}, {"by-agent": 4})

@@ -125,6 +125,7 @@ async def named(task: Mapping[str, Any], llm: LLM) -> float:
         return await coins(task, llm)
 
 
+@pytest.mark.slow
 async def test_the_doctors_own_calls_are_the_doctors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +138,7 @@ async def test_the_doctors_own_calls_are_the_doctors(
     )
 
 
+@pytest.mark.slow
 async def test_quick_makes_no_update_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agl_local.driver import LocalDriver
 
@@ -185,6 +187,7 @@ FAULTS: list[tuple[Any, dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "options", "name", "title"), FAULTS)
 async def test_what_makes_a_run_pointless_is_said_and_the_rest_is_skipped(
     tmp_path: Path,
@@ -200,6 +203,7 @@ async def test_what_makes_a_run_pointless_is_said_and_the_rest_is_skipped(
     assert found["forecast"].status == "skipped" and "because" in found["forecast"].title
 
 
+@pytest.mark.slow
 async def test_an_agent_that_hangs_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
@@ -211,6 +215,7 @@ async def test_an_agent_that_hangs_ends_at_its_limit(tmp_path: Path, monkeypatch
     assert "4 × timeout: the attempt took longer than 0.2 s" in said(found["capture"])
 
 
+@pytest.mark.slow
 async def test_a_package_that_an_agent_lacks_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +228,7 @@ async def test_a_package_that_an_agent_lacks_is_named_with_its_command(
     assert "`pip install no_such_sdk` where it runs" in " ".join(found["capture"].advice)
 
 
+@pytest.mark.slow
 async def test_an_agent_without_a_limit_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +248,7 @@ async def test_an_agent_without_a_limit_is_not_waited_for(
     assert "4 of 4 rollouts still ran after 0.3 s" in said(found["capture"])
 
 
+@pytest.mark.slow
 async def test_a_store_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agl_testing.doctor.checks import store
 
@@ -253,6 +260,7 @@ async def test_a_store_that_does_not_answer_is_named(tmp_path: Path, monkeypatch
     assert found["engine"].title == "skipped: because store failed"
 
 
+@pytest.mark.slow
 async def test_writes_that_are_not_in_the_files_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

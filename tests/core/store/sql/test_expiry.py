@@ -30,6 +30,7 @@ async def test_a_waiting_worker_gets_the_rollout_of_one_that_fell_silent(tmp_pat
     await store.close()
 
 
+@pytest.mark.slow
 async def test_attempts_of_a_process_that_died_end_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(tmp_path / "s.sqlite", clock=clock)

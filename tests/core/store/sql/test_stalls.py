@@ -43,6 +43,7 @@ async def test_a_clock_that_is_set_is_no_stall(jump: float) -> None:
     watch.stop()
 
 
+@pytest.mark.slow
 async def test_time_between_two_event_loops_was_slept() -> None:
     watch = LoopWatch(time.time, lambda: True)
 

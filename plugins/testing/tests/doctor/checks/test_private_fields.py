@@ -47,6 +47,7 @@ def warnings_of(
     return notes.problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
