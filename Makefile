@@ -124,6 +124,9 @@ wheels: ## a wheel of every distribution, in dist/
 test-export: .venv/test ## what agl export writes, in transformers and in a real vLLM; the last line is JSON
 	@$(PY) bench/exported.py
 
+guess: .venv/test ## natural guesses at keys, commands and models, each of which must be led to what is right; the last line is JSON
+	@$(PY) tests/guess/guesses.py
+
 readme: ## every command and block of README, in empty environments; the last line is JSON
 	@$(PYTHON) scripts/readme.py $(if $(BLOCKS),--only $(BLOCKS))
 

@@ -105,7 +105,7 @@ def nothing_begun(folder: Path) -> None:
 CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], tuple[str, ...]]]] = {
     "keys and types": [
         ({"agent.targett": "x"}, ("run.yaml: agent.targett: ", "Did you mean 'target'?")),
-        ({"zzz": 1}, ("run.yaml: zzz: ", "known here: agent, training, environment")),
+        ({"zzz": 1}, ("run.yaml: zzz: ", "Known here: agent, training, environment")),
         ({"environment.train.fil": "x"}, ("environment.train.fil: ", "Did you mean 'file'?")),
         ({"agent": GONE}, ("run.yaml: agent: Field required",)),
         ({"backend": GONE}, ("run.yaml: backend: Field required",)),

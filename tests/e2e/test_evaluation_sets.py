@@ -121,7 +121,7 @@ def test_what_is_no_set_is_refused() -> None:
     [
         (
             "nowhere.jsonl",
-            r"sets.easy: 'nowhere.jsonl' is neither a file .* nor a task set \(math",
+            r"sets.easy: no file .* and no task set is 'nowhere.jsonl'. Known here: math",
         ),
         (3, r"evaluation.sets.easy: give a task set, a file"),
         ({"target": "calc_x.datasets:lod"}, r"evaluation.sets.easy.target: .*no 'lod'"),

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Recipe
-from agentlightning.types.base import nearest
+from agentlightning.types.base import meant
 
 PER_CALL_RULES = ("per_call", "discounted", "per_agent")
 """Credit rules that give the calls of a rollout different numbers: recipes with them compare turns, as
@@ -25,8 +25,7 @@ FIELDS: tuple[str, ...] = tuple(f.name for f in msgspec.structs.fields(Recipe))
 
 
 def make(overrides: Mapping[str, Any], **defaults: Any) -> Recipe:
-    """Return a recipe. ``ValueError`` for an unknown field (the valid ones are listed) or a value of another
-    type.
+    """Return a recipe. ``ValueError`` for an unknown field or a value of another type.
 
     If the overrides choose another credit rule than the recipe's own, one of ``PER_CALL_RULES``, ``group_by``
     becomes ``["group", "turn"]``, unless it is overridden.
@@ -34,9 +33,7 @@ def make(overrides: Mapping[str, Any], **defaults: Any) -> Recipe:
     where = f"recipe {defaults.get('name', 'recipe')!r}"
     for field in overrides:
         if field not in FIELDS:
-            near = nearest(field, FIELDS)
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise ValueError(f"{where} has no field {field!r}.{hint} Valid: {', '.join(FIELDS)}")
+            raise ValueError(f"{where} has no field {field!r}{meant(field, FIELDS)}")
     fields = {**defaults, **overrides}
     rule = fields.get("credit")
     if rule in PER_CALL_RULES and rule != defaults.get("credit"):
@@ -56,10 +53,9 @@ PAPERS: dict[str, str] = {}
 
 def get(name: str, /, recipes: Mapping[str, RecipeFactory] = RECIPES, **overrides: Any) -> Recipe:
     """Return the recipe of that name, with fields overridden. ``ValueError`` for an unknown name or field."""
-    factory = recipes.get(name)
-    if factory is None:
+    if name not in recipes:
         raise ValueError(f"no recipe {name!r}; known: {', '.join(sorted(recipes))}")
-    return factory(**overrides)
+    return recipes[name](**overrides)
 
 
 def _published(name: str, paper: str) -> Callable[[RecipeFactory], RecipeFactory]:

@@ -182,7 +182,7 @@ def test_the_network_policy_names_the_ports_of_store_and_gateway(tmp_path: Path)
 @pytest.mark.parametrize(
     ("runner", "said"),
     [
-        ({"imag": "x"}, "runner.imag: it has no such option. Did you mean 'image'?"),
+        ({"imag": "x"}, "runner.imag: there is no such option. Did you mean 'image'?"),
         ({"parallelism": 0}, "runner.parallelism"),
         ({"name": "Not A Name"}, "runner.name: .*lower-case"),
         ({"user": 0}, "runner.user"),

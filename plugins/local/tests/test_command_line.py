@@ -58,7 +58,7 @@ def small_run(folder: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("backend.driver=abacus", "no driver is called 'abacus'; known: local"),
+        ("backend.driver=abacus", "no driver is called 'abacus'. Known here: local"),
     ],
 )
 def test_what_a_person_can_mend_is_said_without_a_traceback(agl: Command, setting: str, message: str) -> None:

@@ -46,7 +46,7 @@ def test_what_actors_could_not_work_with_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"ray is not installed; pip install .*plugins/ray\[client\]"):
         open_runner(PLUGINS, job(StoreClient("http://127.0.0.1:1")))
-    with pytest.raises(UsageError, match=r"runner.addres: it has no such option. Did you mean 'address'"):
+    with pytest.raises(UsageError, match=r"runner.addres: there is no such option. Did you mean 'address'"):
         open_runner(PLUGINS, job(StoreClient("http://127.0.0.1:1"), addres="auto"))
 
 

@@ -175,7 +175,11 @@ async def test_a_plugin_brings_a_curriculum(tmp_path: Path) -> None:
     ("given", "error", "what"),
     [
         ("solverate", PluginError, "no curriculum is called 'solverate'.*solve_rate"),
-        ({"solve_rate": {"hi": 1}}, ConfigError, r"training.curriculum.solve_rate.hi: it has no such option"),
+        (
+            {"solve_rate": {"hi": 1}},
+            ConfigError,
+            r"training.curriculum.solve_rate.hi: there is no such option",
+        ),
         (
             {"solve_rate": {"low": 2}},
             ConfigError,

@@ -24,7 +24,7 @@ def lines(recipe: agl.Recipe | None = None, **given: object) -> dict[str, str]:
 
 
 def test_a_misspelt_option_is_named() -> None:
-    with pytest.raises(OptionError, match="no option 'rank'; did you mean ranks"):
+    with pytest.raises(OptionError, match=r"no option 'rank'\. Did you mean 'ranks'"):
         read_options({"rank": 2})
 
 

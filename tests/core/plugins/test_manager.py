@@ -72,7 +72,7 @@ async def test_a_store_is_opened_by_the_scheme_a_plugin_registers(monkeypatch: p
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(PluginError, match=r"no recipe is called 'nope'; known: .*grpo"):
+    with pytest.raises(PluginError, match=r"no recipe is called 'nope'\. Known here: .*grpo"):
         pick(build(discover=False).recipes, "recipe", "nope")
 
 
@@ -94,7 +94,7 @@ def test_one_of_ours_that_is_missing_names_its_install_line(kind: str, name: str
 
 
 def test_a_near_miss_of_one_that_is_not_installed_is_named_too() -> None:
-    with pytest.raises(PluginError, match=r"no adapter is called 'langraph'; .*Did you mean 'langgraph'\?"):
+    with pytest.raises(PluginError, match=r"no adapter is called 'langraph'\. Did you mean 'langgraph'\?"):
         pick(build(discover=False).adapters, "adapter", "langraph")
 
 

@@ -100,7 +100,7 @@ def test_an_error_of_the_runner_ends_the_run(tmp_path: Path) -> None:
         (
             {"kind": "elsewhere", "at_atime": 1},
             ConfigError,
-            "runner.at_atime: it has no such option. Did you",
+            "runner.at_atime: there is no such option. Did you",
         ),
         (
             {"kind": "elsewhere", "at_a_time": 0},

@@ -76,7 +76,7 @@ def test_a_tracker_gets_its_options_checked() -> None:
     [
         (
             [{"watching": {"folde": "x"}}],
-            "trackers.watching.folde: it has no such option. Did you mean 'folder'?",
+            "trackers.watching.folde: there is no such option. Did you mean 'folder'?",
         ),
         ([{"watching": {"zzz": 1}}], "Known here: folder, seconds"),
         ([{"watching": {"seconds": 0}}], "trackers.watching.seconds: Input should be greater than 0, not 0"),

@@ -65,8 +65,8 @@ def test_all_others_talk_to_the_only_policy_that_is_trained() -> None:
     ("policy", "agents", "match"),
     [
         (THREE, {"wolf": "wolvs"}, r"policies: 'wolf' has the unknown policy 'wolvs'. Did you mean 'wolves'"),
-        ("folder", {"wolf": "wolves"}, r"unknown policy 'wolves'. Known: policy"),
-        (None, {"wolf": "wolves"}, r"Known: none"),
+        ("folder", {"wolf": "wolves"}, r"unknown policy 'wolves'. Known here: policy"),
+        (None, {"wolf": "wolves"}, r"unknown policy 'wolves'"),
         ({"a/b": "x"}, {}, r"policy 'a/b': a name has letters"),
         ({BY_AGENT: "x"}, {}, r"that name is taken"),
         ({"a": 3}, {}, r"policy 'a' is a int: give a folder"),

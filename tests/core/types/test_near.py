@@ -27,7 +27,7 @@ def test_letters_in_another_order_are_nearer_than_other_letters(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model": "x"}, "It is policy"),
+        ({"model": "x"}, r"It is backend\.policy of a file, or policy=… of Trainer"),
         ({"tasks": []}, r"It is environment\.train .* fit\(agent, train, val\)"),
         (
             {"group_size": 8},

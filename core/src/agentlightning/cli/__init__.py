@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -21,9 +21,10 @@ from agentlightning._version import __version__
 from agentlightning.child_environment import hide_secrets
 from agentlightning.cli.interrupts import set_exit_status, sigterm_like_ctrl_c
 from agentlightning.plugins.manager import load as load_plugins  # `plugins` is a command's module here
-from agentlightning.plugins.suite import not_installed
+from agentlightning.plugins.suite import instead
 from agentlightning.redaction import ShownLines, say, show_tracebacks
 from agentlightning.types import UsageError
+from agentlightning.types.base import meant
 
 
 class Interrupted(BaseException):
@@ -36,11 +37,20 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except Exception as error:
+            if type(error).__name__ != "NoSuchOption":  # typer has a click of its own, or an installed one
+                raise
+            context, name = cast(Any, error).ctx, cast(Any, error).option_name
+            options = [o for one in context.command.params for o in one.opts if o.startswith("-")]
+            known_as = "option" if context.command.name in ("train", "doctor") else ""
+            said = f"{context.command_path}: there is no option {name}{meant(name, options, known_as)}"
+            raise UsageError(f"{said}; keys are given as --set key=value" if known_as else said) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Of an unknown command that the suite has, say which distribution brings it."""
-        if self.get_command(ctx, args[0]) is None and (said := not_installed("command", args[0])):
-            raise UsageError(f"agl {args[0]}: {said}")
+        """Of an unknown command, say which distribution of the suite brings it, or what does that here."""
+        if self.get_command(ctx, args[0]) is None:
+            hint = instead(args[0], self.commands, "command")
+            raise UsageError(f"agl {args[0]}: there is no such command{hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -62,8 +72,6 @@ def app(line: Sequence[str] | None = None) -> typer.Typer:
     commands = load_plugins().commands
     named = next((word for word in line or () if not word.startswith("-")), "--help")
     # A plugin may register further commands: a word that names no spec may be one of them.
-    if named not in commands and (said := not_installed("command", named)) is not None:
-        raise UsageError(f"agl {named}: {said}")
     every = (
         line is None or "_AGL_COMPLETE" in os.environ or (named not in commands and not named.startswith("-"))
     )

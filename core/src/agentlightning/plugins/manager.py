@@ -28,7 +28,7 @@ from agentlightning import hookspecs, specs
 from agentlightning.plugins import package_conflict
 from agentlightning.plugins.suite import checkout, install_line, not_installed
 from agentlightning.types import UsageError
-from agentlightning.types.base import nearest
+from agentlightning.types.base import meant
 from agentlightning.types.record import REWARD_FORMATS
 
 log = logging.getLogger(__name__)
@@ -195,9 +195,8 @@ def pick(table: dict[str, Spec], kind: str, name: str) -> Spec:
             f"the {kind} {name!r} is not installed, or AGL_PLUGINS leaves it out (`agl plugins` lists what "
             f"there is; known: {known}); in a checkout of Agent Lightning: {line}"
         )
-    near = nearest(name, sorted({*table, *checkout().get(kind, ())}))
-    hint = f" Did you mean {near!r}?" if near else ""
-    raise PluginError(f"no {kind} is called {name!r}; known: {known}.{hint}")
+    every = sorted({*table, *checkout().get(kind, ())})
+    raise PluginError(f"no {kind} is called {name!r}{meant(name, every, kind)}")
 
 
 def build(extra: Iterable[object] = (), *, discover: bool = True) -> Plugins:

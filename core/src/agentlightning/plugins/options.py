@@ -6,13 +6,13 @@ An error about an option says its key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from agentlightning.plugins.manager import Plugins, pick
 from agentlightning.types import UsageError
-from agentlightning.types.base import ConfigError, nearest
+from agentlightning.types.base import ConfigError, meant
 
 if TYPE_CHECKING:
     from agentlightning.specs import RemoteRunner, RunnerJob
@@ -28,20 +28,15 @@ def checked_options(model: type[Options], given: Mapping[str, object], place: st
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:
-        raise ConfigError("\n".join(_line(place, model, one) for one in error.errors())) from None
+        raise ConfigError("\n".join(_line(place, model, {**one}) for one in error.errors())) from None
 
 
-def _line(place: str, model: type[BaseModel], error: Mapping[str, object]) -> str:
+def _line(place: str, model: type[BaseModel], error: Mapping[str, Any]) -> str:
     """Return an error about an option: its key, what is wrong, and the key that was meant."""
-    loc = error["loc"]
-    keys = [str(part) for part in loc] if isinstance(loc, tuple) else []
-    where, given = ".".join([place, *keys]), error["input"]
-    if error["type"] != "extra_forbidden":
-        wrong = f", not {given!r}" if isinstance(given, str | int | float) else ""
-        return f"{where}: {error['msg']}{wrong}"
-    near = nearest(keys[-1], model.model_fields)
-    hint = f"Did you mean {near!r}?" if near else f"Known here: {', '.join(model.model_fields)}"
-    return f"{where}: it has no such option. {hint}"
+    where, given = ".".join([place, *map(str, error["loc"])]), error["input"]
+    if error["type"] == "extra_forbidden":
+        return f"{where}: there is no such option{meant(str(error['loc'][-1]), model.model_fields)}"
+    return f"{where}: {error['msg']}" + (f", not {given!r}" if isinstance(given, str | int | float) else "")
 
 
 def open_runner(plugins: Plugins, job: RunnerJob) -> RemoteRunner:

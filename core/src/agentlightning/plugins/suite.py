@@ -7,8 +7,11 @@ line names folders, with every folder of the suite that one needs. pip would loo
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+
+from agentlightning.types.base import meant
 
 TABLE = Path(__file__).with_name("suite.toml")
 
@@ -51,3 +54,9 @@ def not_installed(kind: str, name: str) -> str | None:
         f"it comes with agl-{plugin}, which is not installed, or AGL_PLUGINS leaves it out; in a checkout of "
         f"Agent Lightning: {line}"
     )
+
+
+def instead(name: str, known: Iterable[str], *kinds: str) -> str:
+    """Return the end of a sentence about the unknown ``name``: what brings it, or what was meant."""
+    said = next(filter(None, (not_installed(kind, name) for kind in kinds)), None)
+    return f": {said}" if said else meant(name, known, kinds[-1])

@@ -31,11 +31,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from agentlightning.gateway.settings import GatewaySection
 from agentlightning.plugins.manager import Plugins, load as load_plugins
-from agentlightning.plugins.suite import not_installed
+from agentlightning.plugins.suite import instead
 from agentlightning.runner.settings import RunnerSection
 from agentlightning.train.policies import POLICY, Policies, read_policies
-from agentlightning.types import LLM, Recipe
-from agentlightning.types.base import ConfigError, elsewhere, nearest
+from agentlightning.types import LLM
+from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import (
     FILE,
     Choices,
@@ -229,11 +229,9 @@ class Fields(NamedTuple):
     section_of: dict[str, str | None]
     """Field → its section; ``None`` for fields outside the sections."""
     nested: dict[str, type[Section]]
-    """Key in an error's place → the section at this key, below one of ``sections``."""
+    """Key in an error's place → the section at this key, at any depth."""
     of_agent: frozenset[str]
     """Fields that name an agent beside ``target``."""
-    rewritten: bool
-    """Whether a plugin writes present keys in place of earlier ones."""
 
 
 def fields(plugins: Plugins | None = None) -> Fields:
@@ -267,8 +265,7 @@ def _fields(plugins: Plugins) -> Fields:
     section_of: dict[str, str | None] = {name: None for name in model.model_fields if name not in sections}
     section_of |= {field: name for name, section in sections.items() for field in section.model_fields}
     nested = dict(pair for section in (model, *sections.values()) for pair in _nested(section))
-    rewritten = any(spec.rewrite is not None for spec in plugins.sections.values())
-    return Fields(model, sections, section_of, nested, frozenset(of_agent), rewritten)
+    return Fields(model, sections, section_of, nested, frozenset(of_agent))
 
 
 def _joined(section: Any, added: Sequence[type[BaseModel]]) -> Any:
@@ -324,11 +321,10 @@ def from_fields(
     plugins = base._plugins if plugins is None and base is not None else plugins
     model, sections, section_of, *_ = fields(plugins)
     for name, value in given.items():
-        if name in sections:
+        if name in sections and isinstance(value, Mapping | None):
             data[name] = {**dict(data.get(name, {})), **_given(sections[name], value or {})}
         elif name not in section_of:
-            said = not_installed("argument", name) or not_installed("field", name)
-            hint = f": {said}" if said else _near(name, [*section_of, *sections])
+            hint = instead(name, [*section_of, *sections], "argument", "field")
             raise TypeError(f"Trainer has no field {name!r}{hint}")
         elif (section := section_of[name]) is None:
             data |= _given(model, {name: value})
@@ -355,7 +351,9 @@ def _line(error: Mapping[str, Any], short: bool, known: Fields) -> str:
     text: str = error["msg"]
     if isinstance(cause, Exception):
         text = str(cause)
-    elif error["type"] != "extra_forbidden" and isinstance(error["input"], str | int | float):
+    elif error["type"] == "extra_forbidden":
+        text = f"there is no such key{_meant(error, keys, known)}"
+    elif isinstance(error["input"], str | int | float):
         text += f", not {error['input']!r}"
     if not keys:  # an error about several fields
         return text if short else _placed(text)
@@ -363,7 +361,7 @@ def _line(error: Mapping[str, Any], short: bool, known: Fields) -> str:
     place = ".".join(shown)
     if text.startswith((f"{keys[-1]}.", f"{keys[-1]}:", f"{keys[-1]}[")):  # the text names its key already
         return ".".join([*shown[:-1], text])
-    return f"{place}: {text}{_meant(error, keys, known)}"
+    return f"{place}: {text}"
 
 
 def _placed(text: str) -> str:
@@ -374,19 +372,7 @@ def _placed(text: str) -> str:
 
 
 def _meant(error: Mapping[str, Any], keys: Sequence[str], known: Fields) -> str:
-    """For an unknown key: the most similar key of its section."""
-    if error["type"] != "extra_forbidden":
-        return ""
-    kinds = ("field",) if known.rewritten else ("field", "key")
-    if said := next(filter(None, (not_installed(kind, keys[-1]) for kind in kinds)), None):
-        return f": {said}"
-    inner = {**known.sections, **known.nested}
-    section = next((inner[part] for part in reversed(error["loc"][:-1]) if part in inner), known.model)
-    return _near(keys[-1], list(section.model_fields))
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    if (place := elsewhere(name, Recipe.__struct_fields__)) is not None:
-        return f". It is {place}"
-    near = nearest(name, known)
-    return f". Did you mean {near!r}?" if near else f"; known here: {', '.join(known)}"
+    """For an unknown key: what it is called here, or the most similar key of its section."""
+    at = known.nested
+    section = next((at[part] for part in reversed(error["loc"][:-1]) if part in at), known.model)
+    return instead(keys[-1], section.model_fields, "field")

@@ -17,7 +17,7 @@ from agentlightning.algorithms.tasks import DatasetError, check_tasks, tasks_of
 from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, RunnableAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
-from agentlightning.plugins.suite import not_installed
+from agentlightning.plugins.suite import instead
 from agentlightning.train.config import PolicySection, RunConfig
 from agentlightning.train.policies import Policies, fetch_pretrained
 from agentlightning.train.trainer import Trainer
@@ -169,12 +169,8 @@ def evaluation_set(given: Any, config: RunConfig, key: str) -> Any:
         if given in known:
             return given
         if not config.path(given).exists():
-            if said := not_installed("task set", given):
-                raise ConfigError(f"{key}: the task set {given}: {said}")
-            listed = ", ".join(known)
-            raise ConfigError(
-                f"{key}: {given!r} is neither a file ({config.path(given)}) nor a task set ({listed})"
-            )
+            hint = instead(given, known, "task set")
+            raise ConfigError(f"{key}: no file ({config.path(given)}) and no task set is {given!r}{hint}")
         given = DataSection(file=given)
     return load_data(given, config, key) if isinstance(given, DataSection) else given
 

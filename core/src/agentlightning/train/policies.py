@@ -16,7 +16,7 @@ from agentlightning.gateway import Upstream
 from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import redacted
 from agentlightning.types import LLM
-from agentlightning.types.base import ConfigError, nearest
+from agentlightning.types.base import ConfigError, meant
 from agentlightning.types.select import selector
 from agentlightning.types.work import PolicyFolder
 
@@ -134,10 +134,9 @@ def read_policies(
     for who, chosen in found.agents.items():
         selector(who, "policies")
         if chosen not in found.names:
-            near = nearest(str(chosen), found.names)
-            hint = f"Did you mean {near!r}? " if near else ""
-            known = ", ".join(found.names) or "none"
-            raise ConfigError(f"policies: {who!r} has the unknown policy {chosen!r}. {hint}Known: {known}")
+            raise ConfigError(
+                f"policies: {who!r} has the unknown policy {chosen!r}{meant(chosen, found.names, '')}"
+            )
     return found
 
 

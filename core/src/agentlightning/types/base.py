@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 import json
 import secrets
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,32 +101,43 @@ def merge_tags(*parts: Mapping[str, Any] | None) -> Tags:
 
 
 # -------------------------------------------------------------------------------------- names that were meant
-_TASKS = "environment.train and environment.val of a file, or fit(agent, train, val)"
-_RECIPE = "training.recipe.{} of a file, or algorithm=agl.GRPO({}=…)"
-_OPTIONS = "backend.options.{} of a file, or options={{'{}': …}}"
-MEANT: Mapping[str, str] = {
-    "model": "policy", "model_name": "policy", "base_model": "policy",
-    **dict.fromkeys(("tasks", "data", "dataset", "train_dataset", "train_data", "val_dataset"), _TASKS),
-    **dict.fromkeys(("lr", "learning_rate"), _OPTIONS.format("lr", "lr")),
-    **dict.fromkeys(("num_generations", "n_samples"), _RECIPE.format("group_size", "group_size")),
-}  # fmt: skip
-"""A word of other libraries → where it stands here."""
+@cache
+def words() -> dict[str, dict[str, str]]:
+    """Return kind → word of another tool or another section → what it is here (``words.toml``)."""
+    table = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+    return {
+        kind: {word: here.replace("{}", word) for here, listed in rows.items() for word in listed.split()}
+        for kind, rows in table.items()
+    }
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like ``name``, ``None`` if none is. Of names that are nearly as
-    like, one of the same letters is meant: ``gpro`` is ``grpo`` and not ``gspo``.
+def meant(name: str, known: Iterable[str] = (), kind: str = "field") -> str:
+    """Return the end of a sentence about the unknown ``name``: what stands for that word here, or which of
+    the ``known`` names is like it, or all of those.
     """
-    near = difflib.get_close_matches(name, list(known), n=5)
-    letters = sorted(name)
-    return next((one for one in near if sorted(one) == letters), near[0] if near else None)
+    plain, known, tables = name.lower().strip("-").replace("-", "_"), [*known], words()
+    table = {**tables["field"], **tables[kind]} if kind in tables else {}
+    here, near = table.get(plain), nearest(name, known)
+    if here and not (near and here.startswith("no setting")):
+        return f". It is {here}"
+    if near:
+        return f". Did you mean {near!r}?"
+    if near := nearest(plain, table, 0.85):
+        return f". It is {table[near]}"
+    return f". Known here: {', '.join(known)}" if known else ""
 
 
-def elsewhere(name: str, recipe: Iterable[str] = ()) -> str | None:
-    """Return where the setting ``name`` stands, if it is known under another word or as a field of the
-    ``recipe``; ``None``: unknown.
+def vendor(model: str) -> str | None:
+    """Return whose model this is, if nobody else has its weights: ``gpt-4o``, ``anthropic/claude-…``."""
+    return next((whose for word, whose in words()["model"].items() if model.lower().startswith(word)), None)
+
+
+def nearest(name: str, known: Iterable[str], least: float = 0.7) -> str | None:
+    """Return the known name that is most like ``name``, ``None`` if none is, to the degree ``least``. Of
+    names that are nearly as like, one of the same letters is meant: ``gpro`` is ``grpo`` and not ``gspo``.
     """
-    return MEANT.get(name) or (_RECIPE.format(name, name) if name in [*recipe] else None)
+    near = difflib.get_close_matches(name, list(known), n=5, cutoff=least - 0.1 * (len(name) < 4))
+    return min(near, key=lambda one: sorted(one) != sorted(name), default=None)
 
 
 # ------------------------------------------------------------------------------------------------- JSON lines

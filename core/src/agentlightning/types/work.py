@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentlightning.types.base import LogprobsMode, Mode, Model
+from agentlightning.types.base import LogprobsMode, Mode, Model, vendor
 
 
 class RolloutStatus(StrEnum):
@@ -245,6 +245,8 @@ def missing_policy_message(given: str | Path) -> str:
     """Return the message that ``given`` is no folder; for the name of a hub's model, with what fetches it."""
     text = Path(given).as_posix()
     said = f"{given}: there is no such folder; a policy is a model folder in Hugging Face layout"
+    if whose := vendor(text):
+        return f"{said}. {whose} keeps this model's weights to itself; `agl policy list` has open ones"
     if not _HUB.fullmatch(text):
         return said
     return f"{said}. If it is a model of the Hugging Face hub, give hub:{text}, which agl-local downloads"

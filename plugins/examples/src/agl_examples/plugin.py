@@ -35,7 +35,10 @@ def agl_hookspecs() -> list[Any]:
 
 @hookimpl
 def agl_sections() -> list[SectionSpec]:
-    return [SectionSpec("early_keys", rewrite=lazily("agl_examples.early_keys:expand"))]
+    return [
+        SectionSpec("early_keys", rewrite=lazily("agl_examples.early_keys:expand")),
+        SectionSpec("foreign sections", rewrite=lazily("agl_examples.foreign_sections:refuse")),
+    ]
 
 
 @hookimpl

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.base import nearest
+from agentlightning.types.base import meant
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -30,9 +30,7 @@ def read_as(
     names = [field.name for field in msgspec.structs.fields(kind)]
     for name in values:
         if name not in names:
-            near = nearest(name, names)
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise OptionError(f"{driver} has no option {name!r}.{hint} Valid: {', '.join(names)}")
+            raise OptionError(f"{driver} has no option {name!r}{meant(name, names)}")
     for name, meaning in (needed or {}).items():
         if name not in values:
             raise OptionError(f"{driver} needs the option {name}: {meaning}")

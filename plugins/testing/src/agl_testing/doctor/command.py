@@ -14,6 +14,7 @@ from rich.text import Text
 from agentlightning.cli.options import Sets, last_line, read
 from agentlightning.terminal import Console, TextTable
 from agentlightning.train.configured import configure
+from agentlightning.types import UsageError
 from agl_testing.doctor import Check, ConfiguredRun, ProbeSize, Report, examine
 
 SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red"), "skipped": ("–", "dim")}
@@ -23,6 +24,7 @@ WIDTH = 110
 def register(app: typer.Typer) -> None:
     @app.command("doctor")
     def doctor(
+        file: Annotated[Path | None, typer.Argument(hidden=True)] = None,
         config: Annotated[
             Path | None,
             typer.Option("--config", "-c", exists=True, dir_okay=False, help="The run's YAML file."),
@@ -42,6 +44,8 @@ def register(app: typer.Typer) -> None:
         Exit status 1 when training would be impossible or pointless, with the reason; 0 with warnings. Leaves
         nothing behind.
         """
+        if file is not None:
+            raise UsageError(f"agl doctor: give the file by its option: agl doctor --config {file}")
         console = Console(stderr=as_json)
         console.width = min(console.width, WIDTH)
         load = None if config is None else lambda: configure(read(config, sets))

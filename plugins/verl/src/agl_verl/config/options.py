@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentlightning.types import Recipe, UsageError
-from agentlightning.types.base import nearest
+from agentlightning.types.base import meant
 from agl_verl.config import attention, backends, critic, engines, modes
 from agl_verl.config.lora import lines as lora_lines
 from agl_verl.config.modes import ROLLOUT
@@ -42,8 +42,7 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     fields = {field.name for field in msgspec.structs.fields(Options)}
     for name in given:
         if name not in fields:
-            near = nearest(name, sorted(fields))
-            hint = f"; did you mean {near}?" if near else f"; it has {', '.join(sorted(fields))}"
+            hint = meant(name, sorted(fields))
             raise OptionError(f"backend.options: the verl driver has no option {name!r}{hint}")
     try:
         found = msgspec.convert(given, Options)
