@@ -1,4 +1,5 @@
-"""Receives the records of programs: OTLP at ``/v1/traces``, and two routes for entries.
+"""Receives the records of programs: OTLP at ``/v1/traces``, events as Agent Lightning 1.0 posts them, and two
+routes for entries.
 
 It is an HTTP server on loopback, and every request bears an attempt's key. Invariants: a key writes spans of
 its own attempt only, and begins entries of its own program only; spans are stored as their request arrives,
@@ -23,6 +24,7 @@ from agentlightning.types.base import RequestRefused
 from agentlightning.webserver import app_runner, listen
 from agentlightning.webserver.body import decoded, read, too_large
 from agl_cluster.store import otlp, traces
+from agl_programs import events
 from agl_programs.inside import messages
 from agl_programs.inside.messages import BeginEntry, EndEntry, EntryBegun, ProcessReport
 
@@ -95,6 +97,7 @@ class Collector:
         app = web.Application(middlewares=[self._authorized])
         app.router.add_get(_HEALTH, _healthy)
         app.router.add_post(traces.PATH, self._traces)
+        app.router.add_post(events.PATH, self._event)
         app.router.add_post(messages.ENTRIES, self._begin)
         app.router.add_post(messages.END, self._end)
         # If a process was killed, the part of its request that arrived is stored.
@@ -210,6 +213,22 @@ class Collector:
             refused = await storing
         answer = otlp.answer(otlp.PROTOBUF, sum(refused.values()), traces.reasons_text(refused))
         return web.Response(body=answer, content_type=otlp.PROTOBUF)
+
+    async def _event(self, request: web.Request) -> web.Response:
+        """Store what a program for Agent Lightning 1.0 posts."""
+        claims, program = self._identify(request)
+        try:
+            body = await read(request, events.BODY_LIMIT)
+            self._quota.take(claims, len(body))
+            span, answer = events.read_event(body, claims, dict(request.match_info))
+        except RequestRefused as error:
+            program.refused[error.reason] += 1
+            raise
+        refused = await traces.store_spans(self._store, [span], claims, 0)
+        program.refused.update({reason or "late-span": n for (reason, _), n in refused.items()})
+        if refused:
+            return web.Response(status=409, text=traces.reasons_text(refused))
+        return web.Response(body=answer, content_type="application/json")
 
     async def _store_parts(
         self, parts: asyncio.Queue[bytes | None], claims: Claims, program: ConnectedProgram

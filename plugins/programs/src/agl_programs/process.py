@@ -24,6 +24,7 @@ from agentlightning.plugins.manager import Plugins
 from agentlightning.redaction import HIDDEN, SECRET_NAME, redacted
 from agentlightning.webserver.proxies import direct_variables
 from agl_cluster.process_tree import descendants, kill_all, kill_group, kill_tree
+from agl_programs.events import event_variables
 from agl_programs.inside.import_hook import watched_root
 from agl_programs.inside.settings import ChildSettings
 from agl_programs.inside.start import SDKS
@@ -81,6 +82,8 @@ def environment(
         found |= SWITCHES
     if api_key_env is not None:
         found[api_key_env] = key
+    if not settings.per_entry:  # an event is of the attempt whose URL it is posted to
+        found |= event_variables(settings)
     found |= direct_variables(base, settings.gateway, settings.store)
     found |= settings.variables(list(watched))
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), base.get("PYTHONPATH")]))
