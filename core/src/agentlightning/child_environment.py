@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from agentlightning.keys import CONTEXT_KEY
+from agentlightning.proxies import PROXIES
 from agentlightning.redaction import SECRET_NAME, redacted
-from agentlightning.webserver.proxies import PROXIES as PROXIES
 
 log = logging.getLogger(__name__)
 OF_THE_RUN = "AGL_"

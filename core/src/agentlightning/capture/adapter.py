@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
+from agentlightning import capture  # its names load OpenTelemetry's SDK, which no start of agl needs
 from agentlightning.capture.context import current_attempt
 from agentlightning.capture.delivery import COUNTS
-from agentlightning.capture.installation import Patch, Wrapper, install, installed, uninstall
 from agentlightning.capture.sdk import call_methods
 from agentlightning.capture.sdk_call import is_gateway
 from agentlightning.keys import CONTEXT_KEY
@@ -45,11 +45,13 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             f"{type(self).__name__} has no begin(): implement it to patch the framework"
         )
 
-    def patch(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+    def patch(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Wrap ``owner.name``. Raise AttributeError when ``owner`` has no such attribute."""
+        from agentlightning.capture.installation import Patch
+
         self.undo(Patch(owner, name, wrapper).undo)
 
-    def patch_private(self, owner: Any, name: str, wrapper: Wrapper, missing: str) -> None:
+    def patch_private(self, owner: Any, name: str, wrapper: Callable[..., Any], missing: str) -> None:
         """Wrap an attribute that a later version of the framework may lack; count ``missing`` where it is
         absent."""
         if hasattr(owner, name):
@@ -57,7 +59,9 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         else:
             COUNTS.add(missing)
 
-    def patch_overrides(self, base: type, names: Callable[[type], Collection[str]], wrapper: Wrapper) -> None:
+    def patch_overrides(
+        self, base: type, names: Callable[[type], Collection[str]], wrapper: Callable[..., Any]
+    ) -> None:
         """Wrap methods in ``base`` and every class below it: those that exist, and others once they have an
         instance. ``names``: the methods among a class's own attributes. Use it for methods that users'
         classes define and their programs call.
@@ -71,9 +75,7 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                     for name in names(one):
                         self.patch(one, name, wrapper)
 
-        def made(
-            wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> Any:
+        def made(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
             cover(type(instance))
             return wrapped(*args, **kwargs)
 
@@ -99,9 +101,9 @@ class AdapterInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _instrument(self, **kwargs: Any) -> None:
         with ExitStack() as steps:
             self._steps = steps
-            if not installed():
-                self.undo(uninstall)
-            install(kwargs.get("tracer_provider"))
+            if not capture.installed():
+                self.undo(capture.uninstall)
+            capture.install(kwargs.get("tracer_provider"))
             self.begin()
             self._steps = steps.pop_all()
 

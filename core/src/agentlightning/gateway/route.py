@@ -16,9 +16,9 @@ from yarl import URL
 
 from agentlightning.gateway.answer import EngineAnswer
 from agentlightning.gateway.errors import CallFailure, RequestRefused
+from agentlightning.proxies import vendor_proxy
 from agentlightning.types.base import LogprobsMode
 from agentlightning.types.tokens import as_ids
-from agentlightning.webserver.proxies import vendor_proxy
 
 SECRET_LENGTH = 12
 """Characters from which a key counts as a secret; shorter keys are placeholders such as ``EMPTY``."""

@@ -19,12 +19,12 @@ from agentlightning.capture.context import AttemptContext, attempt_context
 from agentlightning.capture.installation import capturing, installed
 from agentlightning.decorator.agents import RunnableAgent, as_agent
 from agentlightning.plugins.manager import Plugins, load, pick
+from agentlightning.proxies import go_direct
 from agentlightning.runner.outcome import Outcome, outcome_of_error, read_return
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import ROLLOUT_SPAN
 from agentlightning.store.base import Store
 from agentlightning.types import AttemptedRollout, Rollout, Span
-from agentlightning.webserver.proxies import go_direct
 
 
 class HostedAgent:

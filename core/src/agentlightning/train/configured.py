@@ -18,6 +18,7 @@ from agentlightning.child_environment import engine_key
 from agentlightning.decorator.agents import AgentError, RunnableAgent, as_agent
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.plugins.suite import instead
+from agentlightning.proxies import go_direct
 from agentlightning.train.config import PolicySection, RunConfig
 from agentlightning.train.policies import Policies, fetch_pretrained
 from agentlightning.train.trainer import Trainer
@@ -25,7 +26,6 @@ from agentlightning.types import LLM, UsageError
 from agentlightning.types.base import ConfigError
 from agentlightning.types.sections import DataSection
 from agentlightning.types.work import PolicyFolder, missing_policy_message
-from agentlightning.webserver.proxies import go_direct
 
 
 class ConfiguredRun(NamedTuple):

@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentlightning.child_environment import PROXIES
 from agentlightning.decorator.reward_function import BadReward
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
+from agentlightning.proxies import PROXIES, direct_variables
 from agentlightning.redaction import HIDDEN, SECRET_NAME, redacted
-from agentlightning.webserver.proxies import direct_variables
 from agl_cluster.process_tree import descendants, kill_all, kill_group, kill_tree
 from agl_programs.events import event_variables
 from agl_programs.inside.import_hook import watched_root

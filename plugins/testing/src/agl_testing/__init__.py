@@ -11,7 +11,19 @@ These names are stable; names that begin with an underscore are not.
 
 from __future__ import annotations
 
-from agl_testing.replies import Reply, tool_call
-from agl_testing.scripted import Exchange, ScriptedModelServer
+from typing import TYPE_CHECKING
+
+from agentlightning._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from agl_testing.replies import Reply, tool_call
+    from agl_testing.scripted import Exchange, ScriptedModelServer
 
 __all__ = ["Exchange", "Reply", "ScriptedModelServer", "tool_call"]
+_HOMES = {
+    "Reply": "replies",
+    "tool_call": "replies",
+    "Exchange": "scripted",
+    "ScriptedModelServer": "scripted",
+}
+__getattr__ = lazy_names(__name__, _HOMES)  # each start of agl loads this package's plugin, and no server

@@ -14,8 +14,8 @@ from agentlightning.capture.context import current_attempt, tagged
 from agentlightning.capture.delivery import COUNTS
 from agentlightning.capture.emit import BODY, DIMENSIONS, emit_reward, emit_span, get_reward_value
 from agentlightning.capture.records import error_text
+from agentlightning.proxies import go_direct
 from agentlightning.types import LLM, Span, UsageError
-from agentlightning.webserver.proxies import go_direct
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

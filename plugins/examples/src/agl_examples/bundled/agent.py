@@ -16,8 +16,8 @@ from typing import Any, get_type_hints
 
 from agentlightning.capture.context import tagged
 from agentlightning.decorator.agents import RunnableAgent
+from agentlightning.proxies import go_direct
 from agentlightning.types import LLM, Resource, Rollout, UsageError
-from agentlightning.webserver.proxies import go_direct
 from agl_examples.bundled.task_set import task_set
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}

@@ -16,7 +16,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from agentlightning.child_environment import PROXIES, child_environment
+from agentlightning.child_environment import child_environment
+from agentlightning.proxies import PROXIES
 from agentlightning.types import UsageError
 from agentlightning.types.base import nearest
 from agl_local.network.config import read_json

@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentlightning.child_environment import PROXIES, child_environment
+from agentlightning.child_environment import child_environment
+from agentlightning.proxies import PROXIES
 from agl_verl.process import session
 
 log = logging.getLogger(__name__)

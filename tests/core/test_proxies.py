@@ -12,7 +12,7 @@ import pytest
 from agentlightning.gateway.client import EngineClient, Limits
 from agentlightning.gateway.errors import EngineUnreachable
 from agentlightning.gateway.route import Upstream
-from agentlightning.webserver.proxies import direct_variables, go_direct, vendor_proxy
+from agentlightning.proxies import direct_variables, go_direct, vendor_proxy
 
 LOOPBACK = "127.0.0.1,localhost,::1"
 

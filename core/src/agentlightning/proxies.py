@@ -46,9 +46,8 @@ def vendor_proxy(url: str) -> str | None:
     """
     place, named = urlsplit(url), getproxies_environment()
     proxy = named.get("https") or named.get("all")
-    if place.scheme != "https" or not proxy or place.hostname in LOOPBACK:
-        return None
-    if proxy_bypass_environment(place.netloc, named):
+    own = place.scheme != "https" or place.hostname in LOOPBACK
+    if own or not proxy or proxy_bypass_environment(place.netloc, named):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if (kind := urlsplit(proxy).scheme) not in ("http", "https"):
