@@ -2,12 +2,13 @@
 
     python bench/first_own_agent/run.py [FRAMEWORK …]
 
-For each framework: an empty environment gets the wheels that ``agl init`` comes in, ``agl init`` writes a
-project, its ``requirements.txt`` is installed, its test is run, ``agl doctor`` must find nothing that keeps
-it from training, and ``agl train`` must make it better on its held-out tasks. In the environment of the first,
-the agents of ``wrong/`` take the place of the project's own in turn: the doctor must name what is wrong with
-each. The last line is JSON: for each framework the minutes of all of it, and the held-out reward before and
-after; for each wrong agent, what the doctor says. Exit status 1 if anything of this does not hold.
+An empty environment gets the wheels that ``agl init`` comes in; CrewAI, which keeps others from their newest
+version, has one of its own. For each framework ``agl init`` writes a project, its ``requirements.txt`` is
+installed, its test is run, ``agl doctor`` must find nothing that keeps it from training, and ``agl train``
+must make it better on its held-out tasks. In the project of the first, the agents of ``wrong/`` take the
+place of its own in turn: the doctor must name what is wrong with each. The last line is JSON: for each
+framework the minutes of all of it (the first in an environment installs torch too), and the held-out reward
+before and after; for each wrong agent, what the doctor says. Exit status 1 if anything of this does not hold.
 
 Needs Python 3.11 or later; the standard library is enough. pip needs a package index for what is not ours.
 """
@@ -33,6 +34,8 @@ FRAMEWORKS = (
     "openai", "langgraph", "langchain", "autogen", "openai-agents", "pydantic-ai", "agentscope",
     "agent-framework", "crewai", "command",
 )  # fmt: skip
+ALONE = ("crewai",)
+"""Frameworks with an environment of their own."""
 WRONG = {path.stem: path for path in sorted(Path(__file__).with_name("wrong").glob("*.py"))}
 """The kind of fault that the doctor must name → the agent that has it."""
 QUIET = {
@@ -44,15 +47,15 @@ QUIET = {
 
 
 class Place:
-    """A folder with an environment and a project in it."""
+    """A folder with a project in it, and the environment that the project is used in."""
 
-    def __init__(self, folder: Path, wheels: Path, shell: dict[str, str]) -> None:
-        self.folder, self.wheels, self.shell = folder, wheels, shell | QUIET
+    def __init__(self, folder: Path, environment: Path, wheels: Path, shell: dict[str, str]) -> None:
+        self.folder, self.environment, self.wheels, self.shell = folder, environment, wheels, shell | QUIET
         self.project = folder / "my-agent"
 
     def run(self, *words: str | Path, check: bool = True) -> list[str]:
         """Run a program of the environment in the project, once there is one; return its lines of stdout."""
-        program = self.folder / "env" / "bin" / str(words[0])
+        program = self.environment / "bin" / str(words[0])
         done = subprocess.run(
             [str(program), *map(str, words[1:])],
             cwd=self.project if self.project.exists() else self.folder,
@@ -72,10 +75,11 @@ class Place:
 
 
 def made(place: Place, framework: str) -> None:
-    """Make environment and project."""
+    """Make the project, and the environment if there is none."""
     place.folder.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", place.folder / "env"], check=True)
-    place.install("agl-suite[examples]")
+    if not place.environment.exists():
+        subprocess.run([sys.executable, "-m", "venv", place.environment], check=True)
+        place.install("agl-suite[examples]")
     place.run("agl", "init", "my-agent", "--framework", framework)
     place.install("-r", place.project / "requirements.txt")
 
@@ -124,7 +128,8 @@ def main() -> int:
             stdout=sys.stderr,
         )  # fmt: skip
         for framework in asked:
-            began, place = time.monotonic(), Place(folder / framework, wheels, shell)
+            began, environment = time.monotonic(), folder / ("alone" if framework in ALONE else "env")
+            place = Place(folder / framework, environment, wheels, shell)
             print(f"{framework}: begun", file=sys.stderr, flush=True)
             try:
                 made(place, framework)
@@ -138,7 +143,6 @@ def main() -> int:
                 wrong = wrong or told(place)
             except (AssertionError, subprocess.CalledProcessError) as error:
                 print(f"{framework}: FAILED: {error}", file=sys.stderr, flush=True)
-            shutil.rmtree(place.folder, ignore_errors=True)
     print(json.dumps({"frameworks": found, "wrong_agents": wrong}))
     better = all(one["after"] > one["before"] for one in found.values())
     return int(not (better and len(found) == len(asked) and all(wrong.values()) and wrong))
