@@ -133,6 +133,9 @@ readme: ## every command and block of README, in empty environments; the last li
 first-hour: ## the commands of docs/first-hour.md, from an empty folder; the last line is JSON
 	@$(PYTHON) scripts/first_hour.py
 
+first-own-agent: ## a project of `agl init` in each framework, from wheels and an empty folder: checked, trained, better (some: FRAMEWORKS="langgraph openai"); the last line is JSON
+	@$(PYTHON) bench/first_own_agent/run.py $(FRAMEWORKS)
+
 quickstarts: .venv/demo ## the quickstart of every framework, trained on CPU (some: FRAMEWORKS="openai"); the last line is JSON
 	@$(PY) bench/quickstarts.py $(FRAMEWORKS)
 

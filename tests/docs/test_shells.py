@@ -61,4 +61,6 @@ def test_a_readers_shell_has_nothing_of_ours(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_the_project_has_the_configuration_that_is_made_shorter() -> None:
-    assert shells.WHOLE in (ROOT / "plugins/examples/src/agl_examples/init.py").read_text()
+    assert (
+        shells.WHOLE in (ROOT / "plugins/examples/src/agl_examples/templates/project/config.yaml").read_text()
+    )

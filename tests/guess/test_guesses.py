@@ -22,7 +22,7 @@ TABLE = tomllib.loads((resources.files("agentlightning.types") / "words.toml").r
 def keys() -> set[str]:
     """Every key of a run's file, with those of the recipe and of the local driver."""
     of_run = {f"{section}.{name}" if section else name for name, section in fields().section_of.items()}
-    of_train = {f"environment.train.{name}" for name in ("file", "limit")}
+    of_train = {f"environment.train.{name}" for name in ("args", "file", "limit")}
     options = {f"backend.options.{name}" for name in Options.__struct_fields__}
     early = {"environment.eval_tasks", "training.episodes"}
     return early | of_run | of_train | options | {f"training.recipe.{name}" for name in FIELDS}

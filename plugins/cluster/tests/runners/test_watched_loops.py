@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import threading
 import time
 from pathlib import Path
@@ -111,6 +112,43 @@ async def test_many_that_take_a_little_each_are_not_blamed(
     assert max(missed) > 8, "the loop was held for longer than the limit"
     assert not [r for r in caplog.records if "blocks its event loop for" in r.getMessage()]
     assert runner.counts["loop-blocked"] == 0
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_nobody_is_blamed_while_the_machine_is_busy(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same line of one agent holds the loop for many pings, all of which come late."""
+    monkeypatch.setattr(watched_loops, "LATE_AFTER", -1.0)
+    pool, missed = current_loop_pool(), list[int]()
+
+    async def agent(task: int) -> float:
+        [loop] = [one for one in pool._loops if one.shared]
+        while loop.missed_pings < 8:
+            time.sleep(0.001)
+        missed.append(loop.missed_pings)
+        return 1.0
+
+    with caplog.at_level(logging.WARNING, "agentlightning.runner"):
+        async with serving(agent, store, concurrency=1) as runner:
+            await finish(store, [1])
+    assert missed[0] * watched_loops.PING_SECONDS > watched_loops.WARN_AFTER
+    assert not [r for r in caplog.records if "blocks its event loop for" in r.getMessage()]
+    assert runner.counts["loop-blocked"] == 0
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_the_agents_own_line_is_named_where_a_library_waits(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def agent(task: int) -> float:
+        return float(queue.Queue[int]().get(timeout=0.3))
+
+    with caplog.at_level(logging.WARNING, "agentlightning.runner"):
+        async with serving(agent, store, concurrency=1):
+            await finish(store, [1], config=RolloutConfig(max_attempts=1))
+    [said] = [r.getMessage() for r in caplog.records if "blocks its event loop for" in r.getMessage()]
+    assert f"{Path(__file__)}:{agent.__code__.co_firstlineno + 1} in agent" in said and "queue.py" not in said
 
 
 @pytest.mark.usefixtures("hasty")

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from agentlightning._version import __version__
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.terminal import print_json
 from agentlightning.train.config import fields
@@ -145,7 +146,7 @@ def requirements(requires: str) -> str:
     extra = f",{requires[1:-1]}" if requires.startswith("[") else ""
     package = [] if not requires or extra else [requires]
     about = "# The suite is on no package index: add --find-links WHEELS, the folder that its wheels are in."
-    return "\n".join([about, f"agl-suite[{SUITE}{extra}]", *package, "pytest", ""])
+    return "\n".join([about, f"agl-suite[{SUITE}{extra}]=={__version__}", *package, "pytest", ""])
 
 
 def policy_of(model: str) -> str:

@@ -37,7 +37,7 @@ def agl_hookspecs() -> list[Any]:
 def agl_sections() -> list[SectionSpec]:
     return [
         SectionSpec("early_keys", rewrite=lazily("agl_examples.early_keys:expand")),
-        SectionSpec("foreign sections", rewrite=lazily("agl_examples.foreign_sections:refuse")),
+        SectionSpec("misplaced keys", rewrite=lazily("agl_examples.misplaced_keys:refuse")),
     ]
 
 

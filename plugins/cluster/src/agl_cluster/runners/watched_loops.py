@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Coroutine, Generator
@@ -35,6 +36,8 @@ PING_SECONDS = 0.25
 """Seconds between two pings of a loop."""
 WARN_AFTER = 1.0
 """Seconds without an answer after which the line that blocks a loop is reported."""
+LATE_AFTER = 0.25
+"""Seconds by which a ping is later than it should be on a machine that is busy."""
 ABANDON_AFTER = 30.0
 """Seconds without an answer after which a loop is abandoned."""
 REMEDY = (
@@ -108,8 +111,10 @@ class WatchedLoop(AgentLoop):
         task.done.add_done_callback(lambda _: self.tasks.discard(task))
         self.start(task)
 
-    def ping(self) -> None:
-        """Ping the loop, or count that it has not answered the last ping yet."""
+    def ping(self, *, late: bool = False) -> None:
+        """Ping the loop, or count that it has not answered the last ping yet. ``late``: the ping comes later
+        than it should, so the machine is busy and nobody in particular is suspected.
+        """
         if self._answered:
             self.missed_pings, self.suspected, self._answered = 0, 0, False
             self.call(self._answer)
@@ -117,7 +122,7 @@ class WatchedLoop(AgentLoop):
         self.missed_pings += 1
         line = self.blocked_at()
         found = None
-        if line is not None and is_user_code(line.file):
+        if line is not None and is_user_code(line.file) and not late:
             found = (self.running_attempt(), line.file, line.function)
         self.suspected = 0 if found is None else self.suspected + 1 if found == self.suspect else 1
         self.suspect = found
@@ -209,9 +214,11 @@ class LoopPool:
         """Ping the loops until the serving loop ends, and end them with it."""
         try:
             while True:
+                due = time.monotonic() + PING_SECONDS + LATE_AFTER
                 await asyncio.sleep(PING_SECONDS)
+                late = time.monotonic() > due
                 for loop in [*self._loops]:
-                    loop.ping()
+                    loop.ping(late=late)
                     self._check(loop)
                     if not loop.shared and not loop.tasks:
                         loop.stop()

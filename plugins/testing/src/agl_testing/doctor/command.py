@@ -24,7 +24,7 @@ WIDTH = 110
 def register(app: typer.Typer) -> None:
     @app.command("doctor")
     def doctor(
-        file: Annotated[Path | None, typer.Argument(hidden=True)] = None,
+        file: Annotated[Path | None, typer.Argument(hidden=True, help="Refused: see --config.")] = None,
         config: Annotated[
             Path | None,
             typer.Option("--config", "-c", exists=True, dir_okay=False, help="The run's YAML file."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.rewards import resolve
@@ -20,6 +21,7 @@ from agentlightning.terminal import plural
 from agentlightning.train.policies import Policies
 from agentlightning.types import Record, RolloutStatus
 from agentlightning.types.select import NAME_TAGS, UNKNOWN, Select, caller_name
+from agl_testing.doctor.checks.agent_code import Fault, faults_of_run, watched_hosts
 from agl_testing.doctor.checks.packages import imported_sdk_wrappers
 from agl_testing.doctor.checks.policy_map import judge_mapping
 from agl_testing.doctor.figures import format_counts
@@ -52,13 +54,19 @@ async def check_capture(findings: Findings) -> Check:
     """Run a few rollouts of the user's agent on one task and judge how its calls were captured."""
     configured = findings.require_configured()
     samples = min(PROBES, findings.samples)
-    findings.probe = await run_rollouts(
-        findings, probe_tasks(configured, findings.size.tasks)[:1], samples, name="capture"
-    )
+    with watched_hosts() as hosts:
+        findings.probe = await run_rollouts(
+            findings, probe_tasks(configured, findings.size.tasks)[:1], samples, name="capture"
+        )
     findings.usage.append(measure("first rollouts"))
     served = configured.trainer.config.served if configured.trainer.config.served.named else None
     unrouted = findings.require_context().gateway.metrics.unrouted
-    return judge_capture(findings.probe, configured.trainer.config.agent.select, served, unrouted)
+    gateway = urlsplit(findings.require_context().gateway.url).netloc
+    elsewhere = Counter({host: n for host, n in hosts.items() if host != gateway})
+    faults = faults_of_run(configured)
+    return judge_capture(
+        findings.probe, configured.trainer.config.agent.select, served, unrouted, elsewhere, faults
+    )
 
 
 def judge_capture(
@@ -66,11 +74,14 @@ def judge_capture(
     select: Select = None,
     served: Policies | None = None,
     unrouted: Mapping[str, int] | None = None,
+    elsewhere: Mapping[str, int] | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Check:
     """Judge how calls were captured. Pure.
 
     ``served`` names the policies of a run with named policies; ``unrouted`` counts calls that were refused
-    because no policy is assigned to their agent.
+    because no policy is assigned to their agent; ``elsewhere``: calls by the host that they went to in place
+    of the gateway; ``faults``: places in the code that may be why.
     """
     notes = Notes()
     frozen = {c.call_id for r in records for c in r.calls if served and c.policy in served.frozen}
@@ -82,6 +93,11 @@ def judge_capture(
     _ends(notes, records)
     refusals = _refusals(records)
     _calls(notes, len(found), bypassed, refusals)
+    went_past = bool(bypassed or elsewhere or not (found or refusals))
+    for fault in reversed(faults if went_past else ()):
+        fault.tell(notes, fail=not found)
+    if elsewhere:
+        notes.fact(f"requests went to {format_counts(Counter(elsewhere))}, which is not the gateway")
     for (kind, reason), n in Counter((v.kind, v.reason) for v in found if v.kind != "exact").items():
         _inexact(notes, kind, reason, n)
     if kinds["mismatch"] + kinds["no-ids"] == len(found) > 0:
@@ -103,6 +119,8 @@ def judge_capture(
         agents=dict(agents),
         rewards=rewards,
         calls=len(found),
+        elsewhere=dict(elsewhere or {}),
+        faults=[fault._asdict() for fault in faults] if went_past else [],
     )
 
 

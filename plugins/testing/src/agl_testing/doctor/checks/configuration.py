@@ -21,6 +21,7 @@ from agentlightning.terminal import plural
 from agentlightning.train.configured import ConfiguredRun
 from agentlightning.train.serving import driver_spec
 from agentlightning.types import LLM, UsageError
+from agl_testing.doctor.checks.agent_code import ADVICE, faults_of_import
 from agl_testing.doctor.checks.environment import nearest_existing
 from agl_testing.doctor.checks.private_fields import check_private_fields
 from agl_testing.doctor.figures import format_bytes
@@ -39,6 +40,12 @@ async def check_configuration(findings: Findings) -> Check:
     except UsageError as error:
         check = failure("configuration", error)
         broken = findings.plugins.broken if findings.plugins else {}
+        faults = faults_of_import(error)
+        if faults:
+            lines = [f"{fault.place} {fault.what}" for fault in faults]
+            check.detail, check.title = [*lines[1:], check.title, *check.detail], lines[0]
+        check.advice = [*dict.fromkeys(ADVICE[fault.kind] for fault in faults)] or check.advice
+        check.data = {"faults": [fault._asdict() for fault in faults]}
         check.advice += [f"Plugin {name} could not be loaded: {why}" for name, why in broken.items()]
         return check
     notes = Notes()
