@@ -48,12 +48,10 @@ def page() -> str:
             "|---|---|---|---|---|",
             *(_row(name) for name in RECIPES),
             "",
-            "`make bench-algorithms` trains them with the same budget of rollouts, and `sft`, `rejection`,",
-            "`dpo` on those that GRPO's run stored ([results](../bench/results/algorithms.json)).",
+            "To choose one: begin with `grpo`. Take `cispo`, or `grpo` with `minibatches: 4`, where rollouts are",
+            "expensive: each trains more on the same rollouts. Take `ppo` only with the driver `verl`. What they",
+            "did with one budget is [measured](contributing/algorithms.md).",
             "",
-            "![mean reward of each step's rollouts](images/algorithms.svg)",
-            "",
-            *_measured(),
             *(line for name in RECIPES for line in _section(name)),
             *_stored(loops),
         ]
@@ -80,8 +78,8 @@ almost none and learns. On `calc_x`, too, it ends higher: widen the range where 
 """
 
 
-def _measured() -> list[str]:
-    """What `make bench-algorithms` found, from its recorded result."""
+def measured() -> str:
+    """The contributors' page of what `make bench-algorithms` found, from its recorded result."""
     recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text(encoding="utf-8"))[
         "result"
     ]
@@ -92,8 +90,13 @@ def _measured() -> list[str]:
     ]
     missing = recorded["wanted"] - recorded["finished"]
     gone = f" {missing} of {recorded['wanted']} runs are missing; see the seeds." if missing else ""
-    return [
-        "## Measured",
+    lines = [
+        "# Algorithms, measured",
+        "",
+        "`make bench-algorithms` trains every recipe with the same budget of rollouts, and `sft`, `rejection`,",
+        "`dpo` on those that GRPO's run stored ([results](../../bench/results/algorithms.json)).",
+        "",
+        "![mean reward of each step's rollouts](../images/algorithms.svg)",
         "",
         f"Every recipe has the same budget of rollouts: {'; '.join(budgets)}. It is small on purpose: with a",
         f"larger one all recipes solve `calc_x`, and none differs.{gone}",
@@ -101,8 +104,8 @@ def _measured() -> list[str]:
         *table(recorded["recipes"]).splitlines(),
         "",
         *READING.splitlines(),
-        "",
     ]
+    return "\n".join(lines) + "\n"
 
 
 def _row(name: str) -> str:

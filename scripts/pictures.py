@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/how-it-works.md from the code; ``--check`` fails if they are stale.
+"""Draws the pictures of docs/contributing/how-it-works.md from the code; ``--check`` fails if they are stale.
 
     python scripts/pictures.py
 

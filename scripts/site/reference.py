@@ -65,7 +65,7 @@ def plain(text: str | None) -> str:
 
 # -------------------------------------------------------------------------------------------- configuration
 def configuration() -> str:
-    """The keys of a run's file."""
+    """The keys of a run's file, those of a recipe and of each driver among them."""
     schema = run_config_schema()
     lines = [
         "# Configuration",
@@ -80,7 +80,7 @@ def configuration() -> str:
     for name, section in sorted(schema["$defs"].items()):
         if section.get("properties"):
             lines += ["", f"## {name}", "", section.get("description", ""), "", *_keys(section, schema)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", catalogues.recipes(), options()]) + "\n"
 
 
 def _meaning(about: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -163,10 +163,10 @@ def _names(option: Any) -> str:
 
 # -------------------------------------------------------------------------------------------------- options
 def options() -> str:
-    """The options of each driver."""
-    lines = ["# Driver options", "", "`backend.options` of a run's file, by `backend.driver`.", ""]
+    """The keys of ``backend.options``, by driver."""
+    lines = ["## backend.options", "", "By `backend.driver`.", ""]
     for driver in OPTIONS:
-        lines += [f"## {driver}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
+        lines += [f"### driver: {driver}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
         for name, kind, default, text in fields(driver):
             lines.append(f"| `{name}` | `{kind}` | `{default}` | {plain(text)} |".replace("``", ""))
         lines.append("")
@@ -263,8 +263,6 @@ def variables() -> set[str]:
 PAGES = {
     "reference/configuration.md": configuration,
     "reference/commands.md": commands,
-    "reference/options.md": options,
-    "reference/recipes.md": catalogues.recipes,
     "reference/errors.md": catalogues.errors,
     "reference/metrics.md": metrics.page,
     "reference/python.md": python,

@@ -80,7 +80,7 @@ def test_what_was_run_is_in_the_adapters_range(folder: str) -> None:
 
 
 def test_the_pages_pitfalls_name_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "conformance.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "conformance.md").read_text()
     folders = ROOT / "tests", ROOT / "plugins" / "testing" / "src"
     sources = "\n".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     named = set(re.findall(r"`(test_\w+)`", page))

@@ -1,4 +1,4 @@
-"""The tables of docs/credit.md are those of the recorded result, what is concluded from them holds, and the
+"""The tables of docs/contributing/credit.md are those of the recorded result, what is concluded from them holds, and the
 benchmark's truth is the truth.
 """
 

@@ -1,4 +1,4 @@
-"""The page about GPUs: its tables are those that the formulas give, and its profiles are there."""
+"""The pages about GPUs and memory: their tables are those that the formulas give, and the profiles are there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from agl_local.network.shape import NetworkShape
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu.md"
+MEMORY = ROOT / "docs" / "contributing" / "memory.md"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def network(shape: NetworkShape) -> ModelConfig:
 
 def test_the_tables_are_fresh(script: ModuleType) -> None:
     assert script.main(["--check"]) == 0, "run python scripts/model_memory.py"
-    assert script.tables(script.TABLED) in PAGE.read_text(encoding="utf-8")
+    assert script.tables(script.TABLED) in MEMORY.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_the_row_of_135_million_on_a_laptop(script: ModuleType) -> None:
     assert states == 4 * sum(p.numel() * p.element_size() for p in model.parameters())
     assert served == 4 * 134_515_008 + 64 * 1024 * 4 * 2 * 30 * 3 * 64
     assert (together, checkpointed) == (states + kept + served, states + less + served)
-    assert f"| SmolLM2-135M | {states / 1e9:.1f} | {kept / 1e9:.1f} |" in PAGE.read_text(encoding="utf-8")
+    assert f"| SmolLM2-135M | {states / 1e9:.1f} | {kept / 1e9:.1f} |" in MEMORY.read_text(encoding="utf-8")
 
 
 def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

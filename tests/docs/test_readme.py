@@ -36,7 +36,7 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_commands_in_measured_tables_exist() -> None:
-    shown = README + (ROOT / "docs" / "results.md").read_text()
+    shown = README + (ROOT / "docs" / "contributing" / "results.md").read_text()
     for script in re.findall(r"`(?:python )?((?:bench|examples)/[\w/]+\.(?:py|yaml))", shown):
         assert (ROOT / script).exists(), script
 

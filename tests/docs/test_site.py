@@ -16,7 +16,7 @@ import catalogues  # noqa: E402
 import reference  # noqa: E402
 import snippets  # noqa: E402
 
-FIRST = {"index.md", "index.zh.md", "security.md"}
+FIRST = {"index.md", "index.zh.md", "security.md", "contributing.md", "changelog.md"}
 """Pages that are files of the repository's root."""
 PAGE = ROOT / "docs" / "page.md"
 
@@ -126,7 +126,8 @@ def test_every_page_stands_in_the_navigation() -> None:
 
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
     listed = set(places(nav)) - {*FIRST, *reference.PAGES}
-    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
+    pages = (page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
+    assert listed == {page.as_posix() for page in pages}
 
 
 def places(nav: object) -> list[str]:

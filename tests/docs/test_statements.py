@@ -32,15 +32,15 @@ def test_the_limit_of_an_attempt_is_the_one_that_is_said() -> None:
 def test_a_step_of_forty_million_tokens_takes_what_was_measured() -> None:
     largest = result("step")["sizes"][-1]
     behind = largest["seconds"] - largest["seconds_ahead"]
-    assert f"a step of {largest['tokens'] / 1e6:.1f} million tokens" in page("ray")
-    assert f"its Python took {largest['seconds']:.1f} s in all, {behind:.1f} of them behind" in page("ray")
+    assert f"a step of {largest['tokens'] / 1e6:.1f} million tokens" in page("deploy")
+    assert f"its Python took {largest['seconds']:.1f} s in all, {behind:.1f} of them behind" in page("deploy")
 
 
 def test_a_call_on_disk_takes_what_was_measured() -> None:
     kilobytes = result("store")["calls_bytes"] / 1e3
     day = kilobytes * 86_400 * 1_000 / 1e6
     assert f"| store file | {kilobytes:.1f} kB a call | {kilobytes:.1f} MB/s, {day:.0f} GB a day" in page(
-        "verl"
+        "contributing/verl"
     )
 
 
@@ -66,7 +66,7 @@ def test_the_doctors_example_lists_every_recipe() -> None:
 def test_the_pictures_time_is_told_apart_from_the_tables() -> None:
     drawn = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
     (seconds,) = set(re.findall(r"(\d+)\.\d+, \"run_id\"", drawn.replace("&quot;", '"')))
-    assert f"a slower run than those of the table: {seconds} s in all" in page("results")
+    assert f"a slower run than those of the table: {seconds} s in all" in page("contributing/results")
 
 
 def test_dpo_is_there_and_verifiers_is_the_version_that_runs() -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 POINTS = [point for point in entry_points(group=GROUP) if point.dist and point.dist.name.startswith("agl-")]
 """The plugins of the suite; core has no entry point."""
 USERS_OWN = {
-    "agl_credit_rules": "docs/extend.md",
+    "agl_credit_rules": "docs/contributing/extend.md",
     "agl_rollout_views": "examples/werewolf/views.py",
 }
 """Hooks that users' programs implement and no distribution of the suite needs → such a program."""
