@@ -1,9 +1,9 @@
 """Writes the parts of the documentation that come from code; ``--check`` fails if they are stale.
 
-python scripts/docs.py          rewrite docs/contributing/hooks.md, the files that docs/contributing/write-an-adapter.md shows,
-                                docs/your-agent.md's few lines of every framework, which are those of the
-                                adapters' READMEs, docs/verl.md's table of recipe fields,
-                                docs/algorithms.md and docs/contributing/algorithms.md
+python scripts/docs.py          rewrite in docs/contributing: hooks.md, algorithms.md and the files that
+                                write-an-adapter.md shows; in docs:
+                                your-agent.md's few lines of every framework, which are those of the
+                                adapters' READMEs, verl.md's table of recipe fields, and algorithms.md
 python scripts/docs.py --check  exit 1 if it would change
 """
 

@@ -3,10 +3,10 @@
     python scripts/site/build.py [FOLDER]
 
 Warnings are errors; keys, options, commands, hooks, variables and names without a text are listed; blocks of
-README and pages are run or checked; links of the built pages are followed. The last line is JSON. ``pages`` and
-``words`` are those of the user's part: what stands in the navigation before *Contributing*, translations apart.
-``blocks_run``, ``blocks_checked``, ``blocks_elsewhere`` (what they need or what runs them → blocks), ``outputs``,
-``undocumented``, ``dead_links``, ``wrong``. The exit status is 1 if anything is wrong.
+README and pages are run or checked; links of the built pages are followed. The last line is JSON: ``pages``
+and ``words`` of the user's part (what stands in the navigation before *Contributing*, translations apart),
+``blocks_run``, ``blocks_checked``, ``blocks_elsewhere`` (what they need or what runs them → blocks),
+``outputs``, ``undocumented``, ``dead_links``, ``wrong``. The exit status is 1 if anything is wrong.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What MkDocs does besides: generated pages, and a page for each file of the repository that a page links to.
 
-README, SECURITY and the like, and the READMEs of adapters, plugins and examples are pages. Another file that a
-page links to is shown as a page if it is a program, listed if it is a folder, and else copied as it is. So every
-link of the site leads somewhere on the site, which is read without the repository.
+README, SECURITY and the like, and the READMEs of adapters, plugins and examples are pages. Another file that
+a page links to is shown as a page if it is a program, listed if it is a folder, and else copied as it is. So
+every link of the site leads somewhere on the site, which is read without the repository.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ phases `rollout` (that the driver waited), `credit`, `update` and `sync`. The ga
 service gets."""
 
 SERVERS = """\
-What `GET /metrics` of each server exposes ([metrics for Prometheus](../operate.md#metrics-for-prometheus)). The labels of a metric are names
-of policies, routes, reasons and the like, never of rollouts."""
+What `GET /metrics` of each server exposes ([operate a run](../operate.md#metrics-for-prometheus)). The labels
+of a metric are names of policies, routes, reasons and the like, never of rollouts."""
 
 
 def sections() -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The pages about GPUs and memory: their tables are those that the formulas give, and the profiles are there."""
+"""The pages about GPUs and memory: tables are those that the formulas give, and the profiles are there."""
 
 from __future__ import annotations
 

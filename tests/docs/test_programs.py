@@ -1,4 +1,4 @@
-"""The tables of docs/contributing/conformance.md are those of the recorded programs: each request is exact or refused."""
+"""The tables of docs/contributing/conformance.md are those of the recorded programs, exact or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/contributing/write-an-adapter.md shows the template as it is, is true to its title, and names what exists."""
+"""The page on writing an adapter shows the template as it is, is true to its title, and names what exists."""
 
 from __future__ import annotations
 

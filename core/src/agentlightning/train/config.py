@@ -161,8 +161,8 @@ class RunConfig(Section):
     pythonpath: list[str] = []
     """Folders put in front of ``sys.path``."""
     trackers: Choices = None
-    """Names of the trackers, each with its options if it has any (``docs/dashboard.md``); none: those that are
-    on by default, for which ``default`` stands in a list."""
+    """Names of the trackers, each with its options if it has any (``docs/dashboard.md``); none: those that
+    are on by default, for which ``default`` stands in a list."""
     callbacks: Objects = []
     """Objects with hooks that this run calls, ``module:object`` each; a class is made into an object for each
     run (``docs/callbacks.md``)."""
