@@ -20,7 +20,8 @@ def page(name: str) -> str:
 
 
 def result(name: str) -> Any:
-    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))["result"]
+    kept = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return kept.get("result", kept)
 
 
 def test_the_limit_of_an_attempt_is_the_one_that_is_said() -> None:
@@ -74,3 +75,15 @@ def test_dpo_is_there_and_verifiers_is_the_version_that_runs() -> None:
     manifest = (ROOT / "plugins" / "verifiers" / "pyproject.toml").read_text(encoding="utf-8")
     assert re.search(r"verifiers[^\"]*0\.2", manifest) and "with verifiers 0.2" in page("comparison")
     assert "single-turn text" not in page("comparison")
+
+
+def test_the_rules_of_thumb_have_the_figures_of_what_they_name() -> None:
+    text, recipes = page("words"), result("algorithms")["recipes"]
+    cispo, four, one = (f"{recipes[f'calc_x/{name}']['after']:.3f}" for name in ("cispo", "grpo-4", "grpo"))
+    assert f"`calc_x`: {cispo} and {four}, where `grpo` with one update a step has {one}" in text
+    narrow, wide = (f"{recipes[f'werewolf/{name}']['after']:.3f}" for name in ("gspo", "gspo-wide"))
+    assert f"On `werewolf` {narrow} by the paper's range, {wide} by GRPO's" in text
+    words = result("svamp_real")
+    assert f"{words['base']:.3f} as it was, {words['sft']:.3f} after `agl sft`, {words['sft_rl']:.3f}" in text
+    waiting = [one["seconds_per_step"] for one in result("ahead")["means"] if one["wait"] == 1.0]
+    assert f"{waiting[0]:.2f} → {waiting[1]:.2f} s a step" in text
