@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,31 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+FENCED = re.compile(r"^ *```.*?^ *```", re.S | re.M)
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as the site makes it."""
+    plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    ascii_only = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii_only).strip().lower())
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    return {anchor(one) for one in re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.M)}
+
+
+def test_a_link_into_a_page_leads_to_a_heading() -> None:
+    wrong = []
+    for page in PAGES:
+        for target, name in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", FENCED.sub("", page.read_text())):
+            there = (page.parent / target).resolve() if target else page
+            if "://" not in target and there.suffix == ".md" and name not in anchors(there):
+                wrong.append(f"{page.relative_to(ROOT)}: {target}#{name}")
+    assert wrong == []
 
 
 def test_every_make_target_named_exists() -> None:
