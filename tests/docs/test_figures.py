@@ -229,7 +229,7 @@ def test_the_pretrained_model(bench: Callable[[str], Any]) -> None:
     # What each question earned was kept in a run of its own, with the same seed: it is the same to the digit.
     assert seeds[0]["reward_after"] == after["reward"] and seeds[0]["reward_before"] == before["reward"]
     stands(f"{seeds[0]['calls_exact']:,} of {seeds[0]['calls']:,} calls exact")
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "models.md").read_text()
     trainer, engine = (max(run[f"peak_mb_{part}"] for run in seeds) for part in ("trainer", "engine"))
     assert f"peaks at {trainer / 1000:.1f} GB, and the engine at {engine / 1000:.1f} GB" in page
     stands(f"At most {max(run['peak_mb'] for run in seeds) / 1000:.1f} GB are taken")
@@ -297,7 +297,7 @@ def test_what_was_tried_on_word_problems() -> None:
 
 def test_policies() -> None:
     """What a checkpoint of the pretrained model takes, and what it does with tools."""
-    page = " ".join((ROOT / "docs" / "models.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "contributing" / "models.md").read_text().split())
     parts = result("trained_part")
     sizes = [f"{parts[one]['checkpoint_mb']:,}" for one in ("all", "freeze", "lora")]
     assert (
@@ -313,7 +313,7 @@ def test_policies() -> None:
 
 
 def test_memory_of_an_update() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "models.md").read_text()
     found = result("local_update_smollm2")["tree_training"]
     for kind, name in (("router", "router"), ("few_shot", "behind examples")):
         for mode, checkpointing in (("trie", "no"), ("trie_recomputed", "yes")):

@@ -1,4 +1,4 @@
-"""The table of quickstarts with a pretrained model in docs/models.md is that of the recorded result.
+"""The table of quickstarts with a pretrained model in docs/contributing/models.md is that of the recorded result.
 
 Also what the benchmark counts as a valid call, a used result and a valid answer.
 """
@@ -52,7 +52,7 @@ def row(name: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_has_the_figures(name: str) -> None:
-    assert row(name) in (ROOT / "docs" / "models.md").read_text()
+    assert row(name) in (ROOT / "docs" / "contributing" / "models.md").read_text()
 
 
 def test_every_answered_call_is_exact_and_tokens_were_trained() -> None:
