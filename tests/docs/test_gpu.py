@@ -77,6 +77,15 @@ def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.Capt
     assert "| policy | 0.5 |" in printed and printed.count("**") == 2 * len(script.SETTINGS)
 
 
+def test_the_short_table_is_that_of_the_formulas(script: ModuleType) -> None:
+    tables = script.tables(script.TABLED)
+    lora = tables.partition("driver `local`, LoRA of rank 16")[2].partition("**One laptop")[0]
+    rows = re.findall(r"^\| (\S+) \|.* ([\d.]+) \|$", lora, re.M)
+    assert len(rows) == 5
+    for model, together in rows:
+        assert f"| {model} | {together} |\n" in PAGE.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("profile", "written"), [("calc_x", "14.6"), ("router", "13.6")])
 def test_the_profiles_of_one_gpu_fit_24_gb(profile: str, written: str, script: ModuleType) -> None:
     """By the formulas, with a gigabyte for the runtime; page and file name the same figure."""
