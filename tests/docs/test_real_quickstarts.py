@@ -1,4 +1,4 @@
-"""The table of quickstarts with a pretrained model in docs/contributing/models.md is that of the recorded result.
+"""The contributors' table of quickstarts with a pretrained model is that of the recorded result.
 
 Also what the benchmark counts as a valid call, a used result and a valid answer.
 """
