@@ -328,7 +328,7 @@ def test_memory_of_an_update() -> None:
 def test_finished_first() -> None:
     found = result("finished_first")
     assert found["reward_kept"] and found["bound_held"]
-    page = (ROOT / "docs" / "async.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "results.md").read_text()
     for order, one in found["means"].items():
         cells = (
             f"`{order}`", f"{one['seconds_per_step']:.2f}", f"{one['rollout']:.2f}",
@@ -343,7 +343,7 @@ def test_finished_first() -> None:
 
 def test_ahead() -> None:
     means = result("ahead")["means"]
-    page = (ROOT / "docs" / "async.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "results.md").read_text()
     for one in means:
         staleness = f"{one['staleness_mean']:.2f}" if one["staleness_mean"] else "0"
         reward = f"{one['reward_before']:.3f} → {one['reward_after']:.3f}"
