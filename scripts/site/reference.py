@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
 import warnings
@@ -58,9 +59,10 @@ INTERNAL = frozenset(
 
 
 def plain(text: str | None) -> str:
-    """Return a docstring's text as one paragraph of Markdown."""
+    """Return a docstring's text as one paragraph of Markdown, in which the names of pages are links."""
     text = re.sub(r":\w+:`[.~]?([^`]*)`", r"`\1`", inspect.cleandoc(text or ""))
-    return re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|").strip()
+    text = re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|").strip()
+    return re.sub(r"`docs/((?:[\w-]+/)?([\w-]+)\.md)`", r"[\2](../\1)", text)
 
 
 # -------------------------------------------------------------------------------------------- configuration
@@ -77,10 +79,24 @@ def configuration() -> str:
         "",
         *_keys(schema, schema),
     ]
-    for name, section in sorted(schema["$defs"].items()):
-        if section.get("properties"):
-            lines += ["", f"## {name}", "", section.get("description", ""), "", *_keys(section, schema)]
+    for name, key in sorted(_places(schema).items(), key=lambda place: place[1]):
+        section = schema["$defs"][name]
+        lines += ["", f"## {key}", "", section.get("description", ""), "", *_keys(section, schema)]
     return "\n".join([*lines, "", catalogues.recipes(), options()]) + "\n"
+
+
+def _places(schema: dict[str, Any]) -> dict[str, str]:
+    """Section → the key that holds it, from the top of the file; the shortest, if several do."""
+    found: dict[str, str] = {}
+    todo = [("", schema)]
+    while todo:
+        key, section = todo.pop(0)
+        for name, about in section.get("properties", {}).items():
+            for ref in re.findall(r"#/\$defs/(\w+)", json.dumps(about)):
+                if ref not in found and schema["$defs"][ref].get("properties"):
+                    found[ref] = f"{key}.{name}".removeprefix(".")
+                    todo.append((found[ref], schema["$defs"][ref]))
+    return found
 
 
 def _meaning(about: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -91,24 +107,25 @@ def _meaning(about: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def _keys(section: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows, places = ["| key | type | default | meaning |", "|---|---|---|---|"], _places(schema)
     for key, about in section.get("properties", {}).items():
-        default = f"`{about['default']!r}`" if "default" in about else ""
-        rows.append(f"| `{key}` | {_type(about)} | {default} | {_meaning(about, schema)} |")
+        section = isinstance(about.get("default"), dict) and about["default"]
+        default = f"`{about['default']!r}`" if "default" in about and not section else ""
+        rows.append(f"| `{key}` | {_type(about, places)} | {default} | {_meaning(about, schema)} |")
     return rows
 
 
-def _type(about: dict[str, Any]) -> str:
+def _type(about: dict[str, Any], places: dict[str, str]) -> str:
     """Return the type of a value in words."""
     if "$ref" in about:
-        name = about["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        key = places.get(about["$ref"].rpartition("/")[2])
+        return f"[{key}](#{key.replace('.', '')})" if key else "text"
     if "anyOf" in about:
-        return " or ".join(dict.fromkeys(map(_type, about["anyOf"])))
+        return " or ".join(dict.fromkeys(_type(one, places) for one in about["anyOf"]))
     if "enum" in about:
         return ", ".join(f"`{value}`" for value in about["enum"])
     if about.get("type") == "array":
-        return f"list of {_type(about.get('items', {}))}"
+        return f"list of {_type(about.get('items', {}), places)}"
     return str(about.get("type", "any"))
 
 
