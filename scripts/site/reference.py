@@ -35,7 +35,8 @@ OPTIONS = {
     "verl": ("agl_verl.config.settings", "Options"),
 }
 """Driver → module and class of its options."""
-VARIABLES = ROOT / "docs" / "environment.md"
+VARIABLES = Path(__file__).parent / "environment.txt"
+"""The section on environment variables, below the commands."""
 INTERNAL = frozenset(
     [
         "AGL_ARG_",
@@ -81,7 +82,7 @@ def configuration() -> str:
     ]
     for name, key in sorted(_places(schema).items(), key=lambda place: place[1]):
         section = schema["$defs"][name]
-        lines += ["", f"## {key}", "", section.get("description", ""), "", *_keys(section, schema)]
+        lines += ["", f"## {key}", "", plain(section.get("description")), "", *_keys(section, schema)]
     return "\n".join([*lines, "", catalogues.recipes(), options()]) + "\n"
 
 
@@ -136,6 +137,7 @@ def commands() -> str:
         "# Commands",
         "",
         "`agl COMMAND --help` prints the same. `agl` and `agent-lightning` are one command.",
+        "[Environment variables](#environment-variables) stand at the end.",
         "",
     ]
     for path, command in tree():
@@ -153,7 +155,7 @@ def commands() -> str:
                 shown = "" if default in (None, False, ()) or callable(default) else f"`{default}`"
                 lines.append(f"| `{_names(option)}` | {plain(getattr(option, 'help', ''))} | {shown} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, VARIABLES.read_text(encoding="utf-8")])
 
 
 def tree() -> Iterator[tuple[tuple[str, ...], Any]]:

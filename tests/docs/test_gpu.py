@@ -86,6 +86,21 @@ def test_the_short_table_is_that_of_the_formulas(script: ModuleType) -> None:
         assert f"| {model} | {together} |\n" in PAGE.read_text(encoding="utf-8")
 
 
+def test_the_page_on_cpus_has_the_figures_of_the_formulas_and_of_the_runs(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "cpu.md").read_text(encoding="utf-8")
+    laptop = script.tables(script.TABLED).partition("**One laptop")[2].partition("**One GPU")[0]
+    for model, all_, less in re.findall(r"^\| (\S+) \|.* ([\d.]+) \| ([\d.]+) \|$", laptop, re.M)[:3]:
+        assert f"| {model} | {all_} | {less} |" in page
+    results = (ROOT / "docs" / "contributing" / "results.md").read_text(encoding="utf-8")
+    assert "trained in 153 to 165 s (215 to 219 s with both evaluations). At most 3.6 GB" in results.replace(
+        "\n", " "
+    )
+    rows = re.findall(r"^\| [123] \|.* (\d+) s \| (\d+) s \|$", results, re.M)
+    trained, whole = (sorted(int(row[i]) for row in rows) for i in (0, 1))
+    assert f"| {trained[0]} to {trained[-1]} s | {whole[0]} to {whole[-1]} s |" in page
+    assert "| 153 to 165 s | 215 to 219 s |" in page and "at most 3.6 GB" in page
+
+
 @pytest.mark.parametrize(("profile", "written"), [("calc_x", "14.6"), ("router", "13.6")])
 def test_the_profiles_of_one_gpu_fit_24_gb(profile: str, written: str, script: ModuleType) -> None:
     """By the formulas, with a gigabyte for the runtime; page and file name the same figure."""
