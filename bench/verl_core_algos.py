@@ -2,7 +2,7 @@
 
 Runs verl's own ``core_algos`` on small inputs and writes inputs, outputs and versions to
 ``plugins/verl/tests/verl_core_algos.json``; the tests compare ours to that file, so they need no verl. All
-reals are float64. Needs an environment with ``verl==0.9.1`` (see ``docs/credit.md``)::
+reals are float64. Needs an environment with ``verl==0.9.1`` (see ``docs/contributing/credit.md``)::
 
     python bench/verl_core_algos.py
 """

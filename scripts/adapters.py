@@ -1,8 +1,9 @@
 """Runs the contract of every adapter in its environments and says, cell by cell, what holds.
 
     python scripts/adapters.py [ENVIRONMENT …]     run; the last line of stdout is JSON
-    python scripts/adapters.py --readme            write the README's table from bench/results/adapters.json
-    python scripts/adapters.py --check             exit 1 if the README's table is stale
+    python scripts/adapters.py --readme            write README's lines and the table of docs/contributing/
+                                                   conformance.md from bench/results/adapters.json
+    python scripts/adapters.py --check             exit 1 if one of them is stale
 
 Fails if a test fails, a framework is missing, a cell is undecided, or a call is neither exact nor excused.
 The environments and what runs in them are in environments.toml; what may be excused, in
@@ -184,8 +185,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         console.print(f"{place}. {why}", highlight=False)
 
 
-# --------------------------------------------------------------------------------------------- the README's
-def readme_table(result: dict[str, Any]) -> str:
+# ---------------------------------------------------------------------------------------------- the pages
+def table(result: dict[str, Any]) -> str:
     """A row per framework: all versions that were run, and of each cell the worst."""
     rows = result["frameworks"]
     notes = footnotes(rows)
@@ -198,7 +199,7 @@ def readme_table(result: dict[str, Any]) -> str:
         cells = [worst(mine, name, notes) for name in FEATURES]
         versions = ordered({row["version"] for row in mine})
         sdk = ordered({row["openai"] for row in mine})
-        lines.append(f"| {linked(label)} | {versions} | {sdk} | {' | '.join(cells)} |")
+        lines.append(f"| {linked(label, '../../')} | {versions} | {sdk} | {' | '.join(cells)} |")
     lines += ["", *(f"{place}. {why}" for place, why in enumerate(notes, 1))]
     made, exact, excused = (f"{result[key]:,}" for key in ("calls_made", "calls_exact", "calls_excused"))
     lines.append(
@@ -208,11 +209,23 @@ def readme_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def linked(label: str) -> str:
+def lines(result: dict[str, Any]) -> str:
+    """A line per framework, with the versions that were run; then the calls."""
+    rows = result["frameworks"]
+    found = [
+        f"- {linked(label)} {ordered({row['version'] for row in rows if row['framework'] == label})}"
+        for label in sorted({row["framework"] for row in rows}, key=str.lower)
+    ]
+    made, exact, excused = (f"{result[key]:,}" for key in ("calls_made", "calls_exact", "calls_excused"))
+    counted = f"`make test-adapters`: {made} calls made, {exact} found exact, {excused} excused."
+    return "\n".join([*found, "", counted])
+
+
+def linked(label: str, root: str = "") -> str:
     """A framework's name, which leads to its adapter where that is a package of its own."""
     (folder,) = [folder for folder, (name, _) in FRAMEWORKS.items() if name == label]
     page = f"adapters/{folder.replace('_', '-')}/README.md"
-    return f"[{label}]({page})" if (ROOT / page).exists() else label
+    return f"[{label}]({root}{page})" if (ROOT / page).exists() else label
 
 
 def worst(rows: list[dict[str, Any]], name: str, notes: list[str]) -> str:
@@ -228,35 +241,37 @@ def ordered(versions: Iterable[str]) -> str:
     return ", ".join(sorted(versions, key=Version))
 
 
-def readme(result: dict[str, Any], text: str) -> str:
-    """The README with the table between its marks."""
+def filled(page: str, result: dict[str, Any], text: str) -> str:
+    """A page of :data:`PAGES` with what belongs between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
-        raise SystemExit(f"README.md: the marks {BEGIN} … {END} are missing")
-    return f"{before}{BEGIN}\n{readme_table(result)}\n{END}{after}"
+        raise SystemExit(f"{page}: the marks {BEGIN} … {END} are missing")
+    return f"{before}{BEGIN}\n{PAGES[page](result)}\n{END}{after}"
 
 
-def write_readme(check: bool) -> int:
-    """Write the table, or compare it."""
-    path = ROOT / "README.md"
-    text = path.read_text(encoding="utf-8")
-    made = readme(json.loads(RESULTS.read_text(encoding="utf-8"))["result"], text)
-    if check and made != text:
-        SAY.print(
-            "README.md: the table of adapters is stale: run python scripts/adapters.py --readme",
-            soft_wrap=True,
-        )
-        return 1
-    if not check:
-        path.write_text(made, encoding="utf-8")
-    return 0
+PAGES = {"README.md": lines, "docs/contributing/conformance.md": table}
+"""Page → what stands between its marks."""
+
+
+def write_pages(check: bool) -> int:
+    """Write what belongs between the marks, or compare it."""
+    stale = 0
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        made = filled(page, json.loads(RESULTS.read_text(encoding="utf-8"))["result"], text)
+        if check and made != text:
+            SAY.print(f"{page} is stale: run python scripts/adapters.py --readme", soft_wrap=True)
+            stale = 1
+        elif not check:
+            (ROOT / page).write_text(made, encoding="utf-8")
+    return stale
 
 
 def main(arguments: list[str]) -> int:
-    """Run, or write the README's table."""
+    """Run, or write the pages."""
     if arguments in (["--readme"], ["--check"]):
-        return write_readme(check=arguments == ["--check"])
+        return write_pages(check=arguments == ["--check"])
     known = environments()
     if set(arguments) - set(known):
         SAY.print(

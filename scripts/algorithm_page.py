@@ -43,23 +43,26 @@ def page() -> str:
         [
             "# Algorithms",
             "",
-            "Generated from the docstrings and values of the code by `python scripts/docs.py`.",
+            "To choose how a policy learns, name an algorithm; `recipe` overrides its fields:",
             "",
-            "`training.algorithm` names one, and `training.recipe` overrides fields of a recipe. A",
-            "recipe is data: the fields of [`Recipe`](../core/src/agentlightning/types/training.py), which",
-            "credit and a driver carry out. Fields not shown have their defaults. A field that a driver does",
-            "not implement ends the run before it begins.",
+            "```yaml",
+            "training: {algorithm: grpo, recipe: {group_size: 16}}",
+            "```",
+            "",
+            "The configuration reference has every field, under *training.recipe*. A field that a driver",
+            "does not implement ends the run before it begins.",
             "",
             "| recipe | paper | needs | `local` | `verl` |",
             "|---|---|---|---|---|",
             *(_row(name) for name in SHOWN),
             "",
-            "`make bench-algorithms` trains them with the same budget of rollouts, and `sft`, `rejection`,",
-            "`dpo` on those that GRPO's run stored ([results](../bench/results/algorithms.json)).",
+            "Begin with `grpo`. Where rollouts are expensive, take `cispo`, or `grpo` with `minibatches: 4`:",
+            "both train more on the same rollouts. `ppo` needs the driver `verl`.",
+            "[Measured](contributing/algorithms.md): what each did with one budget.",
             "",
-            "![mean reward of each step's rollouts](images/algorithms.svg)",
+            "The formulas below are the docstrings of the code (`python scripts/docs.py`). Fields that are",
+            "not shown have their defaults.",
             "",
-            *_measured(),
             *(line for name in SHOWN for line in _section(name)),
             *_stored(loops),
         ]
@@ -86,8 +89,8 @@ almost none and learns. On `calc_x`, too, it ends higher: widen the range where 
 """
 
 
-def _measured() -> list[str]:
-    """What `make bench-algorithms` found, from its recorded result."""
+def measured() -> str:
+    """The contributors' page of what `make bench-algorithms` found, from its recorded result."""
     recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text(encoding="utf-8"))[
         "result"
     ]
@@ -98,8 +101,14 @@ def _measured() -> list[str]:
     ]
     missing = recorded["wanted"] - recorded["finished"]
     gone = f" {missing} of {recorded['wanted']} runs are missing; see the seeds." if missing else ""
-    return [
-        "## Measured",
+    lines = [
+        "# Algorithms, measured",
+        "",
+        "`make bench-algorithms` trains every recipe with the same budget of rollouts, and `sft`,",
+        "`rejection`, `dpo` on those that GRPO's run stored",
+        "([results](../../bench/results/algorithms.json)).",
+        "",
+        "![mean reward of each step's rollouts](../images/algorithms.svg)",
         "",
         f"Every recipe has the same budget of rollouts: {'; '.join(budgets)}. It is small on purpose: with a",
         f"larger one all recipes solve `calc_x`, and none differs.{gone}",
@@ -107,8 +116,8 @@ def _measured() -> list[str]:
         *table(recorded["recipes"]).splitlines(),
         "",
         *READING.splitlines(),
-        "",
     ]
+    return "\n".join(lines) + "\n"
 
 
 def _row(name: str) -> str:

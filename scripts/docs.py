@@ -1,9 +1,9 @@
 """Writes the parts of the documentation that come from code; ``--check`` fails if they are stale.
 
-python scripts/docs.py          rewrite docs/hooks.md, the files that docs/write-an-adapter.md shows,
-                                docs/your-agent.md's few lines of every framework, which are those of the
-                                adapters' READMEs, docs/verl.md's table of recipe fields, and
-                                docs/algorithms.md
+python scripts/docs.py          rewrite in docs/contributing: hooks.md, algorithms.md and the files that
+                                write-an-adapter.md shows; in docs:
+                                your-agent.md's few lines of every framework, which are those of the
+                                adapters' READMEs, verl.md's table of recipe fields, and algorithms.md
 python scripts/docs.py --check  exit 1 if it would change
 """
 
@@ -109,7 +109,7 @@ def hooks() -> str:
             "",
             "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "A run's own objects listen to them too ([callbacks.md](callbacks.md)). "
+            "A run's own objects listen to them too ([callbacks](../callbacks.md)). "
             "The trackers listen: terminal, files, plot, "
             "and `events`, which writes a line for each except progress.",
             "",
@@ -123,7 +123,7 @@ def hooks() -> str:
 
 def adapters() -> str:
     """The page about adapters, its blocks filled with the template's files as they are."""
-    page = (ROOT / "docs" / "write-an-adapter.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing" / "write-an-adapter.md").read_text(encoding="utf-8")
     return SHOWN.sub(
         lambda block: block[1] + (TEMPLATE / block[2]).read_text(encoding="utf-8") + block[3], page
     )
@@ -214,11 +214,12 @@ def main() -> int:
     """Write, or compare."""
     stale = []
     pages = {
-        "docs/hooks.md": hooks(),
-        "docs/write-an-adapter.md": adapters(),
+        "docs/contributing/hooks.md": hooks(),
+        "docs/contributing/write-an-adapter.md": adapters(),
         "docs/your-agent.md": frameworks(),
         "docs/verl.md": drivers(),
         "docs/algorithms.md": algorithm_page.page(),
+        "docs/contributing/algorithms.md": algorithm_page.measured(),
     }
     for name, text in pages.items():
         target = ROOT / name

@@ -41,13 +41,13 @@ LEFT_OUT = {
         "pre-commit install",
         "it writes a git hook into the checkout, with the .venv that `make lint` makes",
     ),
-    "docs/write-an-adapter.md": (
+    "docs/contributing/write-an-adapter.md": (
         "../my-framework/",
         "my-framework is the reader's own, and nowhere to be had; tests/examples make an adapter so",
     ),
     "docs/first-hour.md": ("../agent-lightning/", "`make first-hour` runs the whole page"),
     "docs/gpu.md": ("$URL_OF_THE_SELECTOR", "the reader's CUDA decides which index it is"),
-    "docs/credit.md": (
+    "docs/contributing/credit.md": (
         "verl==0.9.1",
         "it makes a benchmark's environment, of gigabytes; `make test-verl-inside` makes one with verl",
     ),
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 # ---------------------------------------------------------------------------------------------------- finding
 def pages(root: Path = ROOT) -> list[Path]:
     """README and the documentation: every page a user is pointed to."""
-    found = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("core/README.md")]
+    found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("core/README.md")]
     for room in ("adapters", "plugins", "examples", "bench"):
         found += [path for path in root.glob(f"{room}/**/README.md") if ".venv" not in path.parts]
     return sorted(path for path in found if path.name != "CHANGELOG.md")

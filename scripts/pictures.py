@@ -1,9 +1,10 @@
-"""Draws the pictures of docs/how-it-works.md from the code; ``--check`` fails if they are stale.
+"""Draws pictures of README and pages from the code and from results; ``--check`` fails if they are stale.
 
     python scripts/pictures.py
 
 ``layers.svg``: the layers of the core, as the import contracts of pyproject.toml have them. ``forest.svg``:
-how calls become rows, by the code that decides it, over calls that are made here.
+how calls become rows, by the code that decides it, over calls that are made here. ``learned.svg``: README's
+first result, from what each question earned (``bench/results/per_task``).
 """
 
 from __future__ import annotations
@@ -118,10 +119,47 @@ def forest() -> str:
     return svg(drawing.width + 60, drawing.height + 4, about, parts)
 
 
+def learned() -> str:
+    """What the pretrained model earned on questions about databases that it never saw, before and after."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    import router_plot
+
+    tasks, found = router_plot.chosen("halves")
+    rows = {
+        "before training": (found["before"][0], "#a3acb8"),
+        "best script": (found["letters"][0], "#c98a00"),
+        "after training": (found["after"][0], "#3f51b5"),
+    }
+    scores = {name: router_plot.score(rewards, tasks) for name, (rewards, _) in rows.items()}
+    before, after = (scores[name]["reward"] for name in ("before training", "after training"))
+    databases = len({task["answer"] for task in tasks})
+    parts = [
+        f'<text x="24" y="78" style="font-size:64px;font-weight:700">{before:.2f} → {after:.2f}</text>',
+        f'<text class="dim" style="font-size:15px" x="26" y="110">share of {len(tasks):,} real questions '
+        f"that SmolLM2-135M sends to the right database of four</text>",
+        f'<text class="dim" style="font-size:15px" x="26" y="131">{databases} databases that it was not '
+        "trained on · GRPO on two CPU cores · lines: 95 % intervals</text>",
+    ]
+    left, width = 150, 540
+    for number, (name, (_, colour)) in enumerate(rows.items()):
+        y, (low, high) = 156 + 40 * number, scores[name]["ci"]
+        reward = scores[name]["reward"]
+        parts += [
+            f'<text style="font-size:15px" x="26" y="{y + 19}">{name}</text>',
+            f'<rect x="{left}" y="{y}" width="{width * reward:.1f}" height="28" rx="4" fill="{colour}"/>',
+            f'<path d="M{left + width * low:.1f} {y + 14}H{left + width * high:.1f}" '
+            'stroke="#1c2430" stroke-width="1.5"/>',
+            f'<text style="font-size:16px;font-weight:600" x="{left + width * high + 10:.1f}" '
+            f'y="{y + 20}">{reward:.2f}</text>',
+        ]
+    about = f"Right databases before training {before:.3f}, after training {after:.3f}"
+    return svg(720, 288, about, parts)
+
+
 def main() -> int:
     """Write, or compare."""
     stale = []
-    for name, text in {"layers.svg": layers(), "forest.svg": forest()}.items():
+    for name, text in {"layers.svg": layers(), "forest.svg": forest(), "learned.svg": learned()}.items():
         if "--check" not in sys.argv:
             (FOLDER / name).write_text(text, encoding="utf-8")
         elif not (FOLDER / name).exists() or (FOLDER / name).read_text(encoding="utf-8") != text:

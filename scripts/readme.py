@@ -37,7 +37,6 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.S | re.M)
 OUTPUT = ("text", "console")
 SHORTER = {
     "make demo": 'SET="training.steps=2 environment.val.args.limit=16 environment.headroom_tasks=4"',
-    "make demo-real": 'SET="training.steps=1 environment.val.args.limit=16"',
     "make test": "TESTS=tests/core/credit",
 }
 """Command → the variable that shortens it. Whole runs are recorded in bench/results; CI runs all tests."""

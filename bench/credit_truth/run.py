@@ -4,7 +4,7 @@
 
 For every shape (``shapes.py``): the rank correlation of the advantages with the true ones, over all calls,
 and the signal to noise of one step's gradient (8 tasks × 8 rollouts). Last line: one JSON object.
-``python bench/credit_truth/table.py`` writes the tables of docs/credit.md from the recorded result.
+``python bench/credit_truth/table.py`` writes the tables of docs/contributing/credit.md from the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/credit.md, from the recorded result.
+"""The tables of docs/contributing/credit.md, from the recorded result.
 
 python bench/credit_truth/table.py          rewrite them
 python bench/credit_truth/table.py --check  exit 1 if they would change
@@ -14,7 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from generated import ROOT, part, rewrite
 
-PAGE = ROOT / "docs" / "credit.md"
+PAGE = ROOT / "docs" / "contributing" / "credit.md"
 RESULT = ROOT / "bench" / "results" / "credit_truth.json"
 PLACE = part("credit truth", "bench/credit_truth/table.py")
 RULES = ("broadcast", "last", "per_call", "discounted", "discounted 0.9", "per_agent")

@@ -1,4 +1,4 @@
-"""The tables of docs/conformance.md about programs of other people, from the recorded result.
+"""The tables of docs/contributing/conformance.md about programs of other people, from the recorded result.
 
 python bench/programs/table.py          rewrite them
 python bench/programs/table.py --check  exit 1 if they would change
@@ -14,7 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from generated import ROOT, part, rewrite
 
-PAGE = ROOT / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "contributing" / "conformance.md"
 RESULT = ROOT / "bench" / "results" / "programs.json"
 PLACE = part("programs", "bench/programs/table.py")
 FIGURES = ("requests", "exact", "named")

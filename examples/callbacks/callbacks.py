@@ -1,6 +1,7 @@
 """Callbacks: a file of hooks that a run calls; ``callbacks: [callbacks:Budget]`` names one.
 
-A class is made anew for each run. Any hook of docs/hooks.md may stand here, with any subset of its arguments.
+A class is made anew for each run. Any hook of docs/contributing/hooks.md may stand here, with any subset of
+its arguments.
 """
 
 from __future__ import annotations

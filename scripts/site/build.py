@@ -3,9 +3,10 @@
     python scripts/site/build.py [FOLDER]
 
 Warnings are errors; keys, options, commands, hooks, variables and names without a text are listed; blocks of
-README and pages are run or checked. The last line is JSON: ``pages``, ``snippets_run``, ``snippets_checked``,
-``snippets_elsewhere`` (what they need or what runs them → blocks), ``outputs``, ``undocumented``, ``wrong``.
-The exit status is 1 if anything is wrong.
+README and pages are run or checked; links of the built pages are followed. The last line is JSON: ``pages``
+and ``words`` of the user's part (what stands in the navigation before *Contributing*, translations apart),
+``blocks_run``, ``blocks_checked``, ``blocks_elsewhere`` (what they need or what runs them → blocks),
+``outputs``, ``undocumented``, ``dead_links``, ``wrong``. The exit status is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 def main() -> int:
     import reference
     import snippets
+    from links import dead
+    from parts import user_pages, words
 
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "site"
     missing = reference.undocumented()
@@ -35,19 +38,24 @@ def main() -> int:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--site-dir", str(folder)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # advertising
     status = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, env=quiet).returncode
-    pages = len(list(folder.rglob("*.html"))) if folder.exists() else 0
+    broken = sorted(dead(folder))
+    for link in broken:
+        print(f"dead: {link}", file=sys.stderr)
     print(f"the site: {folder}", file=sys.stderr)
+    pages = user_pages()
     told = {
-        "pages": pages,
-        "snippets_run": found.run,
-        "snippets_checked": found.checked,
-        "snippets_elsewhere": found.needs,
+        "pages": len(pages),
+        "words": sum(map(words, pages)),
+        "blocks_run": found.run,
+        "blocks_checked": found.checked,
+        "blocks_elsewhere": found.needs,
         "outputs": found.outputs,
         "undocumented": len(missing),
+        "dead_links": len(broken),
         "wrong": wrong,
     }
     print(json.dumps(told))
-    return 1 if status or missing or wrong else 0
+    return 1 if status or missing or wrong or broken else 0
 
 
 if __name__ == "__main__":

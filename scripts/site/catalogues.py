@@ -1,4 +1,4 @@
-"""Two pages of the reference: the fields of recipes, and the errors that a person can fix."""
+"""Parts of the reference: the fields of recipes, and the errors that a person can fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_IMPORTED = ("sitecustomize", "__main__")
 def recipes() -> str:
     """Every field of a recipe, and what each recipe of the suite sets."""
     lines = [
-        "# Recipes",
+        "## training.recipe",
         "",
         ABOUT_RECIPES,
         "",
@@ -44,7 +44,7 @@ def recipes() -> str:
             for name, kind, default, text in fields()
         ),
         "",
-        "## What each recipe sets",
+        "### What each recipe sets",
         "",
         "Other fields have the defaults above.",
         "",

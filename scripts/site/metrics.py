@@ -45,12 +45,12 @@ line of `metrics.jsonl` in the run's folder. A metric of which there is nothing 
 With several policies, rollouts and rewards are those of the step, and calls, groups, rows and tokens those of
 the policy of the line ([policies](../policies.md)). Beside the metrics stand `seconds`: the wall time of the
 phases `rollout` (that the driver waited), `credit`, `update` and `sync`. The gateway has
-[metrics of its own](../gateway.md#metrics), and [trackers](../trackers.md#what-a-service-gets) says what a
+[metrics of its own](../gateway.md#metrics), and [trackers](../dashboard.md#what-a-service-gets) says what a
 service gets."""
 
 SERVERS = """\
-What `GET /metrics` of each server exposes ([monitoring](../monitoring.md)). The labels of a metric are names
-of policies, routes, reasons and the like, never of rollouts."""
+What `GET /metrics` of each server exposes ([operate a run](../operate.md#metrics-for-prometheus)). The labels
+of a metric are names of policies, routes, reasons and the like, never of rollouts."""
 
 
 def sections() -> dict[str, dict[str, str]]:

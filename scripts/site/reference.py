@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 import sys
 import warnings
@@ -34,7 +35,8 @@ OPTIONS = {
     "verl": ("agl_verl.config.settings", "Options"),
 }
 """Driver → module and class of its options."""
-VARIABLES = ROOT / "docs" / "environment.md"
+VARIABLES = Path(__file__).parent / "environment.txt"
+"""The section on environment variables, below the commands."""
 INTERNAL = frozenset(
     [
         "AGL_ARG_",
@@ -58,14 +60,15 @@ INTERNAL = frozenset(
 
 
 def plain(text: str | None) -> str:
-    """Return a docstring's text as one paragraph of Markdown."""
+    """Return a docstring's text as one paragraph of Markdown, in which the names of pages are links."""
     text = re.sub(r":\w+:`[.~]?([^`]*)`", r"`\1`", inspect.cleandoc(text or ""))
-    return re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|").strip()
+    text = re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|").strip()
+    return re.sub(r"`docs/((?:[\w-]+/)?([\w-]+)\.md)`", r"[\2](../\1)", text)
 
 
 # -------------------------------------------------------------------------------------------- configuration
 def configuration() -> str:
-    """The keys of a run's file."""
+    """The keys of a run's file, those of a recipe and of each driver among them."""
     schema = run_config_schema()
     lines = [
         "# Configuration",
@@ -77,10 +80,24 @@ def configuration() -> str:
         "",
         *_keys(schema, schema),
     ]
-    for name, section in sorted(schema["$defs"].items()):
-        if section.get("properties"):
-            lines += ["", f"## {name}", "", section.get("description", ""), "", *_keys(section, schema)]
-    return "\n".join(lines) + "\n"
+    for name, key in sorted(_places(schema).items(), key=lambda place: place[1]):
+        section = schema["$defs"][name]
+        lines += ["", f"## {key}", "", plain(section.get("description")), "", *_keys(section, schema)]
+    return "\n".join([*lines, "", catalogues.recipes(), options()]) + "\n"
+
+
+def _places(schema: dict[str, Any]) -> dict[str, str]:
+    """Section → the key that holds it, from the top of the file; the shortest, if several do."""
+    found: dict[str, str] = {}
+    todo = [("", schema)]
+    while todo:
+        key, section = todo.pop(0)
+        for name, about in section.get("properties", {}).items():
+            for ref in re.findall(r"#/\$defs/(\w+)", json.dumps(about)):
+                if ref not in found and schema["$defs"][ref].get("properties"):
+                    found[ref] = f"{key}.{name}".removeprefix(".")
+                    todo.append((found[ref], schema["$defs"][ref]))
+    return found
 
 
 def _meaning(about: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -91,24 +108,25 @@ def _meaning(about: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def _keys(section: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows, places = ["| key | type | default | meaning |", "|---|---|---|---|"], _places(schema)
     for key, about in section.get("properties", {}).items():
-        default = f"`{about['default']!r}`" if "default" in about else ""
-        rows.append(f"| `{key}` | {_type(about)} | {default} | {_meaning(about, schema)} |")
+        section = isinstance(about.get("default"), dict) and about["default"]
+        default = f"`{about['default']!r}`" if "default" in about and not section else ""
+        rows.append(f"| `{key}` | {_type(about, places)} | {default} | {_meaning(about, schema)} |")
     return rows
 
 
-def _type(about: dict[str, Any]) -> str:
+def _type(about: dict[str, Any], places: dict[str, str]) -> str:
     """Return the type of a value in words."""
     if "$ref" in about:
-        name = about["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        key = places.get(about["$ref"].rpartition("/")[2])
+        return f"[{key}](#{key.replace('.', '')})" if key else "text"
     if "anyOf" in about:
-        return " or ".join(dict.fromkeys(map(_type, about["anyOf"])))
+        return " or ".join(dict.fromkeys(_type(one, places) for one in about["anyOf"]))
     if "enum" in about:
         return ", ".join(f"`{value}`" for value in about["enum"])
     if about.get("type") == "array":
-        return f"list of {_type(about.get('items', {}))}"
+        return f"list of {_type(about.get('items', {}), places)}"
     return str(about.get("type", "any"))
 
 
@@ -119,6 +137,7 @@ def commands() -> str:
         "# Commands",
         "",
         "`agl COMMAND --help` prints the same. `agl` and `agent-lightning` are one command.",
+        "[Environment variables](#environment-variables) stand at the end.",
         "",
     ]
     for path, command in tree():
@@ -136,7 +155,7 @@ def commands() -> str:
                 shown = "" if default in (None, False, ()) or callable(default) else f"`{default}`"
                 lines.append(f"| `{_names(option)}` | {plain(getattr(option, 'help', ''))} | {shown} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, VARIABLES.read_text(encoding="utf-8")])
 
 
 def tree() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -163,10 +182,10 @@ def _names(option: Any) -> str:
 
 # -------------------------------------------------------------------------------------------------- options
 def options() -> str:
-    """The options of each driver."""
-    lines = ["# Driver options", "", "`backend.options` of a run's file, by `backend.driver`.", ""]
+    """The keys of ``backend.options``, by driver."""
+    lines = ["## backend.options", "", "By `backend.driver`.", ""]
     for driver in OPTIONS:
-        lines += [f"## {driver}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
+        lines += [f"### driver: {driver}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
         for name, kind, default, text in fields(driver):
             lines.append(f"| `{name}` | `{kind}` | `{default}` | {plain(text)} |".replace("``", ""))
         lines.append("")
@@ -263,8 +282,6 @@ def variables() -> set[str]:
 PAGES = {
     "reference/configuration.md": configuration,
     "reference/commands.md": commands,
-    "reference/options.md": options,
-    "reference/recipes.md": catalogues.recipes,
     "reference/errors.md": catalogues.errors,
     "reference/metrics.md": metrics.page,
     "reference/python.md": python,

@@ -62,7 +62,7 @@ ELSEWHERE = {
     "docs/coming-from.md": "tests/docs/test_coming_from.py, those of other projects aside",
     "docs/first-hour.md": "make first-hour",
     "docs/first-hour.zh.md": "make first-hour: the commands are those of first-hour.md",
-    "docs/write-an-adapter.md": "tests/examples/adapter_template: the blocks are its files",
+    "docs/contributing/write-an-adapter.md": "tests/examples/adapter_template: the blocks are its files",
 }
 """Page → what runs its Python and YAML blocks."""
 SECONDS, LONG = 600, 1800
@@ -104,7 +104,7 @@ class Checked(NamedTuple):
 
 def blocks() -> Iterator[Block]:
     """Yield the blocks of README and pages."""
-    for page in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
         for found in BLOCK.finditer(text):
             indent = len(found.group(1))

@@ -22,9 +22,10 @@ RESULT = json.loads((ROOT / "bench" / "results" / "adapters.json").read_text())[
 BUILT_IN = {"openai_sdk"}
 
 
-def test_the_readme_shows_what_was_run() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert SCRIPT["readme"](RESULT, text) == text, "run python scripts/adapters.py --readme"
+@pytest.mark.parametrize("page", SCRIPT["PAGES"])
+def test_a_page_shows_what_was_run(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert SCRIPT["filled"](page, RESULT, text) == text, "run python scripts/adapters.py --readme"
 
 
 def test_every_call_is_exact_or_excused() -> None:
@@ -80,7 +81,7 @@ def test_what_was_run_is_in_the_adapters_range(folder: str) -> None:
 
 
 def test_the_pages_pitfalls_name_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "conformance.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "conformance.md").read_text()
     folders = ROOT / "tests", ROOT / "plugins" / "testing" / "src"
     sources = "\n".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     named = set(re.findall(r"`(test_\w+)`", page))
@@ -128,11 +129,11 @@ def test_what_no_test_decides_is_a_fault() -> None:
 
 def test_excuses_are_footnotes() -> None:
     rows = [row(line()), {**row(line("excused", made=3, exact=1)), "version": "1.9"}]
-    table = SCRIPT["readme_table"](SCRIPT["summary"](rows))
-    assert "| [AutoGen](adapters/autogen/README.md) | 1.9, 1.10 | 3.51.0 | excused¹ |" in table
+    table = SCRIPT["table"](SCRIPT["summary"](rows))
+    assert "| [AutoGen](../../adapters/autogen/README.md) | 1.9, 1.10 | 3.51.0 | excused¹ |" in table
     assert "\n1. upstream\n" in table and "5 calls made, 3 found exact, 2 excused" in table
 
 
 def test_readme_without_marks_is_said() -> None:
     with pytest.raises(SystemExit, match="marks"):
-        SCRIPT["readme"](SCRIPT["summary"]([row(line())]), "# no marks")
+        SCRIPT["filled"]("README.md", SCRIPT["summary"]([row(line())]), "# no marks")

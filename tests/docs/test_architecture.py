@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
-PAGES = ("architecture", "deploy", "guarantees", "how-it-works", "limits", "resume")
+PAGE = (ROOT / "docs" / "contributing" / "architecture.md").read_text()
+PAGES = (
+    *("contributing/architecture", "contributing/guarantees", "contributing/how-it-works"),
+    *("deploy", "limits", "resume"),
+)
 TEXT = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in PAGES)
 SOURCES = [
     *(ROOT / "core" / "src").rglob("*.py"),

@@ -1,5 +1,5 @@
-"""The tables of docs/credit.md are those of the recorded result, what is concluded from them holds, and the
-benchmark's truth is the truth.
+"""The tables of docs/contributing/credit.md are those of the recorded result, what is concluded from them
+holds, and the benchmark's truth is the truth.
 """
 
 from __future__ import annotations

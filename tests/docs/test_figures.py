@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SHOWN = README + (ROOT / "docs" / "results.md").read_text()
+SHOWN = README + (ROOT / "docs" / "contributing" / "results.md").read_text()
 
 
 def result(name: str) -> Any:
@@ -24,7 +24,9 @@ def result(name: str) -> Any:
 
 def stands(*texts: str) -> None:
     for text in texts:
-        assert text in SHOWN, f"neither README.md nor docs/results.md says {text!r}, which bench/results does"
+        assert text in SHOWN, (
+            f"neither README.md nor docs/contributing/results.md says {text!r}, which bench/results does"
+        )
 
 
 def test_seeds() -> None:
@@ -227,7 +229,7 @@ def test_the_pretrained_model(bench: Callable[[str], Any]) -> None:
     # What each question earned was kept in a run of its own, with the same seed: it is the same to the digit.
     assert seeds[0]["reward_after"] == after["reward"] and seeds[0]["reward_before"] == before["reward"]
     stands(f"{seeds[0]['calls_exact']:,} of {seeds[0]['calls']:,} calls exact")
-    page = (ROOT / "docs" / "policies.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "models.md").read_text()
     trainer, engine = (max(run[f"peak_mb_{part}"] for run in seeds) for part in ("trainer", "engine"))
     assert f"peaks at {trainer / 1000:.1f} GB, and the engine at {engine / 1000:.1f} GB" in page
     stands(f"At most {max(run['peak_mb'] for run in seeds) / 1000:.1f} GB are taken")
@@ -295,7 +297,7 @@ def test_what_was_tried_on_word_problems() -> None:
 
 def test_policies() -> None:
     """What a checkpoint of the pretrained model takes, and what it does with tools."""
-    page = " ".join((ROOT / "docs" / "policies.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "contributing" / "models.md").read_text().split())
     parts = result("trained_part")
     sizes = [f"{parts[one]['checkpoint_mb']:,}" for one in ("all", "freeze", "lora")]
     assert (
@@ -311,7 +313,7 @@ def test_policies() -> None:
 
 
 def test_memory_of_an_update() -> None:
-    page = (ROOT / "docs" / "policies.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "models.md").read_text()
     found = result("local_update_smollm2")["tree_training"]
     for kind, name in (("router", "router"), ("few_shot", "behind examples")):
         for mode, checkpointing in (("trie", "no"), ("trie_recomputed", "yes")):
@@ -326,7 +328,7 @@ def test_memory_of_an_update() -> None:
 def test_finished_first() -> None:
     found = result("finished_first")
     assert found["reward_kept"] and found["bound_held"]
-    page = (ROOT / "docs" / "async.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "results.md").read_text()
     for order, one in found["means"].items():
         cells = (
             f"`{order}`", f"{one['seconds_per_step']:.2f}", f"{one['rollout']:.2f}",
@@ -341,7 +343,7 @@ def test_finished_first() -> None:
 
 def test_ahead() -> None:
     means = result("ahead")["means"]
-    page = (ROOT / "docs" / "async.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "results.md").read_text()
     for one in means:
         staleness = f"{one['staleness_mean']:.2f}" if one["staleness_mean"] else "0"
         reward = f"{one['reward_before']:.3f} → {one['reward_after']:.3f}"

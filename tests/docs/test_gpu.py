@@ -1,4 +1,4 @@
-"""The page about GPUs: its tables are those that the formulas give, and its profiles are there."""
+"""The pages about GPUs and memory: tables are those that the formulas give, and the profiles are there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from agl_local.network.shape import NetworkShape
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu.md"
+MEMORY = ROOT / "docs" / "contributing" / "memory.md"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def network(shape: NetworkShape) -> ModelConfig:
 
 def test_the_tables_are_fresh(script: ModuleType) -> None:
     assert script.main(["--check"]) == 0, "run python scripts/model_memory.py"
-    assert script.tables(script.TABLED) in PAGE.read_text(encoding="utf-8")
+    assert script.tables(script.TABLED) in MEMORY.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_the_row_of_135_million_on_a_laptop(script: ModuleType) -> None:
     assert states == 4 * sum(p.numel() * p.element_size() for p in model.parameters())
     assert served == 4 * 134_515_008 + 64 * 1024 * 4 * 2 * 30 * 3 * 64
     assert (together, checkpointed) == (states + kept + served, states + less + served)
-    assert f"| SmolLM2-135M | {states / 1e9:.1f} | {kept / 1e9:.1f} |" in PAGE.read_text(encoding="utf-8")
+    assert f"| SmolLM2-135M | {states / 1e9:.1f} | {kept / 1e9:.1f} |" in MEMORY.read_text(encoding="utf-8")
 
 
 def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +75,30 @@ def test_a_folder_gets_tables_of_its_own(script: ModuleType, capsys: pytest.Capt
     assert script.main([str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "| policy | 0.5 |" in printed and printed.count("**") == 2 * len(script.SETTINGS)
+
+
+def test_the_short_table_is_that_of_the_formulas(script: ModuleType) -> None:
+    tables = script.tables(script.TABLED)
+    lora = tables.partition("driver `local`, LoRA of rank 16")[2].partition("**One laptop")[0]
+    rows = re.findall(r"^\| (\S+) \|.* ([\d.]+) \|$", lora, re.M)
+    assert len(rows) == 5
+    for model, together in rows:
+        assert f"| {model} | {together} |\n" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_on_cpus_has_the_figures_of_the_formulas_and_of_the_runs(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "cpu.md").read_text(encoding="utf-8")
+    laptop = script.tables(script.TABLED).partition("**One laptop")[2].partition("**One GPU")[0]
+    for model, all_, less in re.findall(r"^\| (\S+) \|.* ([\d.]+) \| ([\d.]+) \|$", laptop, re.M)[:3]:
+        assert f"| {model} | {all_} | {less} |" in page
+    results = (ROOT / "docs" / "contributing" / "results.md").read_text(encoding="utf-8")
+    assert "trained in 153 to 165 s (215 to 219 s with both evaluations). At most 3.6 GB" in results.replace(
+        "\n", " "
+    )
+    rows = re.findall(r"^\| [123] \|.* (\d+) s \| (\d+) s \|$", results, re.M)
+    trained, whole = (sorted(int(row[i]) for row in rows) for i in (0, 1))
+    assert f"| {trained[0]} to {trained[-1]} s | {whole[0]} to {whole[-1]} s |" in page
+    assert "| 153 to 165 s | 215 to 219 s |" in page and "at most 3.6 GB" in page
 
 
 @pytest.mark.parametrize(("profile", "written"), [("calc_x", "14.6"), ("router", "13.6")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def test_every_metric_has_a_meaning_and_every_meaning_a_metric() -> None:
 def test_the_page_has_them_all() -> None:
     page = metrics.page()
     assert "| `left_out/<reason>` | calls that are not trained" in page and "## An evaluation" in page
+
+
+def test_alerts_ask_for_metrics_that_servers_have() -> None:
+    page = (ROOT / "docs" / "operate.md").read_text()
+    asked = set(re.findall(r"agl_(?:store|gateway|train|engine)_\w+", page))
+    assert len(asked) > 6 and asked <= {one.sample for table in metrics.servers().values() for one in table}
+    named = set(re.findall(r"name `(\w+)`", page))
+    assert len(named) > 2 and named <= {name for section in metrics.sections().values() for name in section}
 
 
 def test_what_is_missing_or_gone_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

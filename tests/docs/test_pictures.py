@@ -14,7 +14,8 @@ import pictures  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    ("name", "drawn"), [("layers.svg", pictures.layers), ("forest.svg", pictures.forest)]
+    ("name", "drawn"),
+    [("layers.svg", pictures.layers), ("forest.svg", pictures.forest), ("learned.svg", pictures.learned)],
 )
 def test_it_is_drawn_from_the_code(name: str, drawn: object) -> None:
     assert callable(drawn)

@@ -1,4 +1,4 @@
-"""The tables of docs/conformance.md are those of the recorded programs: each request is exact or refused."""
+"""The tables of docs/contributing/conformance.md are those of the recorded programs, exact or refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table() -> ModuleType:
 
 
 def test_the_page_has_the_tables(table: ModuleType) -> None:
-    assert table.text(RESULT) in (ROOT / "docs" / "conformance.md").read_text()
+    assert table.text(RESULT) in (ROOT / "docs" / "contributing" / "conformance.md").read_text()
 
 
 def test_a_refused_program_is_named_with_what_it_asks_for(table: ModuleType) -> None:

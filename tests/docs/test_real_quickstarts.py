@@ -1,4 +1,4 @@
-"""The table of quickstarts with a pretrained model in docs/policies.md is that of the recorded result.
+"""The contributors' table of quickstarts with a pretrained model is that of the recorded result.
 
 Also what the benchmark counts as a valid call, a used result and a valid answer.
 """
@@ -52,7 +52,7 @@ def row(name: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_has_the_figures(name: str) -> None:
-    assert row(name) in (ROOT / "docs" / "policies.md").read_text()
+    assert row(name) in (ROOT / "docs" / "contributing" / "models.md").read_text()
 
 
 def test_every_answered_call_is_exact_and_tokens_were_trained() -> None:
@@ -63,7 +63,7 @@ def test_every_answered_call_is_exact_and_tokens_were_trained() -> None:
 
 
 def test_the_page_of_results_has_their_sum() -> None:
-    page = (ROOT / "docs" / "results.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "results.md").read_text()
     ones, asked = RESULT["frameworks"].values(), RESULT["forms"]["frameworks"].values()
     exact, calls = (sum(one[key] for one in ones) for key in ("exact", "calls"))
     assert f"{exact} of {calls} calls exact; reward on 32 sums" in page

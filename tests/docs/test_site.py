@@ -13,10 +13,12 @@ from agentlightning.types import UsageError
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
 import catalogues  # noqa: E402
+import links  # noqa: E402
+import parts  # noqa: E402
 import reference  # noqa: E402
 import snippets  # noqa: E402
 
-FIRST = {"index.md", "index.zh.md", "security.md"}
+FIRST = {"index.md", "index.zh.md", "security.md", "contributing.md", "changelog.md"}
 """Pages that are files of the repository's root."""
 PAGE = ROOT / "docs" / "page.md"
 
@@ -126,12 +128,22 @@ def test_every_page_stands_in_the_navigation() -> None:
     class Loader(yaml.SafeLoader): ...
 
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
-    listed = set(places(nav)) - {*FIRST, *reference.PAGES}
-    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
+    listed = set(parts.places(nav)) - {*FIRST, *reference.PAGES}
+    pages = (page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
+    assert listed == {page.as_posix() for page in pages}
 
 
-def places(nav: object) -> list[str]:
-    if isinstance(nav, str):
-        return [nav]
-    parts = nav.values() if isinstance(nav, dict) else nav
-    return [place for part in parts for place in places(part)]  # type: ignore[union-attr]
+def test_a_user_has_at_most_forty_pages() -> None:
+    pages = parts.user_pages()
+    assert len(pages) <= 40 and {"index.md", "troubleshooting.md", "operate.md"} <= set(pages)
+    assert not [page for page in pages if page.startswith("contributing/")]
+    assert parts.words("words.md") > 100
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there">b</a><a href="b.html#gone">b</a><img src="c.png">'
+    )
+    (tmp_path / "b.html").write_text('<h2 id="there">b</h2><a href="https://example.org/x">x</a>')
+    assert sorted(links.dead(tmp_path)) == ["a.html: b.html#gone", "a.html: c.png"]
+    assert list(links.dead(tmp_path / "empty")) == [f"{tmp_path / 'empty'}: no page"]

@@ -1,4 +1,4 @@
-"""docs/write-an-adapter.md shows the template as it is, is true to its title, and names what exists."""
+"""The page on writing an adapter shows the template as it is, is true to its title, and names what exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "write-an-adapter.md").read_text()
+PAGE = (ROOT / "docs" / "contributing" / "write-an-adapter.md").read_text()
 TEMPLATE = ROOT / "examples" / "adapter_template" / "agl-tinyagents"
 
 

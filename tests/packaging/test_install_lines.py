@@ -40,7 +40,12 @@ LINES = READER.lines()
 
 def test_the_commands_of_the_pages_and_the_messages_are_found() -> None:
     places = {line.where for line in LINES}
-    assert {"README.md", "core/README.md", "plugins/local/README.md", "docs/write-an-adapter.md"} <= places
+    assert {
+        "README.md",
+        "core/README.md",
+        "plugins/local/README.md",
+        "docs/contributing/write-an-adapter.md",
+    } <= places
     assert {f"adapters/{name}/README.md" for name in ADAPTERS} <= places
     assert len([line for line in LINES if not READER.left_out(line)]) >= 12
 

@@ -1,7 +1,7 @@
 """What a run left behind, read from its files alone: the store's SQLite file, JSON lines, safetensors.
 
-The formats are those of ``docs/store.md``: MessagePack under zstd, token ids as int32, logprobs as float32,
-prompts as an earlier call's tokens and what follows them.
+The formats are those of ``docs/contributing/store.md``: MessagePack under zstd, ids as int32, logprobs as
+float32, prompts as an earlier call's tokens and what follows them.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def _read_calls(db: sqlite3.Connection, rollouts: dict[str, Rollout]) -> None:
 
 
 def _read_rewards(db: sqlite3.Connection, rollouts: dict[str, Rollout]) -> None:
-    """The rewards of last attempts (``docs/store.md``): of those with the same aim, one with the name
-    ``reward`` counts before others, then a returned one before those emitted, then the last.
+    """The rewards of last attempts (``docs/contributing/store.md``): of those with the same aim, one with the
+    name ``reward`` counts before others, then a returned one before those emitted, then the last.
     """
     query = (
         "SELECT rollout_id, attempt_id, returned, data FROM spans "

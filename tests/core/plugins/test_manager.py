@@ -19,7 +19,7 @@ from agentlightning.store import SQLiteStore, StoreError
 from agentlightning.types import Evaluation, Recipe
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("agl_"))
-DOCS = Path(__file__).parents[3] / "docs" / "hooks.md"
+DOCS = Path(__file__).parents[3] / "docs" / "contributing" / "hooks.md"
 
 
 @pytest.mark.parametrize("name", HOOKS)

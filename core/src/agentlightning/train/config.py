@@ -148,7 +148,7 @@ class RunConfig(Section):
     backend: BackendSection = BackendSection()
     gateway: GatewaySection = GatewaySection()
     runner: RunnerField = None
-    """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/ray.md``) or ``{kind:
+    """Where the agent runs, if not in this process: ``{kind: ray, …}`` (``docs/deploy.md``) or ``{kind:
     kubernetes, …}`` (``docs/kubernetes.md``), with the options of the kind."""
     output: str | Path = "runs"
     """Folder of the runs: ``<output>/<run id>`` has a run's store, metrics, checkpoints and summary."""
@@ -161,8 +161,8 @@ class RunConfig(Section):
     pythonpath: list[str] = []
     """Folders put in front of ``sys.path``."""
     trackers: Choices = None
-    """Names of the trackers, each with its options if it has any (``docs/trackers.md``); none: those that are
-    on by default, for which ``default`` stands in a list."""
+    """Names of the trackers, each with its options if it has any (``docs/dashboard.md``); none: those that
+    are on by default, for which ``default`` stands in a list."""
     callbacks: Objects = []
     """Objects with hooks that this run calls, ``module:object`` each; a class is made into an object for each
     run (``docs/callbacks.md``)."""

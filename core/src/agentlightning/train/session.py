@@ -288,7 +288,7 @@ def _checked(callback: Any) -> Any:
     if not manager.get_hookcallers(callback):
         raise ConfigError(
             f"callbacks: {what} has no hook: mark its methods with @agentlightning.hookimpl and name them as "
-            "in docs/hooks.md"
+            "in docs/contributing/hooks.md"
         )
     return callback
 

@@ -13,7 +13,7 @@ from contract.runs import make_run
 
 from agentlightning import cli
 
-GUIDE = (Path(__file__).parents[4] / "docs" / "history.md").read_text()
+GUIDE = (Path(__file__).parents[4] / "docs" / "stored.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
 FILES = {name: text for text, name in re.findall(r"```python\n(# (\S+)\n.*?)```", GUIDE, re.DOTALL)}
 

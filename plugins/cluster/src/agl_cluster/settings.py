@@ -8,7 +8,7 @@ from agentlightning.types.sections import Section
 
 
 class MetricsSection(Section):
-    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics`` (``docs/monitoring.md``)."""
+    """A port of 127.0.0.1 at which the trainer answers ``GET /metrics`` (``docs/operate.md``)."""
 
     port: int = Field(ge=0, le=65_535)
     """0: a free one, which the log names."""
@@ -19,7 +19,7 @@ class MetricsFields(Section):
 
     metrics: MetricsSection | None = None
     """A port of 127.0.0.1 at which the trainer answers ``GET /metrics``: ``{port: 9100}``
-    (``docs/monitoring.md``); none: no such port."""
+    (``docs/operate.md``); none: no such port."""
 
 
 class GatewayFields(Section):

@@ -78,7 +78,7 @@ class ScheduledTraining(TrainingSection):
     """Extra batches that a step may roll out until ``batch_size`` groups have a spread."""
     curriculum: Choice | None = None
     """What chooses the tasks of each step, with its options: ``{solve_rate: {low: 0.2, high: 0.8}}``
-    (``docs/curriculum.md``); none: every task in turn, in an order of its own each epoch."""
+    (``docs/evaluation.md``); none: every task in turn, in an order of its own each epoch."""
 
     @model_validator(mode="after")
     def _one_curriculum(self) -> ScheduledTraining:

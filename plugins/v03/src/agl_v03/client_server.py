@@ -1,8 +1,8 @@
 """The server of tasks of Agent Lightning 0.1, its client, and tasks without a server, over the store of
 today.
 
-The server serves a store (``docs/store.md``), so that its client, ``Trainer(…).fit(agent, url)``, ``agl
-runner`` and :class:`~agl_cluster.store.client.StoreClient` are all served by it.
+The server serves a store (``docs/contributing/store.md``), so that its client, ``Trainer(…).fit(agent,
+url)``, ``agl runner`` and :class:`~agl_cluster.store.client.StoreClient` are all served by it.
 """
 
 from __future__ import annotations

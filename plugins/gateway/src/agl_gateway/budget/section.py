@@ -32,7 +32,7 @@ class LimitsSection(Section):
 
 
 class BudgetSection(LimitsSection):
-    """What a run may spend (``docs/budgets.md``): when it is spent, training ends and keeps what it has."""
+    """What a run may spend (``docs/operate.md``): when it is spent, training ends and keeps what it has."""
 
     per_rollout: LimitsSection = LimitsSection()
     """What one rollout may spend, over all of its attempts; its next call is then refused."""
@@ -57,7 +57,7 @@ class BudgetField(Section):
 
     budget: BudgetSection | None = None
     """What the run and each rollout may spend: ``{calls: …, tokens: …, money: …, seconds: …, per_rollout:
-    {…}}`` (``docs/budgets.md``); none: no limit."""
+    {…}}`` (``docs/operate.md``); none: no limit."""
 
     @model_validator(mode="after")
     def _driver_can_end(self: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Invariant: every length and offset is checked against the size of the file before it is used; a file that is
 damaged, truncated or of an unknown kind raises :class:`BadModelFile`. Source: the GGUF specification,
-versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/models.md).
 """
 
 from __future__ import annotations
