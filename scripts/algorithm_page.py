@@ -57,7 +57,7 @@ def page() -> str:
             "`make bench-algorithms` trains them with the same budget of rollouts, and `sft`, `rejection`,",
             "`dpo` on those that GRPO's run stored ([results](../bench/results/algorithms.json)).",
             "",
-            "![mean reward of each step's rollouts](images/algorithms.svg)",
+            "![held-out reward of each recipe before and after training](images/algorithms.svg)",
             "",
             *_measured(),
             *(line for name in SHOWN for line in _section(name)),
