@@ -127,7 +127,8 @@ def test_every_page_stands_in_the_navigation() -> None:
 
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
     listed = set(places(nav)) - {*FIRST, *reference.PAGES}
-    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
+    pages = (page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
+    assert listed == {page.as_posix() for page in pages}
 
 
 def places(nav: object) -> list[str]:
