@@ -110,6 +110,9 @@ schema: .venv/test ## docs/run_config.schema.json and the keywords of Trainer, w
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py
 
+notebooks: ## every notebook of examples/notebooks, executed (some: NAMES="prompts"; keep outputs: WRITE=1); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment notebooks) && "$$python" scripts/notebooks.py $(if $(WRITE),--write) $(NAMES)
+
 cast: .venv/spider ## the moving pictures of `make demo` and `make demo-real` in a terminal, recorded and drawn
 	@python=$$($(PYTHON) scripts/environment cast) && \
 	"$$python" scripts/cast.py --seconds 24 --about "The agent is evaluated, trained for 40 steps of GRPO on the CPU, and evaluated again; the reward of held-out tasks rises." docs/images/demo.svg -- make demo && \

@@ -108,7 +108,7 @@ def measured() -> str:
         "`rejection`, `dpo` on those that GRPO's run stored",
         "([results](../../bench/results/algorithms.json)).",
         "",
-        "![mean reward of each step's rollouts](../images/algorithms.svg)",
+        "![held-out reward of each recipe before and after training](../images/algorithms.svg)",
         "",
         f"Every recipe has the same budget of rollouts: {'; '.join(budgets)}. It is small on purpose: with a",
         f"larger one all recipes solve `calc_x`, and none differs.{gone}",

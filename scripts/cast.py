@@ -223,7 +223,9 @@ def picture(recording: Recording, command: str, longest: float, about: str) -> s
 
 
 def style(frames: Sequence[Frame], shown: float, height: float) -> str:
-    """The style sheet that moves the film; by itself, and with less motion, the film stands at its end."""
+    """The style sheet that moves the film. It begins with the end, which is what matters, and plays then; by
+    itself, and with less motion, it stands there.
+    """
     whole = shown + HOLD
     stops = "".join(
         f"{100 * frame.at / whole:.2f}%{{transform:translateY({-number * height:g}px)}}"
@@ -232,7 +234,7 @@ def style(frames: Sequence[Frame], shown: float, height: float) -> str:
     last = f"transform:translateY({-(len(frames) - 1) * height:g}px)"
     return (
         f"text{{font:{SIZE}px {FONT};white-space:pre}}"
-        f".film{{{last};animation:film {whole:.1f}s step-end infinite}}"
+        f".film{{{last};animation:film {whole:.1f}s step-end {-shown:.1f}s infinite}}"
         f"@keyframes film{{{stops}to{{{last}}}}}"
         "@media (prefers-reduced-motion:reduce){.film{animation:none}}"
     )

@@ -45,12 +45,13 @@ def layers() -> str:
         "contracts"
     ]
     floors: list[str] = next(one["layers"] for one in contracts if one["id"] == "floors")
-    parts, width, step = list[str](), 760, 52
+    parts, width, step = list[str](), 520, 52
     for number, floor in enumerate(floors):
         y = 12 + number * step
         rooms = "   ".join(name.strip() for name in floor.split(":"))
         parts.append(f'<rect class="box" x="12" y="{y}" width="{width - 24}" height="34" rx="6"/>')
-        parts.append(f'<text x="28" y="{y + 22}" xml:space="preserve">{escape(rooms)}</text>')
+        place = f'x="28" y="{y + 22}" style="font-size:15px" xml:space="preserve"'
+        parts.append(f"<text {place}>{escape(rooms)}</text>")
         if number + 1 < len(floors):
             parts.append(f'<path class="line" d="M{width / 2:g} {y + 34}v14m-4 -5l4 5l4 -5"/>')
     about = "Layers of the core: each imports from itself and from those below"
@@ -112,11 +113,30 @@ def forest() -> str:
         if node.kind == "left-out":
             place = f'x="{node.x + NODE + 10:g}" y="{node.y + 24:g}"'
             parts.append(f'<text class="why" {place}>not trained: {escape(reason)}</text>')
+    parts += key(drawing.height + 18)
     rows = len(batch.rows)
     about = (
         f"{len(calls)} calls of a rollout: {len(trained)} are trained, in {rows} rows; one failed and is not"
     )
-    return svg(drawing.width + 60, drawing.height + 4, about, parts)
+    return svg(drawing.width + 60, drawing.height + 78, about, parts)
+
+
+def key(y: float) -> list[str]:
+    """What the boxes and lines of :func:`forest` mean, in two lines from ``y`` on."""
+    meanings = {
+        "start": "begins a row",
+        "extends": "goes on with the row",
+        "branch": "begins one by a branch",
+        "left-out": "is not trained",
+    }
+    parts = []
+    for number, (kind, meaning) in enumerate(meanings.items()):
+        x, at = 12 + 230 * (number % 2), y + 28 * (number // 2)
+        line = f'<path class="line" d="M{x} {at + 9:g}h14"/>' if kind in ("extends", "branch") else ""
+        box = f'<rect class="box" x="{x + 14}" y="{at:g}" width="30" height="18" rx="4"/>'
+        said = f'<text x="{x + 54}" y="{at + 14:g}">{meaning}</text>'
+        parts.append(f'<g class="{kind} key">{line}{box}{said}</g>')
+    return parts
 
 
 def learned() -> str:

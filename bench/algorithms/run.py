@@ -183,8 +183,8 @@ def main() -> int:
         "runs": shown,
     }
     print(table(result["recipes"]), file=sys.stderr)
-    (kept.folder / "algorithms.svg").write_text(plot(found), encoding="utf-8")
-    print(f"curves: {kept.folder / 'algorithms.svg'}", file=sys.stderr)
+    (kept.folder / "algorithms.svg").write_text(plot(result["recipes"]), encoding="utf-8")
+    print(f"picture: {kept.folder / 'algorithms.svg'}", file=sys.stderr)
     print(json.dumps(result))
     return 1 if failed or not found else 0
 

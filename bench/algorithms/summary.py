@@ -1,4 +1,4 @@
-"""The table and the plot of finished runs.
+"""The table and the picture of finished runs.
 
 A recipe's figures are over the held-out tasks of all its seeds together: ``before`` (of the start policy with
 the same seeds) and ``after`` are means of rewards of 0 and 1, ``ci`` is the 95 % interval (Wilson) of
@@ -17,11 +17,10 @@ from typing import Any
 Z = 1.959964
 START = "start"
 """The name of the run that evaluates the start policy."""
-WIDTH, HEIGHT, LEFT, TOP = 400, 230, 46, 34
-COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
-    "#17becf", "#393b79", "#ad494a",
-)  # fmt: skip
+WIDTH, LEFT, RIGHT = 520, 116, 60
+HEAD, ROW, FOOT = 66, 24, 14
+BLUE, GREY = "#3f51b5", "#a3acb8"
+"""Of a recipe that has learned, and of the others and the start policy."""
 
 
 def wilson(mean: float, n: int) -> tuple[float, float]:
@@ -90,62 +89,44 @@ def table(recipes: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def plot(runs: Sequence[dict[str, Any]]) -> str:
-    """An SVG with a panel a task: the mean training reward of each step, over the seeds of a recipe. What
-    learns from stored rollouts makes none, so it has no curve.
+def plot(recipes: dict[str, dict[str, Any]]) -> str:
+    """An SVG with a panel a task: the held-out reward of each recipe after training with its 95 % interval,
+    the best first, beside that of the start policy (the grey line).
     """
-    curves: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        if len(run["curve"]) > 1 and run["items"] is None:
-            curves[run["task"]][run["recipe"]].append(run["curve"])
-    names = sorted({name for of in curves.values() for name in of})
-    panels = [_panel(task, of, names, i) for i, (task, of) in enumerate(sorted(curves.items()))]
-    wide = max(1, len(panels)) * (WIDTH + LEFT + 16)
-    legend = [
-        f'<g transform="translate({LEFT + 110 * (i % 7)},{TOP + HEIGHT + 46 + 18 * (i // 7)})">'
-        f'<rect width="14" height="3" y="-4" fill="{_colour(names, name)}"/><text x="20">{name}</text></g>'
-        for i, name in enumerate(names)
-    ]
-    tall = TOP + HEIGHT + 60 + 18 * (len(names) // 7 + 1)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" font-family="sans-serif" '
-            'font-size="12">',
-            f'<rect width="{wide}" height="{tall}" fill="white"/>',
-            *panels,
-            *legend,
-            "</svg>",
-            "",
-        ]
-    )
+    panels, top = list[str](), 0
+    for task in sorted({name.split("/")[0] for name in recipes}):
+        of = {name.split("/")[1]: one for name, one in recipes.items() if name.startswith(f"{task}/")}
+        panels += _panel(task, of, top)
+        top += HEAD + ROW * len(of) + FOOT
+    size = f'viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" font-family="system-ui,sans-serif" font-size="15"'
+    about = "Held-out reward of each recipe after training, with its 95 % interval, beside the start policy"
+    ground = f'<rect width="{WIDTH}" height="{top}" fill="#fff"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<title>{about}</title>'
+    return "\n".join([head, ground, *panels, "</svg>", ""])
 
 
-def _colour(names: list[str], name: str) -> str:
-    return COLOURS[names.index(name) % len(COLOURS)]
+def _panel(task: str, of: dict[str, dict[str, Any]], top: int) -> list[str]:
+    """The rows of a task."""
+    wide = WIDTH - LEFT - RIGHT
 
+    def at(value: float) -> str:
+        return f"{LEFT + wide * value:.1f}"
 
-def _panel(task: str, of: dict[str, list[list[float]]], names: list[str], column: int) -> str:
-    """Axes and curves of a task."""
-    steps = max(len(curve) for curves in of.values() for curve in curves)
-    x0 = LEFT + column * (WIDTH + LEFT + 16)
-
-    def at(step: int, value: float) -> str:
-        return f"{x0 + WIDTH * step / max(1, steps - 1):.1f},{TOP + HEIGHT * (1 - value):.1f}"
-
+    start, end = at(next(iter(of.values()))["before"]), top + HEAD + ROW * len(of)
     lines = [
-        f'<text x="{x0}" y="{TOP - 12}" font-weight="bold">{task}: mean reward of a step\'s rollouts</text>'
+        f'<text x="12" y="{top + 28}" font-weight="bold">{task}: held-out reward after training</text>',
+        f'<path d="M{start} {top + HEAD - 8}V{end}" stroke="{GREY}" stroke-width="2"/>',
+        f'<text x="{start}" y="{top + HEAD - 13}" text-anchor="middle" font-size="13" fill="#566173">before: '
+        f"{next(iter(of.values()))['before']:.2f}</text>",
     ]
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        y = TOP + HEIGHT * (1 - tick)
-        lines.append(
-            f'<path d="M{x0} {y}h{WIDTH}" stroke="#ddd"/><text x="{x0 - 34}" y="{y + 4}">{tick:g}</text>'
-        )
-    lines.append(f'<text x="{x0}" y="{TOP + HEIGHT + 18}">step 1</text>')
-    lines.append(f'<text x="{x0 + WIDTH}" y="{TOP + HEIGHT + 18}" text-anchor="end">{steps}</text>')
-    for name, curves in sorted(of.items()):
-        length = min(map(len, curves))
-        points = " ".join(at(i, sum(c[i] for c in curves) / len(curves)) for i in range(length))
-        lines.append(
-            f'<polyline points="{points}" fill="none" stroke-width="1.6" stroke="{_colour(names, name)}"/>'
-        )
-    return "\n".join(lines)
+    for number, (name, one) in enumerate(sorted(of.items(), key=lambda item: -item[1]["after"])):
+        y, colour = top + HEAD + ROW * number + ROW // 2, BLUE if one["learned"] else GREY
+        (low, high), after = one["ci"], one["after"]
+        told = f"{after:.2f}" + ("" if one["learned"] else ", not learned")
+        lines += [
+            f'<text x="12" y="{y + 5}">{name}</text>',
+            f'<path d="M{at(low)} {y}H{at(high)}" stroke="{colour}" stroke-width="3"/>',
+            f'<circle cx="{at(after)}" cy="{y}" r="6" fill="{colour}"/>',
+            f'<text x="{LEFT + wide * high + 8:.1f}" y="{y + 5}" font-size="13">{told}</text>',
+        ]
+    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,17 @@ def test_every_recipe_has_its_formula_its_paper_and_its_needs() -> None:
         assert "```text\n" in section and "A" in section.split("```text\n")[1], name
         (row,) = re.findall(rf"^\| \[`{re.escape(name)}`\].*$", PAGE, re.M)
         assert spec.about in row and row.count("|") == 6, row
+
+
+def test_the_picture_is_drawn_from_the_recorded_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    from algorithms.summary import plot
+
+    recorded = json.loads((ROOT / "bench" / "results" / "algorithms.json").read_text())["result"]["recipes"]
+    picture = (ROOT / "docs" / "images" / "algorithms.svg").read_text()
+    assert picture == plot(recorded)
+    assert picture.count("<circle") == len(recorded) and len(set(re.findall("#[0-9a-f]{6}", picture))) <= 4
+    assert picture.count("not learned") == sum(not one["learned"] for one in recorded.values())
 
 
 def test_a_driver_that_cannot_says_why() -> None:

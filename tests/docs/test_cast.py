@@ -51,6 +51,7 @@ def test_the_picture_is_well_formed_tells_its_pace_and_stands_at_its_end_on_requ
     frames = drawn.count("<g transform=")
     height = cast.LINES * cast.LINE + 2 * cast.ROOM
     assert f".film{{transform:translateY({-(frames - 1) * height}px)" in style
+    assert f"animation:film {10 + cast.HOLD:.1f}s step-end -10.0s infinite" in style, "it begins with its end"
     assert "@media (prefers-reduced-motion:reduce){.film{animation:none}}" in style
 
 
