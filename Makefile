@@ -110,8 +110,8 @@ schema: .venv/test ## docs/run_config.schema.json and the keywords of Trainer, w
 docs: ## the documentation site in dist/site, its warnings as errors; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment docs) && "$$python" scripts/site/build.py
 
-notebooks: ## every notebook of examples/notebooks, executed (some: NAMES="prompts"; keep outputs: WRITE=1); the last line is JSON
-	@python=$$($(PYTHON) scripts/environment notebooks) && "$$python" scripts/notebooks.py $(if $(WRITE),--write) $(NAMES)
+notebooks: ## every notebook of examples/notebooks, executed (some: NAMES="prompts"); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment notebooks) && "$$python" scripts/notebooks.py $(NAMES)
 
 cast: .venv/spider ## the moving pictures of `make demo` and `make demo-real` in a terminal, recorded and drawn
 	@python=$$($(PYTHON) scripts/environment cast) && \
