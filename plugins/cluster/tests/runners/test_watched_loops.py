@@ -20,7 +20,7 @@ from agentlightning.types import RolloutConfig, RolloutStatus
 from agl_cluster.runners import watched_loops
 from agl_cluster.runners.watched_loops import current_loop_pool
 
-AGAIN = RolloutConfig(timeout_seconds=0.5, max_attempts=3, retry_on=["cancelled"])
+AGAIN = RolloutConfig(timeout_seconds=2.0, max_attempts=3, retry_on=["cancelled"])
 
 
 @pytest.fixture
