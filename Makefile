@@ -39,8 +39,8 @@ spider-real: .venv/spider ## a pretrained model writes SQL for databases it neve
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
 	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 
-test-slow: .venv/test ## what `make test` leaves out: whole runs, the rest of the tables, all examples of each property
-	@$(PY) -m pytest -q -n 4 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough
+test-slow: .venv/test ## what `make test` leaves out: whole runs, the rest of the tables, all examples of each property (a half: PART=1/2)
+	@$(PY) -m pytest -q -n 4 --dist worksteal -m "(slow or hypothesis) and not nightly" --hypothesis-profile thorough $(if $(PART),--part $(PART))
 
 test-nightly: .venv/test ## policies rebuilt from nothing, whole demos, drills with verl: a minute or more each
 	@$(PY) -m pytest -q -m nightly
@@ -284,22 +284,23 @@ clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@$(PIP) $(PATHS) -e ".[demo]"
 	@touch $@
 
-.venv/werewolf: .venv/bin/python $(MANIFESTS)
-	@echo "installing the suite and AgentScope into .venv (torch included: minutes the first time)" >&2
-	@$(PIP) $(PATHS) -e ".[demo,werewolf]"
-	@touch .venv/demo $@
+# The suite is there: what follows adds packages.
+.venv/werewolf: .venv/demo
+	@echo "installing AgentScope into .venv" >&2
+	@$(PIP) -e ".[demo,werewolf]"
+	@touch $@
 
-.venv/spider: .venv/bin/python $(MANIFESTS)
-	@echo "installing the suite and LangGraph into .venv (torch included: minutes the first time)" >&2
-	@$(PIP) $(PATHS) -e ".[demo,spider]"
-	@touch .venv/demo $@
+.venv/spider: .venv/demo
+	@echo "installing LangGraph into .venv" >&2
+	@$(PIP) -e ".[demo,spider]"
+	@touch $@
 
-.venv/test: .venv/bin/python $(MANIFESTS)
-	@echo "installing the suite and the test tools into .venv (torch included: minutes the first time)" >&2
-	@$(PIP) $(PATHS) -e ".[demo,test]"
-	@touch .venv/demo $@
+.venv/test: .venv/demo
+	@echo "installing the test tools into .venv" >&2
+	@$(PIP) -e ".[demo,test]"
+	@touch $@
 
-.venv/lint: .venv/bin/python $(MANIFESTS)
-	@echo "installing the suite, the test tools and the linters into .venv (torch included: minutes the first time)" >&2
-	@$(PIP) $(PATHS) -e ".[demo,test,lint]"
-	@touch .venv/demo .venv/test $@
+.venv/lint: .venv/demo
+	@echo "installing the test tools and the linters into .venv" >&2
+	@$(PIP) -e ".[demo,test,lint]"
+	@touch .venv/test $@

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,23 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     left = [one for one in _sessions if not one.closed and one._loop.is_closed()]
     _sessions.difference_update(left)
     assert not left, f"{len(left)} client sessions were left open: close them, or the client that made them"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="N/OF", help="run the tests of one part of OF, chosen by their names")
+
+
+@pytest.hookimpl(trylast=True)  # what -m leaves
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of ``--part``: each is in one part, the same in every process."""
+    if (part := config.getoption("part")) is not None:
+        number, of = map(int, part.split("/"))
+        kept: list[pytest.Item] = []
+        others: list[pytest.Item] = []
+        for item in items:
+            (kept if zlib.crc32(item.nodeid.encode()) % of == number - 1 else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
 
 
 def pytest_collection_finish() -> None:

@@ -8,9 +8,23 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from marks import BATTERIES, CORE, loaded_plugins
+
+
+def test_each_test_is_in_one_part(pytestconfig: pytest.Config) -> None:
+    plugin = pytestconfig.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
+    found: list[str] = []
+    for part in ("1/3", "2/3", "3/3"):
+        items: list[Any] = [SimpleNamespace(nodeid=f"test_{number}") for number in range(300)]
+        hook = SimpleNamespace(pytest_deselected=lambda items: None)
+        plugin.pytest_collection_modifyitems(SimpleNamespace(getoption=lambda _, p=part: p, hook=hook), items)
+        assert 50 < len(items) < 150
+        found += [item.nodeid for item in items]
+    assert sorted(found) == sorted(f"test_{number}" for number in range(300))
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
