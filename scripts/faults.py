@@ -78,8 +78,8 @@ def run_cases(pytest: list[str], tests: list[str]) -> list[ElementTree.Element]:
 
 
 def collect(tests: list[str], cases: Any) -> dict[str, Counter[str]]:
-    """Return node id → outcomes of the cases that it stands for: those of a function, or one case. A case is
-    known by its dotted class, because a test that a class inherits has the file of the suite.
+    """Return node id → outcomes of the cases that it stands for: those of a file, a function, or one case. A
+    case is known by its dotted class, because a test that a class inherits has the file of the suite.
     """
     outcomes: dict[str, Counter[str]] = {test: Counter() for test in tests}
     for case in cases:
@@ -87,9 +87,11 @@ def collect(tests: list[str], cases: Any) -> dict[str, Counter[str]]:
         kinds = {child.tag for child in case}
         outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
         for test in tests:
-            path, _, function = test.rpartition("::")
-            mine = f"{path.replace('.py', '').replace('/', '.').replace('::', '.')}::{function}"
-            if name == mine or name.startswith(f"{mine}["):
+            path, _, function = test.rpartition("::") if "::" in test else (test, "", "")
+            place = path.replace(".py", "").replace("/", ".").replace("::", ".")
+            mine = f"{place}::{function}"
+            whole = not function and name.startswith((mine, f"{place}."))
+            if name == mine or name.startswith(f"{mine}[") or whole:
                 outcomes[test][outcome] += 1
     return outcomes
 
