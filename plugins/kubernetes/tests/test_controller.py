@@ -53,7 +53,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 def controller(place: Place, agent: str = "half", **options: Any) -> JobController:
     given = {"kind": "kubernetes", "image": "tests:1", "agent": f"agents_in_pods:{agent}", **options}
-    given.setdefault("env", {"AGL_PLUGINS": ""})
+    given.setdefault("env", {"AGL_PLUGINS": "cluster"})  # it has `agl runner`
     client = StoreClient(place.url)
     client.act_as(Role.TRAINER)
     made = open_runner(build([plugin], discover=False), RunnerJob(from_fields({"runner": given}), client))
