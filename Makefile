@@ -284,20 +284,10 @@ clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@$(PIP) $(PATHS) -e ".[demo]"
 	@touch $@
 
-# The suite is there: what follows adds packages.
-.venv/werewolf: .venv/demo
-	@echo "installing AgentScope into .venv" >&2
-	@$(PIP) -e ".[demo,werewolf]"
-	@touch $@
-
-.venv/spider: .venv/demo
-	@echo "installing LangGraph into .venv" >&2
-	@$(PIP) -e ".[demo,spider]"
-	@touch $@
-
-.venv/test: .venv/demo
-	@echo "installing the test tools into .venv" >&2
-	@$(PIP) -e ".[demo,test]"
+# The suite is there: what follows adds packages, those of the extra of the same name.
+.venv/werewolf .venv/spider .venv/test: .venv/demo
+	@echo "installing what $(@F) needs beside the suite into .venv" >&2
+	@$(PIP) -e ".[demo,$(@F)]"
 	@touch $@
 
 .venv/lint: .venv/demo

@@ -117,10 +117,9 @@ def meant(name: str, known: Iterable[str] = (), kind: str = "field") -> str:
     """
     plain, known, tables = name.lower().strip("-").replace("-", "_"), [*known], words()
     table = {**tables["field"], **tables[kind]} if kind in tables else {}
-    here, near = table.get(plain), nearest(name, known)
-    if here and not (near and here.startswith("no setting")):
+    if here := table.get(plain):
         return f". It is {here}"
-    if near:
+    if near := nearest(name, known):
         return f". Did you mean {near!r}?"
     if near := nearest(plain, table, 0.85):
         return f". It is {table[near]}"

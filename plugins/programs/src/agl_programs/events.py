@@ -69,6 +69,7 @@ def _span(event: Event, claims: Claims) -> Span:
     context = AttemptContext(rollout_id=claims.rollout_id, attempt_id=claims.attempt_id, sink=made.append)
     with attempt_context(context):
         if event.event_type == REWARD:
-            value, rest = event.data.get("value"), {k: v for k, v in event.data.items() if k != "value"}
-            return emit_reward(value, attributes={BODY: rest} if rest else None)  # type: ignore[arg-type]
+            rest = dict(event.data)
+            value: Any = rest.pop("value", None)
+            return emit_reward(value, attributes={BODY: rest} if rest else None)
         return emit_span(ANNOTATION_SPAN, {EVENT_TYPE: event.event_type, BODY: event.data}, None)
