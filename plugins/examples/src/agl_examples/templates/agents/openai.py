@@ -58,4 +58,5 @@ def called(call: Any) -> str:
 @agl.rollout
 async def solve(task: dict[str, Any], llm: agl.LLM) -> float:
     """Answer one task, and return the reward."""
-    return score(task, await answer(task["question"], llm))
+    with agl.tagged(agent="solver"):  # the name of its calls: the openai package knows none
+        return score(task, await answer(task["question"], llm))
