@@ -7,7 +7,6 @@ import json
 import pickle
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +40,6 @@ SEEN: list[CommandResult] = []
 def look(task: Any, result: CommandResult) -> float:
     SEEN[:] = [result]
     return 0.5
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer() as one:
-        yield one
-
-
-@pytest.fixture
-async def here(server: ScriptedModelServer) -> AsyncIterator[Bench]:
-    async with bench(server) as one:
-        yield one
 
 
 def said() -> dict[str, Any]:

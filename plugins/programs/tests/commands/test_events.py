@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from agl_programs.events import EVENT_TYPE
-from agl_testing import ScriptedModelServer
 
 from agentlightning.capture.delivery import COUNTS
 from agentlightning.capture.emit import BODY
 from agentlightning.credit import resolve
-from plugins.programs.tests.commands.running import Bench, bench, python
+from plugins.programs.tests.commands.running import Bench, python
 
 PYTHON = """
 import json, os, urllib.request
@@ -50,18 +48,6 @@ async function post(url, body) {
 })();
 """
 PROGRAMS = {"python": (sys.executable, PYTHON), "shell": ("sh", SHELL), "node": ("node", NODE)}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer() as one:
-        yield one
-
-
-@pytest.fixture
-async def here(server: ScriptedModelServer) -> AsyncIterator[Bench]:
-    async with bench(server) as one:
-        yield one
 
 
 @pytest.mark.parametrize("language", PROGRAMS)

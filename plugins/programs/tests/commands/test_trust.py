@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from agl_programs.commands.result import CommandResult
-from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
 from agentlightning.credit import assign, resolve
@@ -16,7 +14,7 @@ from agentlightning.recipes import GRPO
 from agentlightning.semconv import JUDGED
 from agentlightning.types import Batch
 from agl_audit.explanation.explain import rewards
-from plugins.programs.tests.commands.running import ASK, Bench, Ran, bench, python
+from plugins.programs.tests.commands.running import ASK, Bench, Ran, python
 
 FORGE = (
     ASK
@@ -50,18 +48,6 @@ ask(**{"traceparent": trace})
 ask(**{"traceparent": trace, "x-stainless-retry-count": "1"})
 """
 """A program that makes four calls, and wants to take three of them back."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer() as one:
-        yield one
-
-
-@pytest.fixture
-async def here(server: ScriptedModelServer) -> AsyncIterator[Bench]:
-    async with bench(server) as one:
-        yield one
 
 
 def nothing(result: CommandResult) -> None:
