@@ -304,3 +304,20 @@ def test_printed_commands_quote_their_paths(capsys: pytest.CaptureFixture[str]) 
     show(Summary(run_id="r", store="my runs/s.sqlite", folder="my runs/it's", rollouts=["ro-1"]), Console())
     line = next(line for line in capsys.readouterr().out.splitlines() if "agl trace" in line)
     assert shlex.split(line)[-4:] == ["trace", "ro-1", "--run", "my runs/it's"]
+
+
+POSTED = """
+import json, os, urllib.request
+head = {"Authorization": "Bearer " + os.environ["AGL_KEY"], "Content-Type": "application/json"}
+chat = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+reward = {"event_type": "reward", "data": {"value": 0.25}}
+asked = os.environ["AGL_OPENAI_BASE_URL"] + "/chat/completions"
+for url, body in ((asked, chat), (os.environ["AGL_EVENT_URL"], reward)):
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_for_1_0_posts_its_reward(tmp_path: Path, server: ScriptedModelServer) -> None:
+    found = summary(agl_run(tmp_path, server, "--json", code=POSTED))
+    assert found["rewards"] == [0.25] and found["statuses"] == {"succeeded": 1} and found["calls"] == 1
