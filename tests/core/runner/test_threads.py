@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,3 +76,21 @@ def test_threads_that_keep_the_process_from_ending_are_named() -> None:
         release.set()
     thread.join()
     assert not {"left-behind", "pooled_0"} & {*blocking_threads()}
+
+
+def test_a_fork_of_an_agents_loop_calls_nothing_that_was_ready_to_be_called() -> None:
+    """Else it would read what a socket of the run has received."""
+    script = """
+import asyncio, os
+from agentlightning.runner.threads import prepare_agent_loop
+async def main():
+    prepare_agent_loop()
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: os.waitpid(child, 0) if (child := os.fork()) else os.write(1, b"forked "))
+    loop.call_soon(os.write, 1, b"called ")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("forked called ", "")

@@ -12,6 +12,7 @@ import contextvars
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.thread import _threads_queues
@@ -113,12 +114,14 @@ def prepare_agent_loop() -> None:
 
 
 def _exit_fork() -> None:
-    """Let a fork exit before a loop of agents runs again. It is a copy of the whole run: its loop would read
-    the gateway's sockets and answer requests.
+    """Let a fork exit before its loop of agents calls anything more. It is a copy of the whole run: what the
+    loop has ready to call would read the gateway's sockets, whose bytes the run would then miss.
     """
     for loop, thread in _agent_loops.items():
         if thread == threading.get_ident() and not loop.is_closed():
             loop.call_soon(os._exit, 0)
+            if isinstance(ready := getattr(loop, "_ready", None), deque):  # as asyncio's own loops have it
+                ready.rotate(1)  # the exit comes first
 
 
 os.register_at_fork(after_in_child=_exit_fork)

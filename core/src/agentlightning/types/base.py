@@ -117,7 +117,8 @@ def meant(name: str, known: Iterable[str] = (), kind: str = "field") -> str:
     """
     plain, known, tables = name.lower().strip("-").replace("-", "_"), [*known], words()
     table = {**tables["field"], **tables[kind]} if kind in tables else {}
-    if here := table.get(plain):
+    longer = [one for one in known if one.startswith(f"{plain}_")]
+    if (here := table.get(plain)) and not longer:
         return f". It is {here}"
     if near := nearest(name, known):
         return f". Did you mean {near!r}?"
