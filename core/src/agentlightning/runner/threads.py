@@ -12,7 +12,6 @@ import contextvars
 import functools
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.thread import _threads_queues
@@ -84,8 +83,7 @@ def blocking_threads() -> list[str]:
     """Return the names of the threads that keep this process from ending: threads that are no daemons, and
     threads of an executor.
     """
-    mine = (threading.main_thread(), threading.current_thread())
-    others = [one for one in threading.enumerate() if one not in mine]
+    others = {*threading.enumerate()} - {threading.main_thread(), threading.current_thread()}
     return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 
@@ -120,7 +118,7 @@ def _exit_fork() -> None:
     for loop, thread in _agent_loops.items():
         if thread == threading.get_ident() and not loop.is_closed():
             loop.call_soon(os._exit, 0)
-            if isinstance(ready := getattr(loop, "_ready", None), deque):  # as asyncio's own loops have it
+            if ready := getattr(loop, "_ready", None):  # asyncio's own loops have it
                 ready.rotate(1)  # the exit comes first
 
 

@@ -117,8 +117,7 @@ def meant(name: str, known: Iterable[str] = (), kind: str = "field") -> str:
     """
     plain, known, tables = name.lower().strip("-").replace("-", "_"), [*known], words()
     table = {**tables["field"], **tables[kind]} if kind in tables else {}
-    longer = [one for one in known if one.startswith(f"{plain}_")]
-    if (here := table.get(plain)) and not longer:
+    if (here := table.get(plain)) and not any(one.startswith(f"{plain}_") for one in known):
         return f". It is {here}"
     if near := nearest(name, known):
         return f". Did you mean {near!r}?"
@@ -161,7 +160,6 @@ def decode_json(text: str | bytes, where: str) -> Any:
     """Return the value of a JSON text. Raise :class:`NotJSON`, which begins with ``where``."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise NotJSON(f"{where}: not valid JSON: {error}") from None
-    except RecursionError:
-        raise NotJSON(f"{where}: not valid JSON: nested too deeply") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise NotJSON(f"{where}: not valid JSON: {why}") from None
