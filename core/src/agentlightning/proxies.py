@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -44,6 +43,9 @@ def vendor_proxy(url: str) -> str | None:
     """Return the proxy for requests to a vendor's endpoint, ``None`` for none. An engine of one's own is
     reached over plain http, a vendor over https: ``HTTPS_PROXY``, else ``ALL_PROXY``, less ``NO_PROXY``.
     """
+    # here, as every start of agl would load a client for it
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
     place, named = urlsplit(url), getproxies_environment()
     proxy = named.get("https") or named.get("all")
     own = place.scheme != "https" or place.hostname in LOOPBACK

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agl_autogen import PLUMBING, AutoGenInstrumentor, entry_methods
 from agl_autogen.plugin import agl_adapters
 

@@ -34,7 +34,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agl_autogen import PLUMBING, AutoGenCoreInstrumentor, AutoGenInstrumentor
 from agl_autogen.entries import core_entry_methods
 from agl_autogen.plugin import agl_adapters

@@ -30,8 +30,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.capture.emit import emit_reward
-from agentlightning.capture.processor import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agl_google_adk import SCOPE, GoogleADKInstrumentor, entry_methods
 from agl_google_adk.plugin import agl_adapters

@@ -34,7 +34,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods
 from agl_pydantic_ai.plugin import agl_adapters

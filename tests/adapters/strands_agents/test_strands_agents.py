@@ -21,7 +21,7 @@ from strands.multiagent import GraphBuilder, Swarm
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
 from agl_strands_agents import SCOPE, StrandsInstrumentor, entry_methods
 from agl_strands_agents.plugin import agl_adapters

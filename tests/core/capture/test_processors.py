@@ -20,9 +20,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from agentlightning import capture, semconv
 from agentlightning.capture import COUNTS
-from agentlightning.capture.delivery import end_attempt
+from agentlightning.capture.delivery import IGNORED_SCOPES, end_attempt
 from agentlightning.capture.identity import CALLER_SOURCES
-from agentlightning.capture.processor import IGNORED_SCOPES
 from agentlightning.capture.spans import AgentSpan, EventSpan
 
 

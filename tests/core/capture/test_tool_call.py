@@ -12,7 +12,7 @@ from opentelemetry import trace
 from agentlightning import semconv
 from agentlightning.capture import install, uninstall
 from agentlightning.capture.context import tagged
-from agentlightning.capture.processor import tool_call
+from agentlightning.capture.spans import tool_call
 
 
 @pytest.fixture(autouse=True)

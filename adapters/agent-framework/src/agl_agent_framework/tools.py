@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.processor import PendingToolCall, tool_call
+from agentlightning.capture.delivery import PendingToolCall
+from agentlightning.capture.spans import tool_call
 
 
 async def execute(

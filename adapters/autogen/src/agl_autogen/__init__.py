@@ -15,9 +15,7 @@ from typing import Any
 from opentelemetry import trace
 
 from agentlightning.capture.adapter import AdapterInstrumentor
-from agentlightning.capture.delivery import COUNTS
-from agentlightning.capture.installation import DefaultTracerProvider
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import COUNTS, IGNORED_SCOPES
 from agl_autogen.entries import entry_methods
 from agl_autogen.handlers import on_message
 from agl_autogen.package import CORE, INSTRUMENTS
@@ -81,6 +79,8 @@ def _trace_block(
     wrapped: Callable[..., Any], helper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Skip the runtime's spans if only we would record them. A user's own provider still gets them."""
+    from agentlightning.capture.installation import DefaultTracerProvider
+
     ours = isinstance(trace.get_tracer_provider(), DefaultTracerProvider)
     if ours and isinstance(helper.tracer_provider, DefaultTracerProvider | trace.ProxyTracerProvider):
         return nullcontext(trace.INVALID_SPAN)

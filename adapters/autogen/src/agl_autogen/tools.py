@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning.capture.processor import tool_call
+from agentlightning.capture.spans import tool_call
 
 
 async def execute(

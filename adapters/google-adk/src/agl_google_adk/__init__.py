@@ -7,7 +7,7 @@ Core's wire layer records the token ids. Invariant: ``uninstrument`` leaves Goog
 from __future__ import annotations
 
 from agentlightning.capture.adapter import AdapterInstrumentor
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agl_google_adk import tools, turns
 from agl_google_adk.entries import entry_methods
 from agl_google_adk.package import INSTRUMENTS

@@ -7,7 +7,7 @@ tools. Core's wire layer records the token ids. Invariant: ``uninstrument`` leav
 from __future__ import annotations
 
 from agentlightning.capture.adapter import AdapterInstrumentor
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agl_pydantic_ai.entries import entry_methods
 from agl_pydantic_ai.package import INSTRUMENTS
 

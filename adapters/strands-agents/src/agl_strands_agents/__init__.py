@@ -7,7 +7,7 @@ the token ids. Invariant: ``uninstrument`` leaves Strands Agents as it was.
 from __future__ import annotations
 
 from agentlightning.capture.adapter import AdapterInstrumentor
-from agentlightning.capture.processor import IGNORED_SCOPES
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agl_strands_agents import tools, turns
 from agl_strands_agents.entries import entry_methods
 from agl_strands_agents.package import INSTRUMENTS

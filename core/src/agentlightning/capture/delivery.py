@@ -13,11 +13,12 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, Final
 
 from agentlightning import semconv
-from agentlightning.capture.context import AttemptContext
+from agentlightning.capture.context import AttemptContext, ContextEntry
 from agentlightning.log_limit import limited
 from agentlightning.types import Span, Tags
 
@@ -39,6 +40,10 @@ def _renew() -> None:
 
 
 after_fork_in_child(_renew)
+
+
+IGNORED_SCOPES: set[str] = set()
+"""Instrumentation scopes whose spans are not recorded; adapters add and remove theirs."""
 
 
 class Counts:
@@ -195,3 +200,31 @@ def span_of_response(attempt_id: str, response_id: str) -> str | None:
 def attempt_trace_id(attempt_id: str) -> str:
     """Return the trace id (32 hex digits) of the attempt's spans that have no parent."""
     return hashlib.blake2b(attempt_id.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class PendingToolCall:
+    """A tool call in progress. Set ``result`` and ``failed`` once they are known."""
+
+    name: str
+    call_id: str
+    arguments: str
+    """As the model wrote them."""
+    result: str | None = None
+    """The text that the agent gets; ``None``: the call returned nothing."""
+    failed: bool = False
+    start: float = field(default_factory=time.time)
+    span: Span | None = None
+    """The framework's own span, once it has ended."""
+
+
+PENDING: Final = ContextEntry[PendingToolCall]("agl-tool-call")
+
+
+def hold_span(span: Span) -> bool:
+    """Hold back the framework's span of the pending tool call. Return ``False`` for any other span."""
+    call = PENDING.get()
+    if call is None or span.attributes.get(semconv.TOOL_CALL_ID) != call.call_id:
+        return False
+    call.span = span
+    return True

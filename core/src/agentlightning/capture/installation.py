@@ -38,8 +38,9 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from agentlightning.capture.context import attached, current_attempt
+from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.capture.identity import thread_context
-from agentlightning.capture.processor import IGNORED_SCOPES, AttemptProcessor
+from agentlightning.capture.processor import AttemptProcessor
 from agentlightning.capture.sdk import OPENAI, call_methods
 
 _Proxy: Any = getattr(wrapt, "BaseObjectProxy", wrapt.ObjectProxy)

@@ -19,11 +19,9 @@ import numbers
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from agentlightning import semconv
@@ -34,6 +32,9 @@ from agentlightning.log_limit import limited
 from agentlightning.types import Span
 from agentlightning.types.arrays import unwrap_scalar
 from agentlightning.types.record import REWARD_FORMATS
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 _SECRET = frozenset({"api_key", "authorization", "Authorization"})
 _ATTEMPT_KEY = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9_-]{40,}")
@@ -208,12 +209,12 @@ LARGEST_REWARD: Final = 2.0**53
 LARGEST_INT: Final = 2**31 - 1
 LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
-NAME: Final = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-_ID: Final = Annotated[str, Meta(max_length=LONGEST_NAME)]
+NAME: Final = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+_ID: Final = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 _TAG: Final = _ID | float | bool
 NAMES: Final = (NAME, NAME | None, _ID, _ID | None, _TAG)
 """Types of texts that are looked for: they are bounded, and have a UTF-8 form."""
-_SECONDS: Final = Annotated[float, Meta(ge=0, le=1e11)]
+_SECONDS: Final = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Since 1970, at most some three thousand years."""
 _FIELDS: Final[Mapping[str, Any]] = {
     "name": NAME,
@@ -229,7 +230,7 @@ _FIELDS: Final[Mapping[str, Any]] = {
 """The fields of a span and their types."""
 _PACKED: Final = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
-    semconv.CHOICE: Annotated[int, Meta(ge=0, le=LARGEST_INT)],
+    semconv.CHOICE: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)],
     semconv.AGENT_NAME: _TAG,
     **dict.fromkeys((semconv.TOKENS_DIGEST, semconv.REWARD_NAME), NAME),
     **dict.fromkeys((semconv.RESPONSE_ID, semconv.REWARD_CALL, semconv.REWARD_SPAN_ID), NAME | None),

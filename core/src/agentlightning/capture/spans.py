@@ -9,6 +9,11 @@ started, or started outside an attempt, is not recorded.
 in other tasks and threads than the work itself, so nothing can be attached to a context: a span knows its
 parent, and :data:`~agentlightning.capture.identity.CALLER_SOURCES` finds it from the work. Invariant: it
 belongs to the attempt it began in, and is delivered at most once, when it has a title.
+
+:func:`tool_call` serves frameworks that make ``execute_tool`` spans of their own, which have the tool's name
+and the call's id, and end before the result is known. It holds such a span back, completes it with arguments
+and result, and delivers it at the end of the block. A call that reaches no tool (malformed arguments, an
+unknown name) gets a span of its own. Invariant: a call leaves one span, and none outside an attempt.
 """
 
 from __future__ import annotations
@@ -28,22 +33,24 @@ from typing import Any, Self
 from opentelemetry import trace
 
 from agentlightning import semconv
+from agentlightning.capture import delivery
 from agentlightning.capture.call_hooks import CallHooks, hooked_async_generator, hooked_generator
 from agentlightning.capture.context import AttemptContext, attached, capture_tags, current_attempt
-from agentlightning.capture.delivery import attempt_trace_id, deliver, identity_attributes, new_span
 from agentlightning.capture.identity import (
     CALLER,
     Caller,
     RemoteParentSpan,
     caller_context,
+    caller_tags,
     current_span,
     framework_tags,
     inherited_tags,
+    parent_ids,
     span_number,
     tags_of,
 )
 from agentlightning.capture.records import describe_error
-from agentlightning.types import Tags
+from agentlightning.types import Span, Tags
 
 
 class AgentSpan(CallHooks):
@@ -98,7 +105,7 @@ class AgentSpan(CallHooks):
             context=trace.set_span_in_context(current_span()),
             attributes={
                 semconv.OPERATION_NAME: self.operation,
-                **identity_attributes(context, self.tags),
+                **delivery.identity_attributes(context, self.tags),
                 **self.attributes,
             },
         )
@@ -219,7 +226,7 @@ class EventSpan:
             self.otel_parent, self.trace_id = above.span_id, f"{above.trace_id:032x}"
             self.parent_id = f"{above.span_id:016x}"
         else:
-            self.trace_id = attempt_trace_id(self.context.attempt_id)
+            self.trace_id = delivery.attempt_trace_id(self.context.attempt_id)
         around = None if self.parent is None else self.parent.caller()
         if around is None or not around.is_within(self.outer):
             around = self.outer
@@ -269,13 +276,46 @@ class EventSpan:
         if error is not None:
             failed = describe_error(error)
             self.attributes[semconv.EXCEPTION_TYPE] = type(error).__name__
-        span = new_span(
+        span = delivery.new_span(
             self.context,
             self.title,
             (self.trace_id, self.parent_id),
-            {**self.attributes, **identity_attributes(self.context, self.tags)},
+            {**self.attributes, **delivery.identity_attributes(self.context, self.tags)},
             span_id=self.span_id,
             start=self.start,
             error=failed,
         )
-        deliver(self.context, span)
+        delivery.deliver(self.context, span)
+
+
+@contextmanager
+def tool_call(name: str, call_id: str, arguments: str) -> Iterator[delivery.PendingToolCall]:
+    """Deliver the span of one call at the end of the block, in which the framework executes the call."""
+    context = current_attempt()
+    call = delivery.PendingToolCall(name, call_id, arguments)
+    if context is None:
+        yield call
+        return
+    try:
+        with attached(delivery.PENDING.set(call)):
+            yield call
+    finally:
+        if call.span is not None or call.result is not None:
+            span = call.span or _tool_span(context, call)
+            span.attributes[semconv.TOOL_CALL_ARGUMENTS] = call.arguments
+            if call.result is not None:
+                span.attributes[semconv.TOOL_CALL_RESULT] = call.result
+            if call.failed:
+                span.status, span.status_message = "error", (call.result or "")[:2000]
+            delivery.deliver(context, span)
+
+
+def _tool_span(context: AttemptContext, call: delivery.PendingToolCall) -> Span:
+    attributes = {
+        semconv.OPERATION_NAME: "execute_tool",
+        semconv.TOOL_NAME: call.name,
+        semconv.TOOL_CALL_ID: call.call_id,
+        **delivery.identity_attributes(context, caller_tags()),
+    }
+    parent = parent_ids(context.attempt_id)
+    return delivery.new_span(context, f"execute_tool {call.name}", parent, attributes, start=call.start)

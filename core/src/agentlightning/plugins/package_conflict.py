@@ -17,7 +17,6 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 PACKAGE = "agentlightning"
 CORE = "agl-core"
@@ -89,5 +88,7 @@ def _core_source() -> str:
         url = urlsplit(origin.get("url", ""))
         if url.scheme == "file":
             editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
+            from urllib.request import url2pathname  # here, as every start of agl would load a client for it
+
             return shlex.join([*editable, url2pathname(url.path)])
     return CORE
