@@ -1,30 +1,26 @@
 """Loaders: every set comes out as a list of ``Problem``, named by one string.
 
 ``load("generated:train")``, ``load("svamp")`` (the small sample beside the example),
-``load("gsm8k:some/file.jsonl")``. A row that cannot be read is an error that names file, line and field; no
+``load("gsm8k:some/file.jsonl")``. A row that cannot be read is an error that names file, row and field; no
 row is skipped silently.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.tasks import DatasetError, read_file
 from calc_x.problems import Problem, Split, generate
 
 SAMPLES = Path(__file__).resolve().parent / "data"
 GENERATED_SIZE: dict[str, int] = {"train": 2048, "heldout": 256}
 
 Row = Mapping[str, Any]
-
-
-class DatasetError(ValueError):
-    """A set that cannot be loaded; the message names file, line and field where there are any."""
 
 
 class _FieldError(ValueError):
@@ -66,24 +62,24 @@ def read(path: Path, form: str) -> list[Problem]:
     """
     reader = READERS[form]
     problems = []
-    for line, row in _rows(path):
+    for number, row in enumerate(read_file(path, "problems"), start=1):
         try:
             if not isinstance(row, Mapping):
                 raise ValueError(f"is not an object but {type(row).__name__}")
-            problems.append(reader(row, f"{path.stem}-{line}"))
+            problems.append(reader(row, f"{path.stem}-{number}"))
         except ValueError as error:
-            raise DatasetError(f"{path}, line {line}: {error}") from None
+            raise DatasetError(f"{path}, row {number}: {error}") from None
     return problems
 
 
 def guess_format(path: Path) -> str:
     """The format of a file, from the fields of its first row."""
-    for _, row in _rows(path):
+    for _, row in enumerate(read_file(path, "problems"), start=1):
         fields = set(row) if isinstance(row, Mapping) else set()
         for form, wanted in _SIGNS.items():
             if wanted <= fields:
                 return form
-        raise DatasetError(f"{path}, line 1: fields {sorted(fields)} belong to none of {', '.join(READERS)}")
+        raise DatasetError(f"{path}, row 1: fields {sorted(fields)} belong to none of {', '.join(READERS)}")
     raise DatasetError(f"{path} has no rows")
 
 
@@ -172,46 +168,6 @@ _SIGNS: dict[str, set[str]] = {
     "calcx": {"question", "result"},
     "gsm8k": {"question", "answer"},
 }
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line (or row) numbers from 1 with their rows."""
-    if not path.is_file():
-        raise DatasetError(f"{path}: no such file")
-    if path.suffix == ".parquet":
-        yield from enumerate(_parquet(path), start=1)
-    elif path.suffix == ".json":
-        yield from enumerate(_json_list(path), start=1)
-    else:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _json(line, f"{path}, line {number}")
-
-
-def _json_list(path: Path) -> list[Any]:
-    rows = _json(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(rows, list):
-        raise DatasetError(f"{path}: a .json file must hold one list of rows; use .jsonl for one row a line")
-    return rows
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DatasetError(f"{where}: not JSON ({error.msg} at character {error.pos})") from None
-
-
-def _parquet(path: Path) -> list[Any]:
-    try:
-        import pyarrow.parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        raise DatasetError(
-            f"{path}: reading parquet needs pyarrow; run 'pip install pyarrow' or convert the file to .jsonl"
-        ) from None
-    rows: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
-    return rows
 
 
 def _text(row: Row, field: str) -> str:

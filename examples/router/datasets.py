@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TypedDict
 
+from agentlightning.algorithms.tasks import DatasetError
 from router.databases import DATA, FOLDERS
 from router.distractors import KINDS, Kind, draw
 from router.prompts import SHOWS, Show
-from spider.datasets import SAMPLES, DatasetError, read
+from spider.datasets import SAMPLES, read
 from spider.questions import Question
 
 OFFERED = 4

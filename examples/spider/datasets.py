@@ -7,14 +7,14 @@ database that is missing, is an error that names file, row and field; no row is 
 
 from __future__ import annotations
 
-import json
 import logging
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentlightning.algorithms.tasks import DatasetError, read_file
 from spider.databases import BUNDLED, find
 from spider.questions import Question, Split, generate, questions as generated
 from spider.sql.tokens import joined, meaningful, trimmed
@@ -26,10 +26,6 @@ TRAINING_SIZE = 4000
 FOLDERS = ("database", "test_database")
 """Where the public archive keeps databases: of training and development questions, and of test questions."""
 KINDS_OF_FILE = (".jsonl", ".json", ".parquet")
-
-
-class DatasetError(ValueError):
-    """A set that cannot be loaded; the message names file, row and field where there are any."""
 
 
 def load(
@@ -83,7 +79,7 @@ def read(path: Path, databases: Path | Sequence[Path] | None = None) -> list[Que
     given = [databases] if isinstance(databases, Path) else databases
     folders = list(given or [path.parent / name for name in FOLDERS])
     questions = []
-    for number, row in _rows(path):
+    for number, row in enumerate(read_file(path, "questions"), start=1):
         try:
             if not isinstance(row, Mapping):
                 raise ValueError(f"is not an object but {type(row).__name__}")
@@ -150,46 +146,6 @@ def _files(folder: Path) -> list[Path]:
     if not found:
         raise DatasetError(f"{folder}: there is no {', '.join(KINDS_OF_FILE)} file in it")
     return found
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line (or row) numbers from 1 with their rows."""
-    if not path.is_file():
-        raise DatasetError(f"{path}: no such file")
-    if path.suffix == ".parquet":
-        yield from enumerate(_parquet(path), start=1)
-    elif path.suffix == ".json":
-        yield from enumerate(_json_list(path), start=1)
-    else:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _json(line, f"{path}, row {number}")
-
-
-def _json_list(path: Path) -> list[Any]:
-    rows = _json(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(rows, list):
-        raise DatasetError(f"{path}: a .json file must hold one list of rows; use .jsonl for one row a line")
-    return rows
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DatasetError(f"{where}: not JSON ({error.msg} at character {error.pos})") from None
-
-
-def _parquet(path: Path) -> list[Any]:
-    try:
-        import pyarrow.parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        raise DatasetError(
-            f"{path}: reading parquet needs pyarrow; run 'pip install pyarrow' or convert the file to .jsonl"
-        ) from None
-    rows: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
-    return rows
 
 
 def _text(row: Mapping[str, Any], field: str) -> str:

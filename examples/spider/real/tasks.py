@@ -12,8 +12,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentlightning.algorithms.tasks import DatasetError
 from router.datasets import questions
-from spider.datasets import DatasetError
 from spider.questions import Question
 from spider.real.chats import is_shown
 

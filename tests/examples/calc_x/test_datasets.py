@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from calc_x.datasets import READERS, SAMPLES, DatasetError, guess_format, load, read
+from agentlightning.algorithms.tasks import DatasetError
+from calc_x.datasets import READERS, SAMPLES, guess_format, load, read
 from calc_x.grading import equal
 from calc_x.oracle import expression_for
 
@@ -102,16 +103,15 @@ def test_a_json_list_and_blank_lines_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "change", "message"),
     [
-        ("svamp", {"Answer": None}, r"line 2: field 'Answer' is missing"),
-        ("svamp", {"Answer": "7"}, r"line 2: field 'Answer' must be a number"),
-        ("svamp", {"Answer": float("nan")}, r"line 2: field 'Answer' must be a finite number"),
-        ("svamp", {"Body": 3}, r"line 2: field 'Body' must be a text"),
-        ("gsm8k", {"answer": "It is 3."}, r"line 2: field 'answer' has no final answer"),
-        ("gsm8k", {"question": ""}, r"line 2: field 'question' must be a text"),
-        ("aqua", {"options": "A)1"}, r"line 2: field 'options' must be a list"),
-        ("aqua", {"correct": "C"}, r"line 2: field 'correct' is 'C'"),
-        ("gsmhard", {"target": True}, r"line 2: field 'target' must be a number"),
-        ("calcx", {"result": None}, r"line 2: field 'result' is missing"),
+        ("svamp", {"Answer": None}, r"row 2: field 'Answer' is missing"),
+        ("svamp", {"Answer": "7"}, r"row 2: field 'Answer' must be a number"),
+        ("svamp", {"Body": 3}, r"row 2: field 'Body' must be a text"),
+        ("gsm8k", {"answer": "It is 3."}, r"row 2: field 'answer' has no final answer"),
+        ("gsm8k", {"question": ""}, r"row 2: field 'question' must be a text"),
+        ("aqua", {"options": "A)1"}, r"row 2: field 'options' must be a list"),
+        ("aqua", {"correct": "C"}, r"row 2: field 'correct' is 'C'"),
+        ("gsmhard", {"target": True}, r"row 2: field 'target' must be a number"),
+        ("calcx", {"result": None}, r"row 2: field 'result' is missing"),
     ],
 )
 def test_a_malformed_row_names_file_line_and_field(
@@ -124,7 +124,12 @@ def test_a_malformed_row_names_file_line_and_field(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "line 1: not JSON"), ("[1]", "line 1: is not an object"), ("3", "not an object")],
+    [
+        ("{", "rows.jsonl:1: not valid JSON"),
+        ('{"Answer": NaN}', "rows.jsonl:1: not valid JSON"),
+        ("[1]", "row 1: is not an object"),
+        ("3", "not an object"),
+    ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rows.jsonl"
@@ -136,7 +141,7 @@ def test_a_broken_line_is_named(tmp_path: Path, text: str, message: str) -> None
 def test_unknown_names_files_and_limits(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="unknown dataset 'mawps'"):
         load("mawps")
-    with pytest.raises(DatasetError, match="no such file"):
+    with pytest.raises(DatasetError, match="there is no file"):
         load(f"svamp:{tmp_path / 'nothing.jsonl'}")
     with pytest.raises(DatasetError, match="splits 'train' and 'heldout'"):
         load("generated:test")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from agentlightning.algorithms.tasks import DatasetError
 from router.datasets import OFFERED, SETS, half_of, is_tuning, load, questions
 from router.distractors import KINDS
-from spider.datasets import DatasetError
 
 
 def databases(spec: str) -> set[str]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from agentlightning.algorithms.tasks import DatasetError
 from spider import selfcheck
 from spider.databases import BUNDLED, databases_of, find
-from spider.datasets import DatasetError, load, split_of
+from spider.datasets import load, split_of
 from spider.questions import Question
 from spider.selfcheck import check, main
 from spider.sql.execution import SqlError, run
@@ -138,7 +139,7 @@ def test_unknown_names_files_and_limits(folder: Path, tmp_path: Path) -> None:
     for spec in ("bird", "spider", "spider:"):
         with pytest.raises(DatasetError, match="choose generated:train"):
             load(spec)
-    with pytest.raises(DatasetError, match="no such file"):
+    with pytest.raises(DatasetError, match="there is no file"):
         load(f"spider:{folder / 'nothing.jsonl'}")
     with pytest.raises(DatasetError, match=r"there is no \.jsonl"):
         load(f"spider:{folder / 'database'}")
@@ -147,7 +148,7 @@ def test_unknown_names_files_and_limits(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="0 or more"):
         load("dev", limit=-1)
     (folder / "broken.jsonl").write_text("{\n", encoding="utf-8")
-    with pytest.raises(DatasetError, match=r"broken\.jsonl, row 1: not JSON"):
+    with pytest.raises(DatasetError, match=r"broken\.jsonl:1: not valid JSON"):
         load(f"spider:{folder / 'broken.jsonl'}")
 
 

@@ -22,10 +22,10 @@ pytest.importorskip("langchain_openai")
 
 from agl_testing import ScriptedModelServer
 
+from agentlightning.algorithms.tasks import DatasetError
 from agentlightning.types import UsageError
 from agl_audit.run import open_run
 from spider.databases import BUNDLED, databases_of, find
-from spider.datasets import DatasetError
 from spider.real import baseline, chats, demo, journey, outcomes, solved, tasks
 from spider.real.agent import LINK_TOKENS, agent, named, shown
 from spider.real.names import query_pattern, tables_pattern
