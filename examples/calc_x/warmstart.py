@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from agl_local.policy.folder import Policy, save_policy
+from agl_local.policy.folder import Policy
 from agl_local.text.tokenizer import ChatTokenizer
 from calc_x.evaluate import POLICY, table
 from calc_x.teacher import AUTOGEN, Example, Wording, traces
@@ -69,20 +69,8 @@ def main() -> None:
     begin = time.process_time()
     tokenizer = tokenizer_of_template(arguments.template) if arguments.template else build_tokenizer()
     policy = build(arguments.seed, arguments.steps, tokenizer=tokenizer)
-    seconds = time.process_time() - begin
-    save_policy(policy, arguments.out)
-    measured = table(policy, HELD_OUT)
-    card = CARD.read_text(encoding="utf-8").format(
-        parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
-        vocabulary=policy.tokenizer.vocab_size,
-        n=HELD_OUT,
-        table=measured,
-        seed=arguments.seed,
-        steps=arguments.steps,
-        seconds=seconds,
-    )
-    (arguments.out / "README.md").write_text(card, encoding="utf-8")
-    print(measured)
+    made = {"seed": arguments.seed, "steps": arguments.steps, "seconds": time.process_time() - begin}
+    teaching.write(policy, arguments.out, CARD, table, HELD_OUT, **made)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from agl_local.network.config import ModelConfig
 from agl_local.network.model import CausalLM
-from agl_local.policy.folder import Policy, init_model
+from agl_local.policy.folder import Policy, init_model, save_policy
 from agl_local.text.tokenizer import ChatTokenizer
 
 LEARNING_RATE = 2e-3
@@ -112,3 +113,19 @@ def teach(
                 f"step {step + 1}/{steps}  loss {total:.4f}  {time.perf_counter() - begin:.0f} s", flush=True
             )
     return Policy(model.eval(), tokenizer, shape)
+
+
+def write(
+    policy: Policy, out: Path, card: Path, measure: Callable[[Policy, int], str], n: int, **made: float
+) -> None:
+    """Save a policy with its card, filled in with how it was ``made`` (seed, steps, seconds) and what
+    ``measure`` finds on ``n`` held-out tasks; print that.
+    """
+    save_policy(policy, out)
+    measured = measure(policy, n)
+    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    text = card.read_text(encoding="utf-8").format(
+        parameters=parameters, vocabulary=policy.tokenizer.vocab_size, n=n, table=measured, **made
+    )
+    (out / "README.md").write_text(text, encoding="utf-8")
+    print(measured)
