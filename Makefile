@@ -214,6 +214,9 @@ openapi: .venv/test ## docs/store-openapi.json, the store's server for other cli
 test-dashboard: .venv/spider .venv/werewolf ## the dashboard in Chromium, over a run that trains meanwhile (SCREENSHOTS=folder); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/dashboard/run.py $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
+screens: .venv/demo ## README, the site's first page, `agl init` and the dashboard at 1440 and 390 pixels, in docs/images/screens (after `make docs`; RUN=runs/NAME); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment browser) && "$$python" bench/screens.py $(RUN)
+
 test-agentops: ## AgentOps' real client beside capture, in its environment
 	@python=$$($(PYTHON) scripts/environment agentops) && PYTHONPATH=.:tests "$$python" -m pytest -q tests/adapters/other_clients/test_agentops.py
 

@@ -117,6 +117,13 @@ def chart(
     )
 
 
+def leading(title: str, series: Sequence[tuple[str, Sequence[Point]]], about: str) -> list[Chart | None]:
+    """Return the chart twice: as wide as the page, and for a phone, where the wide one would be too small to
+    read. The styles of the page show one of them.
+    """
+    return [chart(title, series, about, wide=True), chart(title, series, about)]
+
+
 def label(value: float) -> str:
     """Return a number as a person writes it on an axis."""
     if value == 0:

@@ -10,7 +10,7 @@ from aiohttp import web
 from agentlightning.types import StepReport
 from agl_audit.run import OpenRun
 from agl_dashboard.data.query import BadQuery
-from agl_dashboard.drawing.chart import Chart, Point, chart
+from agl_dashboard.drawing.chart import Chart, Point, chart, leading
 from agl_dashboard.pages.run import CHARTS, Evaluated, evaluations_of, flat, held_out_points, reward_point
 from agl_dashboard.server.context import context_of
 from agl_dashboard.server.render import path, render
@@ -61,7 +61,7 @@ def charts(runs: Sequence[Compared]) -> list[Chart]:
     rewards = [(one.name, _rewards(one.reports)) for one in runs]
     held_out = [(one.name, held_out_points(one.evaluations)) for one in runs]
     found = [
-        chart("Training reward", rewards, "with 95 % intervals of the mean", wide=True),
+        *leading("Training reward", rewards, "with 95 % intervals of the mean"),
         chart("Held-out reward", held_out, "over versions of the policy, with 95 % intervals"),
     ]
     for title, names, about in CHARTS:

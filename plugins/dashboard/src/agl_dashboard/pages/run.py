@@ -14,7 +14,7 @@ from agentlightning.types import StepReport
 from agl_audit.run import OpenRun
 from agl_audit.run_list import summarise
 from agl_dashboard.data.places import NoSuchPlace
-from agl_dashboard.drawing.chart import Chart, Point, chart
+from agl_dashboard.drawing.chart import Chart, Point, chart, leading
 from agl_dashboard.pages.budget import budget_of
 from agl_dashboard.server.context import context_of, crumbs
 from agl_dashboard.server.render import path, render
@@ -143,7 +143,7 @@ def charts(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]) -> l
             found.append((name if len(policies) == 1 else f"{name} · {policy}", points))
         return found
 
-    found = [reward_chart(reports, evaluations)]
+    found = reward_chart(reports, evaluations)
     for title, names, about in CHARTS:
         found.append(chart(title, [one for name in names for one in series(name)], about))
     phases = sorted({phase for report in reports for phase in report.seconds})
@@ -155,13 +155,13 @@ def charts(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]) -> l
     return [one for one in found if one is not None]
 
 
-def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]) -> Chart | None:
+def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]) -> list[Chart | None]:
     """Return the curve of the training reward with its 95 % interval, and the held-out evaluations."""
     first = {report.step: report for report in reversed(reports)}  # the rewards belong to all policies alike
     training = [point for _, report in sorted(first.items()) if (point := reward_point(report)) is not None]
     held_out = held_out_points(evaluations)
     sets = sorted({e.of for e in evaluations if e.of})
-    return chart(
+    return leading(
         "Reward",
         [
             ("training", training),
@@ -169,7 +169,6 @@ def reward_chart(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]
             *((f"on {name}", held_out_points(evaluations, name)) for name in sets),
         ],
         "mean of a step's rollouts, with 95 % intervals by Student's t; evaluations with their own intervals",
-        wide=True,
     )
 
 
