@@ -30,7 +30,7 @@ NOBODY = 54_321
 DEAD = "http://127.0.0.1:9"
 """A proxy at which nothing listens: a call that is sent to it fails at once."""
 PYTHONS = ("3.11", "3.12", "3.13")
-PARTS = ("core", "plugins/local", "plugins/audit")
+PARTS = ("core", "plugins/local", "plugins/trackers", "plugins/audit")
 """What the commands below need of the suite."""
 IPV6_ALONE = 'ip link set lo up && ip -4 addr flush dev lo && exec "$@"'
 AGL = "import sys; from agentlightning.cli import main; sys.argv[0] = 'agl'; main()"
@@ -240,7 +240,7 @@ def _environment(version: str) -> Path:
     subprocess.run([_interpreter(version), "-m", "venv", "--clear", made], check=True, stdout=sys.stderr)
     line = [str(inside), "-m", "pip", "install", "-q", "-c", "constraints.txt", *parts, "openai"]
     if subprocess.run(line, cwd=ROOT, stdout=sys.stderr).returncode:
-        raise NotHere(f"pip cannot install the suite for Python {version}")
+        raise Failed(f"pip cannot install the suite for Python {version}")
     done.write_text(wanted, encoding="utf-8")
     return inside
 
