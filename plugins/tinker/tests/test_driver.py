@@ -229,7 +229,7 @@ async def test_used_tokens_are_counted(served: Running, folder: Path, tmp_path: 
         await driver.close()
     used = job.reports[0].metrics
     rows = [row for row in job.rows if row.advantages[-1]]
-    assert used["tinker/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
-    assert used["tinker/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
+    assert used["service/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
+    assert used["service/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
     sent = sum(len(row.token_ids) - 1 for row in rows)
-    assert used["tinker/trained_tokens"] == used["tinker/forward_tokens"] == sent
+    assert used["service/trained_tokens"] == used["service/forward_tokens"] == sent

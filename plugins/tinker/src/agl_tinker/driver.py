@@ -211,10 +211,10 @@ class TinkerDriver(Remote):
         """What the server was asked for since the run began or went on."""
         counts = self.engine.counts
         return {
-            "tinker/prefill_tokens": float(counts["prefill_tokens"]),
-            "tinker/sampled_tokens": float(counts["sampled_tokens"]),
-            "tinker/forward_tokens": float(updates.counts["forward_tokens"]),
-            "tinker/trained_tokens": float(updates.counts["trained_tokens"]),
+            "service/prefill_tokens": float(counts["prefill_tokens"]),
+            "service/sampled_tokens": float(counts["sampled_tokens"]),
+            "service/forward_tokens": float(updates.counts["forward_tokens"]),
+            "service/trained_tokens": float(updates.counts["trained_tokens"]),
             "tinker/answers_unended": float(counts["unended"]),
         }
 
@@ -223,6 +223,8 @@ class TinkerDriver(Remote):
         if self._reference is None:
             self._reference = await self.client.base_sampler(self.options.start_from)
         ends = [trained_positions(row)[-1] + 1 for row in rows]
+        assert self._updates is not None
+        self._updates.counts["forward_tokens"] += sum(ends)
         asked = [
             self.client.prompt_logprobs(self._reference, row.token_ids[:end])
             for row, end in zip(rows, ends, strict=True)
