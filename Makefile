@@ -191,7 +191,7 @@ test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the env
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
 
 test-tinker: ## the client's tests, then calc_x on our server and on skyrl-tx, which never ended well (fewer: STEPS=8)
-	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/calc_x.py --steps $(or $(STEPS),12)
+	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/learning.py --steps $(or $(STEPS),12)
 
 test-tinker-cookbook: ## recipes of Tinker's cookbook, unchanged, on our server; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" bench/tinker/cookbook.py

@@ -166,7 +166,7 @@ class TinkerDriver(Remote):
         """
         await self._begin()
         files = await self.client.adapter_files(f"export-{secrets.token_hex(4)}")
-        return await asyncio.to_thread(export, self.path, files, folder)
+        return await asyncio.to_thread(export, self.path, files, folder, self.options.url)
 
     # ------------------------------------------------------------------------------------------------- a step
     async def _begin(self) -> RemoteUpdater:

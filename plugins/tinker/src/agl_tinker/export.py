@@ -16,6 +16,7 @@ from agl_local.network.lora import Lora, adapt
 from agl_local.policy.adapters import load_adapters
 from agl_local.policy.export import export_policy
 from agl_local.policy.folder import load_policy
+from agl_tinker.options import request
 
 _CONFIG = "adapter_config.json"
 _TOKENIZER = (
@@ -27,9 +28,9 @@ _TOKENIZER = (
 )
 
 
-def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
-    """Fetch an adapter's ``files`` (name → address) and write it to ``folder``: added to the weights of
-    ``policy``, or as it is where ``policy`` has none.
+def export(policy: Path, files: Mapping[str, str], folder: Path, server: str | None) -> Path:
+    """Fetch an adapter's ``files`` (name → address) from ``server`` or where it keeps them, and write it to
+    ``folder``: added to the weights of ``policy``, or as it is where ``policy`` has none.
     """
     with tempfile.TemporaryDirectory(prefix="agl-tinker-") as scratch:
         fetched = Path(scratch)
@@ -40,7 +41,10 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
                 raise UsageError(
                     f"the server offers {name!r} at {address!r}: only http and https are fetched"
                 )
-            with urllib.request.urlopen(address) as answer, (fetched / name).open("wb") as file:
+            with (
+                urllib.request.urlopen(request(address, server)) as answer,
+                (fetched / name).open("wb") as file,
+            ):
                 shutil.copyfileobj(answer, file)
             if name.endswith(".tar.gz"):
                 with tarfile.open(fetched / name) as tar:
