@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 import tempfile
@@ -12,10 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentlightning.types import UsageError
-from agl_local.network.lora import Lora, adapt
-from agl_local.policy.adapters import load_adapters
+from agl_local.policy.adapters import add_adapter
 from agl_local.policy.export import export_policy
-from agl_local.policy.folder import load_policy
+from agl_local.policy.folder import fingerprint, load_policy
 from agl_tinker.options import request
 
 _CONFIG = "adapter_config.json"
@@ -55,20 +53,11 @@ def export(policy: Path, files: Mapping[str, str], folder: Path, server: str | N
                 f"the server's export holds no {_CONFIG}: {sorted(file.name for file in fetched.iterdir())}"
             )
         if any(policy.glob("*.safetensors")):
-            return _merged(policy, fetched, folder)
+            base = load_policy(policy)
+            add_adapter(base, fetched, fingerprint(base.model))
+            return export_policy(base, folder)
         folder.mkdir(parents=True, exist_ok=True)
         for path in (*(policy / known for known in _TOKENIZER), *fetched.iterdir()):
             if path.is_file():
                 shutil.copy2(path, folder / path.name)
     return folder
-
-
-def _merged(policy: Path, adapter: Path, folder: Path) -> Path:
-    said = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
-    base = load_policy(policy)
-    named = said["target_modules"]  # a list of layers, or one word for them
-    targets = named if isinstance(named, str) else tuple(named)
-    lora = Lora(rank=int(said["r"]), alpha=float(said["lora_alpha"]), targets=targets)
-    adapt(base.model, lora, 0)
-    load_adapters(base.model, adapter)
-    return export_policy(base, folder)
