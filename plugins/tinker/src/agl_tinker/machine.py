@@ -48,5 +48,14 @@ def _asked(options: Options) -> dict[str, str]:
         raise UsageError(
             f"the Tinker server at {url} has no model {options.base_model!r}; it has {sorted(known)}"
         )
-    context = known[options.base_model].get("max_context_length")
+    model = known[options.base_model]
+    for what in ("trainable", "sampleable"):
+        if model.get(what) is False:
+            raise UsageError(f"the Tinker server at {url}: its model {options.base_model!r} is not {what}")
+    context = model.get("max_context_length")
+    if context and options.max_len and options.max_len > context:
+        raise UsageError(
+            f"backend.options.max_len is {options.max_len}, and the Tinker server at {url} takes "
+            f"{context} tokens"
+        )
     return {"server": url, "model": options.base_model, **({"context": str(context)} if context else {})}
