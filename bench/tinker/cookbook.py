@@ -119,8 +119,8 @@ def data(folder: Path) -> None:
     )
 
 
-def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> list[dict[str, Any]]:
-    """Run a recipe of the wheel and return what it logged, a mapping a step."""
+def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> list[dict[str, Any]] | None:
+    """Run a recipe of the wheel and return what it logged, a mapping a step; ``None``: it ended badly."""
     environment = {
         **os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0", "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1", "HOME": str(folder), "OMP_NUM_THREADS": "1",
@@ -134,7 +134,8 @@ def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> l
         f"tinker_cookbook.recipes.{name}",
         *(f"{key}={value}" for key, value in given.items()),
     ]
-    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
+    if subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr).returncode:
+        return None
     return [json.loads(line) for line in (log / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
@@ -171,14 +172,18 @@ def run(python: str) -> dict[str, Any]:
                 )  # fmt: skip
             finally:
                 server.terminate()
-    nll = [step["train_mean_nll"] for step in chats if "train_mean_nll" in step]
-    reward = [step["reward/total"] for step in sums if "reward/total" in step]
-    learned = (nll[-1] < nll[0] - 0.5) + (sum(reward[-3:]) > sum(reward[:3]) + 0.3)
-    return {
-        "recipes": ["sl_loop", "rl_loop"], "learned": learned,
-        "nll": [round(nll[0], 3), round(nll[-1], 3)],
-        "reward": [round(sum(part) / 3, 3) for part in (reward[:3], reward[-3:])],
+    told: dict[str, Any] = {
+        "recipes": ["sl_loop", "rl_loop"], "ran": (chats is not None) + (sums is not None), "learned": 0
     }  # fmt: skip
+    if chats is not None:
+        nll = [step["train_mean_nll"] for step in chats if "train_mean_nll" in step]
+        told["learned"] += nll[-1] < nll[0] - 0.5
+        told["nll"] = [round(nll[0], 3), round(nll[-1], 3)]
+    if sums is not None:
+        reward = [step["reward/total"] for step in sums if "reward/total" in step]
+        told["learned"] += sum(reward[-3:]) > sum(reward[:3]) + 0.3
+        told["reward"] = [round(sum(part) / 3, 3) for part in (reward[:3], reward[-3:])]
+    return told
 
 
 if __name__ == "__main__":

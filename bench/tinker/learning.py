@@ -107,7 +107,7 @@ def skyrl(folder: Path) -> Iterator[tuple[str, Path, str, Path]]:
     url = f"http://127.0.0.1:{port}"
     command = [str(python), "-m", "tx.tinker.api", "--base-model", str(policy), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--checkpoints-base", str(folder / "checkpoints")]
-    command += ["--database-url", f"sqlite:///{folder / 'tx.db'}"]
+    command += ["--database-url", f"sqlite:///{folder / 'tx.db'}?timeout=600"]
     shapes = {"sample_max_num_sequences": 32, "train_micro_batch_size": 8}
     command += ["--backend-config", json.dumps({"max_lora_adapters": 4, "max_lora_rank": 32, **shapes})]
     more = {"UV_NO_PROJECT": "1", "UV_OFFLINE": "1", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}

@@ -170,7 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="local, tinker and verl on the same rows.")
     parser.add_argument("--recipes", nargs="+", choices=[*RECIPES], default=["grpo", "reinforce"])
     asked = parser.parse_args()
-    run.MORE["lora"] = {"rank": RANK, "alpha": int(ALPHA)}
+    run.MORE.update(lora={"rank": RANK, "alpha": int(ALPHA)}, start_seconds=3600)
     os.environ |= {"TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0"}
     made = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "environment"), "verl"], stdout=subprocess.PIPE, check=True
