@@ -13,6 +13,7 @@ run and learned.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -33,6 +34,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "Qwen/Qwen3-8B-Base"
 """A name that the cookbook knows: it chooses the form of the prompt by it."""
 ANSWER = 3
+SAMPLES = 128
+"""Answers of a step of rl_loop, each of which earns 0 or 1."""
+FEW = 5
+"""Steps at either end whose mean rewards are compared: three standard errors apart is learned."""
 SUFFIX = " Provide a numerical answer without units, written inside \\boxed{}."
 SHOWN = (
     "User: How many r's are in strawberry?"
@@ -167,8 +172,8 @@ def run(python: str) -> dict[str, Any]:
                     python, folder, url, "sl_loop", batch_size=16, max_steps=12, learning_rate=3e-3
                 )
                 sums = recipe(
-                    python, folder, url, "rl_loop", batch_size=8, group_size=16, max_tokens=24, max_steps=30,
-                    learning_rate=5e-3, loss_fn="importance_sampling",
+                    python, folder, url, "rl_loop", batch_size=SAMPLES // 16, group_size=16, max_tokens=24,
+                    max_steps=30, learning_rate=3e-3, loss_fn="importance_sampling",
                 )  # fmt: skip
             finally:
                 server.terminate()
@@ -181,8 +186,10 @@ def run(python: str) -> dict[str, Any]:
         told["nll"] = [round(nll[0], 3), round(nll[-1], 3)]
     if sums is not None:
         reward = [step["reward/total"] for step in sums if "reward/total" in step]
-        told["learned"] += sum(reward[-3:]) > sum(reward[:3]) + 0.3
-        told["reward"] = [round(sum(part) / 3, 3) for part in (reward[:3], reward[-3:])]
+        first, last = (sum(part) / FEW for part in (reward[:FEW], reward[-FEW:]))
+        error = math.sqrt((first * (1 - first) + last * (1 - last)) / (FEW * SAMPLES))
+        told["learned"] += last - first > 3 * error
+        told["reward"], told["standard_error"] = [round(first, 3), round(last, 3)], round(error, 3)
     return told
 
 
