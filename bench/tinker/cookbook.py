@@ -173,7 +173,7 @@ def run(python: str) -> dict[str, Any]:
                 )
                 sums = recipe(
                     python, folder, url, "rl_loop", batch_size=SAMPLES // 16, group_size=16, max_tokens=24,
-                    max_steps=30, learning_rate=3e-3, loss_fn="importance_sampling",
+                    max_steps=30, learning_rate=5e-3, loss_fn="importance_sampling",
                 )  # fmt: skip
             finally:
                 server.terminate()
