@@ -190,8 +190,11 @@ test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manife
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
 
-test-tinker: ## the client's tests, then calc_x on our server and on skyrl-tx, which never ended well (fewer: STEPS=8)
-	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/calc_x.py --steps $(or $(STEPS),12)
+test-tinker: ## the client's tests, then calc_x's agent learns on our server of the Tinker API and on skyrl-tx (fewer: STEPS=8); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/learning.py --steps $(or $(STEPS),12)
+
+test-tinker-parity: ## the same rows through the drivers local, tinker and verl: gradients of LoRA (RECIPES="grpo gspo kl reinforce"); the last line is JSON
+	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" bench/tinker/parity.py $(if $(RECIPES),--recipes $(RECIPES))
 
 test-tinker-cookbook: ## recipes of Tinker's cookbook, unchanged, on our server; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment tinker) && "$$python" bench/tinker/cookbook.py

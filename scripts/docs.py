@@ -109,7 +109,7 @@ def hooks() -> str:
             "",
             "## Notifications: after the event, off the hot path; errors are counted and logged, never fatal",
             "",
-            "A run's own objects listen to them too ([callbacks](../callbacks.md)). "
+            "A run's own objects listen to them too ([callbacks](../callbacks.md)), and its guards. "
             "The trackers listen: terminal, files, plot, "
             "and `events`, which writes a line for each except progress.",
             "",

@@ -13,6 +13,7 @@ run and learned.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -33,6 +34,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "Qwen/Qwen3-8B-Base"
 """A name that the cookbook knows: it chooses the form of the prompt by it."""
 ANSWER = 3
+SAMPLES = 128
+"""Answers of a step of rl_loop, each of which earns 0 or 1."""
+FEW = 5
+"""Steps at either end whose mean rewards are compared: three standard errors apart is learned."""
 SUFFIX = " Provide a numerical answer without units, written inside \\boxed{}."
 SHOWN = (
     "User: How many r's are in strawberry?"
@@ -119,8 +124,8 @@ def data(folder: Path) -> None:
     )
 
 
-def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> list[dict[str, Any]]:
-    """Run a recipe of the wheel and return what it logged, a mapping a step."""
+def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> list[dict[str, Any]] | None:
+    """Run a recipe of the wheel and return what it logged, a mapping a step; ``None``: it ended badly."""
     environment = {
         **os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0", "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1", "HOME": str(folder), "OMP_NUM_THREADS": "1",
@@ -134,7 +139,8 @@ def recipe(python: str, folder: Path, url: str, name: str, **settings: Any) -> l
         f"tinker_cookbook.recipes.{name}",
         *(f"{key}={value}" for key, value in given.items()),
     ]
-    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
+    if subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr).returncode:
+        return None
     return [json.loads(line) for line in (log / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
@@ -166,19 +172,25 @@ def run(python: str) -> dict[str, Any]:
                     python, folder, url, "sl_loop", batch_size=16, max_steps=12, learning_rate=3e-3
                 )
                 sums = recipe(
-                    python, folder, url, "rl_loop", batch_size=8, group_size=16, max_tokens=24, max_steps=30,
-                    learning_rate=5e-3, loss_fn="importance_sampling",
+                    python, folder, url, "rl_loop", batch_size=SAMPLES // 16, group_size=16, max_tokens=24,
+                    max_steps=30, learning_rate=5e-3, loss_fn="importance_sampling",
                 )  # fmt: skip
             finally:
                 server.terminate()
-    nll = [step["train_mean_nll"] for step in chats if "train_mean_nll" in step]
-    reward = [step["reward/total"] for step in sums if "reward/total" in step]
-    learned = (nll[-1] < nll[0] - 0.5) + (sum(reward[-3:]) > sum(reward[:3]) + 0.3)
-    return {
-        "recipes": ["sl_loop", "rl_loop"], "learned": learned,
-        "nll": [round(nll[0], 3), round(nll[-1], 3)],
-        "reward": [round(sum(part) / 3, 3) for part in (reward[:3], reward[-3:])],
+    told: dict[str, Any] = {
+        "recipes": ["sl_loop", "rl_loop"], "ran": (chats is not None) + (sums is not None), "learned": 0
     }  # fmt: skip
+    if chats is not None:
+        nll = [step["train_mean_nll"] for step in chats if "train_mean_nll" in step]
+        told["learned"] += nll[-1] < nll[0] - 0.5
+        told["nll"] = [round(nll[0], 3), round(nll[-1], 3)]
+    if sums is not None:
+        reward = [step["reward/total"] for step in sums if "reward/total" in step]
+        first, last = (sum(part) / FEW for part in (reward[:FEW], reward[-FEW:]))
+        error = math.sqrt((first * (1 - first) + last * (1 - last)) / (FEW * SAMPLES))
+        told["learned"] += last - first > 3 * error
+        told["reward"], told["standard_error"] = [round(first, 3), round(last, 3)], round(error, 3)
+    return told
 
 
 if __name__ == "__main__":

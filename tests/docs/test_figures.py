@@ -144,6 +144,29 @@ def test_verl() -> None:
     stands(f"moved the weights alike to {after:.1e}")
 
 
+def test_tinker() -> None:
+    page = (ROOT / "docs" / "tinker.md").read_text()
+
+    def says(text: str) -> None:
+        assert text in page, f"docs/tinker.md does not say {text!r}, which bench/results does"
+
+    for one in result("tinker")["servers"].values():
+        assert one["calls"] == one["calls_exact"] and not one["steps_lost"] and one["gap"] < 1e-3
+        says(f"{one['before']:.3f} → {one['after']:.3f} in {one['steps']} steps")
+        says(f"{one['calls_exact']:,} of {one['calls']:,} calls exact, logprobs apart by {one['gap']:.1e}")
+    parity = result("tinker_parity")
+    assert parity["largest_relative_error"] <= parity["limit"]
+    says(f"within {parity['largest_relative_error']:.1e} of their norm")
+    recipes = result("tinker_cookbook")
+    assert len(recipes["recipes"]) == recipes["ran"] == recipes["learned"]
+    for name in ("nll", "reward"):
+        says(" → ".join(f"{number:.3f}" for number in recipes[name]))
+    drill = result("drill_tinker")
+    assert not drill["steps_twice"] and not drill["steps_lost"]
+    says(f"{drill['client_kills']} kills of a run and {drill['server_kills']} of its server")
+    stands(f"{drill['client_kills']} kills -9 of a run, {drill['server_kills']} of its server")
+
+
 def test_vllm() -> None:
     r = result("vllm")
     assert r["calls_made"] == r["calls_exact"]

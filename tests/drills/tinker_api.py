@@ -7,7 +7,9 @@ that of a run in which nothing was killed. A step made twice, or lost, would cha
 must be reported once, and the optimizer on the server must have counted as many steps as the run has. The
 exit status is 1 unless all of that holds and every kill was made.
 
-The last line is one JSON object.
+The last line is one JSON object. ``steps_twice`` and ``steps_lost`` compare, in both parts, the steps that
+the optimizer on the server has counted with those that the client or the run was told of; a step that was
+reported twice, and a checkpoint that was there before a kill and not after it, count too.
 """
 
 from __future__ import annotations
@@ -115,8 +117,8 @@ def train(url: str, steps: int, pause: float) -> None:
         settle()
 
 
-def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[list[float], int]:
-    """The losses of one training, and how often its server was killed."""
+def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[list[float], int, int]:
+    """The losses of one training, how often its server was killed, and the optimizer's steps there."""
     server = Server(folder)
     server.start()
     output = (folder / "losses.jsonl").open("w+", encoding="utf-8")
@@ -148,7 +150,8 @@ def losses(folder: Path, steps: int, kills: int, draw: random.Random) -> tuple[l
         client.kill()
         server.stop()
     output.seek(0)
-    return [json.loads(line) for line in output], server.kills
+    [model] = (folder / "state" / "models").glob("*/*/model.pt")
+    return [json.loads(line) for line in output], server.kills, optimizer_steps(model)
 
 
 # --------------------------------------------------------------------------------------------- the run's part
@@ -208,22 +211,28 @@ def run(folder: Path, steps: int, kills: int, draw: random.Random) -> dict[str, 
         for line in (folder / "runs" / RUN / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     position = json.loads((place / f"step_{steps:06d}" / "position.json").read_text(encoding="utf-8"))
-    import torch
-
     model = position["path"].removeprefix("tinker://").split("/")
     session, _, number = model[0].split(":")
     saved = folder / "state" / "models" / session / number / "weights" / f"{model[2]}.pt"
-    counted = torch.load(saved, weights_only=True)["optimizer"]["state"][0]["step"].item()
-    made = sum(report["metrics"]["optimizer_steps"] for report in reports)
+    steps_of = [report["step"] for report in reports]
     return {
         "steps": steps,
-        "reported_once": [report["step"] for report in reports] == list(range(steps)),
-        "optimizer_steps": int(made),
-        "optimizer_steps_on_server": int(counted),
+        "reported": len(steps_of),
+        "reported_twice": len(steps_of) - len({*steps_of}),
+        "never_reported": len({*range(steps)} - {*steps_of}),
+        "optimizer_steps": int(sum(report["metrics"]["optimizer_steps"] for report in reports)),
+        "optimizer_steps_on_server": optimizer_steps(saved),
         "checkpoints_lost": lost,
         "client_kills": trained,
         "server_kills": server.kills,
     }
+
+
+def optimizer_steps(saved: Path) -> int:
+    """How many steps the optimizer in a file of the server has made."""
+    import torch
+
+    return int(torch.load(saved, weights_only=True)["optimizer"]["state"][0]["step"].item())
 
 
 def finished(place: Path) -> int:
@@ -247,15 +256,22 @@ def main() -> int:
         random.Random(asked.seed),
         [Path(tempfile.mkdtemp(prefix="drill-tinker-")) for _ in range(3)],
     )
-    reference, _ = losses(folders[0], asked.steps, 0, draw)
-    found, kills = losses(folders[1], asked.steps, asked.kills, draw)
+    reference, _, _ = losses(folders[0], asked.steps, 0, draw)
+    found, kills, counted = losses(folders[1], asked.steps, asked.kills, draw)
     same = sum(a == b for a, b in zip(reference, found, strict=False))
-    told: dict[str, Any] = {"losses": {"steps": len(found), "same": same, "server_kills": kills}}
-    told["run"] = run(folders[2], asked.kills + 4, asked.kills, draw)
-    whole = same == len(found) == asked.steps and told["run"]["reported_once"]
-    whole = whole and told["run"]["optimizer_steps"] == told["run"]["optimizer_steps_on_server"]
-    whole = whole and not told["run"]["checkpoints_lost"]
-    met = (kills, told["run"]["server_kills"], told["run"]["client_kills"])
+    part = {"steps": len(found), "same": same, "optimizer_steps_on_server": counted, "server_kills": kills}
+    made = run(folders[2], asked.kills + 4, asked.kills, draw)
+    more = [counted - len(found), made["optimizer_steps_on_server"] - made["optimizer_steps"]]
+    told: dict[str, Any] = {
+        "client_kills": made["client_kills"],
+        "server_kills": kills + made["server_kills"],
+        "steps_twice": sum(max(0, n) for n in more) + made["reported_twice"],
+        "steps_lost": sum(max(0, -n) for n in more) + made["never_reported"] + made["checkpoints_lost"],
+        "losses": part,
+        "run": made,
+    }
+    whole = same == len(found) == asked.steps and not told["steps_twice"] and not told["steps_lost"]
+    met = (kills, made["server_kills"], made["client_kills"])
     whole = whole and met == (asked.kills,) * 3  # a run that ended before all kills shows less than it says
     for folder in folders if whole else ():
         shutil.rmtree(folder)

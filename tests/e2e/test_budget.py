@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from e2e.test_line import THREAD, Watch, trainer
 
-from agentlightning.types import LLM
+from agentlightning.types import LLM, StepReport
 from agentlightning.types.base import ConfigError
 from agl_audit.locations import stores
 from agl_audit.run_list import list_runs
+from agl_local.driver import LocalDriver
 from calc_x.agent import solve
 from calc_x.datasets import load
 
@@ -56,6 +58,23 @@ async def test_a_budget_of_a_rollout_fails_that_rollout_with_its_kind(tmp_path: 
     assert "ended" not in summary and summary["budget"]["per_rollout"] == {"calls": 1}
 
 
+async def test_what_a_service_trains_is_in_the_runs_money(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's budget hears each report, and the record has the last one's cost."""
+    report = LocalDriver._report
+
+    def billed(self: LocalDriver, job: Any, step: int, *more: Any) -> StepReport:
+        made = report(self, job, step, *more)
+        sums = {"service/forward_tokens": 0.0, "service/trained_tokens": 1e6 * (step + 1)}
+        return msgspec.structs.replace(made, metrics={**made.metrics, **sums})
+
+    monkeypatch.setattr(LocalDriver, "_report", billed)
+    one = made(tmp_path, Watch(), steps=2, budget={"prices": {"policy": {"train": 3.0}}})
+    budget = (await one.afit(solve, TRAIN))["budget"]
+    assert budget["training"] == budget["spent"]["money"] == 6.0
+
+
 @pytest.mark.slow
 def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
     from agl_gateway.budget.guard import budget_of
@@ -67,9 +86,9 @@ def test_money_needs_prices_for_the_models_of_endpoints(tmp_path: Path) -> None:
     )
     one = made(tmp_path, Watch(), policy=policy, budget={"money": 1.0})
     with pytest.raises(ConfigError, match=r"unheard-of.*has no price"):
-        budget_of(one.config)
+        budget_of(one.config, one.plugins)
     one = made(tmp_path, Watch(), policy=policy, budget={"money": 1.0, "prices": prices})
-    spending = budget_of(one.config)
+    spending = budget_of(one.config, one.plugins)
     assert spending is not None and spending.pricing.models == {"critic": "unheard-of"}
 
 

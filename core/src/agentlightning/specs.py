@@ -274,6 +274,10 @@ class DriverSpec:
     """Device, threads and versions that it would use on this machine with these options, for ``agl doctor``;
     UsageError for a missing one.
     """
+    paid: bool = False
+    """Whether a service that may ask money for tokens samples and trains. Its driver's reports then have the
+    metrics ``service/forward_tokens`` and ``service/trained_tokens``, sums since the process began.
+    """
     ends_early: bool = False
     """Whether its drivers end when ``Job.steps`` falls to the finished steps, and export the present policy
     at any step (``training.early_stopping``, ``training.keep_best``).
@@ -386,7 +390,7 @@ class ApiFormatSpec:
 
 
 class CallGuard:
-    """Admits the calls of one run, and counts them. It lives as long as the run.
+    """Admits the calls of one run, and counts them. It lives as long as the run, and listens to its hooks.
 
     A guard overrides what it needs.
     """

@@ -14,7 +14,7 @@ from agl_local.network.lora import Lora, LoraError, adapt, adapted, starting_poi
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.option_values import OptionError
 from agl_local.options import read_options
-from agl_local.policy.adapters import load_adapters, save_adapters
+from agl_local.policy.adapters import add_adapter, load_adapters, save_adapters
 from agl_local.policy.checkpoint import latest
 from agl_local.policy.folder import StateError, fingerprint, load_policy, load_state, save_policy, state
 from agl_local.training.freeze import trained_values
@@ -178,6 +178,22 @@ def test_the_format_of_peft(tmp_path: Path) -> None:
     assert fingerprint(other) == fingerprint(model)
     save_adapters(tiny_model(), tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_an_adapter_that_names_no_layers_belongs_to_those_that_it_has_matrices_of(tmp_path: Path) -> None:
+    """As skyrl-tx writes it: ``target_modules`` is null."""
+    policy = tiny_policy()
+    adapt(policy.model, Lora(rank=2, targets=("q_proj", "up_proj")), 3)
+    with torch.no_grad():
+        for layer in adapted(policy.model).values():
+            layer.lora_B.normal_()
+    save_adapters(policy.model, tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "target_modules": None}))
+    other = tiny_policy()
+    add_adapter(other, tmp_path, fingerprint(other.model))
+    assert adapted(other.model).keys() == adapted(policy.model).keys()
+    assert fingerprint(other.model) == fingerprint(policy.model)
 
 
 def test_adapters_of_another_shape_change_nothing(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
+from contextlib import AsyncExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ pytest.importorskip("tinker.types")
 
 from contract.driver import RECIPE, ContractJob, DriverContract
 
+from agentlightning.train.configured import configure
+from agentlightning.train.run_file import load_config
 from agentlightning.types import LLM, Recipe, UsageError
 from agentlightning.types.work import PolicyFolder
 from agl_local.peers import PeerDriver
@@ -166,9 +171,75 @@ def test_doctor_asks_the_server(served: Running, monkeypatch: pytest.MonkeyPatch
         environment_info({"base_model": "Qwen/Qwen3-8B", "base_url": served.url})
     with pytest.raises(UsageError, match="agl tinker serve"):
         environment_info({"base_model": "tiny", "base_url": "http://127.0.0.1:9"})
+    with pytest.raises(UsageError, match=r"max_len is 512, .* takes 256 tokens"):
+        environment_info({"base_model": "tiny", "base_url": served.url, "max_len": 512})
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UsageError, match="TINKER_API_KEY is not set"):
         environment_info({"base_model": "tiny", "base_url": served.url})
+
+
+@pytest.mark.plugins
+@pytest.mark.parametrize("model", ["tiny", "Qwen/Qwen3-8B"])
+async def test_doctor_says_before_a_run_what_the_server_has(
+    served: Running, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    configuration = pytest.importorskip("agl_testing.doctor.checks.configuration")
+    findings = pytest.importorskip("agl_testing.doctor.findings")
+    (tmp_path / "agent_of_doctor.py").write_text("async def solve(task):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(40)))
+    described = {
+        "agent": {"target": "agent_of_doctor:solve"},
+        "backend": {
+            "driver": "tinker",
+            "policy": str(folder),
+            "options": {"base_model": model, "base_url": served.url},
+        },
+        "environment": {"train": {"file": "tasks.jsonl"}},
+        "output": str(tmp_path / "runs"),
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(described))
+    found = findings.Findings(
+        lambda: configure(load_config(tmp_path / "run.yaml")), None, tmp_path, AsyncExitStack()
+    )
+    if model == "tiny":
+        check = await configuration.check_configuration(found)
+        said = f"server {served.url}, model tiny, context 256"
+        assert any(said in line for line in check.detail), check
+    else:
+        with pytest.raises(UsageError, match=r"has no model 'Qwen/Qwen3-8B'; it has \['tiny'\]"):
+            await configuration.check_configuration(found)
+
+
+def test_doctor_refuses_a_model_that_the_server_does_not_train() -> None:
+    class Only(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"supported_models": [{"model_name": "tiny", "trainable": False}]}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Only) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(UsageError, match="'tiny' is not trainable"):
+            environment_info({"base_model": "tiny", "base_url": url})
+        server.shutdown()
+
+
+async def test_no_answer_is_longer_than_max_tokens(served: Running, folder: Path) -> None:
+    remote = Remote(policy(folder, served, max_tokens=5))
+    try:
+        llm = await remote.start()
+        for asked in ({}, {"max_tokens": 30}, {"max_tokens": 3}):
+            answer = await asyncio.to_thread(chat, llm, messages=MESSAGES, seed=11, **asked)
+            most = min(5, asked.get("max_tokens", 5))
+            assert answer["usage"]["completion_tokens"] == most
+            assert answer["choices"][0]["finish_reason"] == "length"
+    finally:
+        await remote.close()
 
 
 async def test_a_run_without_a_key_does_not_begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +300,7 @@ async def test_used_tokens_are_counted(served: Running, folder: Path, tmp_path: 
         await driver.close()
     used = job.reports[0].metrics
     rows = [row for row in job.rows if row.advantages[-1]]
-    assert used["tinker/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
-    assert used["tinker/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
+    assert used["service/prefill_tokens"] == len(job.rows[0].token_ids) - job.rows[0].trained_tokens
+    assert used["service/sampled_tokens"] == sum(row.trained_tokens for row in job.rows)
     sent = sum(len(row.token_ids) - 1 for row in rows)
-    assert used["tinker/trained_tokens"] == used["tinker/forward_tokens"] == sent
+    assert used["service/trained_tokens"] == used["service/forward_tokens"] == sent

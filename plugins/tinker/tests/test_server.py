@@ -251,7 +251,7 @@ def test_an_export_takes_no_file_from_elsewhere(
     folder: Path, tmp_path: Path, name: str, address: str, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        export(folder, {name: address}, tmp_path / "export")
+        export(folder, {name: address}, tmp_path / "export", None)
 
 
 def test_a_server_that_starts_again_goes_on(served: Running) -> None:
@@ -315,7 +315,7 @@ def test_an_adapter_leaves_in_the_format_of_peft(served: Running, folder: Path, 
         path = mine.save_weights_external("out").result().path
         urls = tinker.RestClient(base_url=served.url).get_external_weights_urls(path).result().urls
         told = mine.forward([datum()], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data
-    merged = load_policy(export(folder, urls, tmp_path / "merged")).model
+    merged = load_policy(export(folder, urls, tmp_path / "merged", served.url)).model
     with torch.no_grad():
         every = torch.log_softmax(merged(torch.tensor([IDS]))[0], -1)
     assert list(told) == pytest.approx([float(every[i, IDS[i + 1]]) for i in range(len(IDS) - 1)], abs=1e-5)
@@ -323,7 +323,7 @@ def test_an_adapter_leaves_in_the_format_of_peft(served: Running, folder: Path, 
     bare.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (bare / name).write_bytes((folder / name).read_bytes())
-    export(bare, urls, tmp_path / "adapter")
+    export(bare, urls, tmp_path / "adapter", served.url)
     model = load_policy(folder).model
     adapt(model, Lora(rank=4, alpha=32.0), 0)
     load_adapters(model, tmp_path / "adapter")

@@ -192,10 +192,10 @@ class RLJob:
             report.versions = dict(self._versions)
         report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
-        if guarded := self.context.guarded():
-            await self.context.store.update_run(self.run_id, guarded)
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
         self.context.plugins.notify("agl_policy_updated", report=report)
+        if guarded := self.context.guarded():  # what the step itself has cost is in it
+            await self.context.store.update_run(self.run_id, guarded)
 
     @property
     def learned(self) -> bool | None:

@@ -76,7 +76,7 @@ class TrainingSession:
         guards: list[CallGuard] = [*self.plugins.answers("agl_call_guards", **asked)]
         comparisons: list[Comparison] = [*self.plugins.answers("agl_comparisons", **asked)]
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
-            listeners = await self._services(stack)
+            listeners = [*guards, *await self._services(stack)]
             run = open_run_folder(
                 Path(config.output),
                 config.agent.name,
@@ -120,11 +120,7 @@ class TrainingSession:
             )
             for one in comparisons:
                 await stack.enter_async_context(one.open(context))
-            await record_run(
-                context,
-                run_info(config, self.recipe, context, agent),
-                resumed=run.resumed,
-            )
+            await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)
             run.started = True
             gateway.moved = partial(context.resources.publish, store, gateway)
             try:

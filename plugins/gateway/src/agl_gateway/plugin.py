@@ -24,8 +24,8 @@ def agl_call_edits(route: Any, client: Any, metrics: Any) -> Any:
 
 
 @hookimpl
-def agl_call_guards(config: Any) -> CallGuard | None:
-    found: CallGuard | None = lazily("agl_gateway.budget.guard:budget_of")(config)
+def agl_call_guards(config: Any, plugins: Any) -> CallGuard | None:
+    found: CallGuard | None = lazily("agl_gateway.budget.guard:budget_of")(config, plugins)
     return found
 
 

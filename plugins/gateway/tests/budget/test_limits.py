@@ -31,6 +31,16 @@ def test_a_call_costs_its_tokens_by_the_price_of_its_model() -> None:
     }
 
 
+def test_training_costs_what_its_service_was_sent() -> None:
+    pricing = Pricing({"mine": Price(2.0, 8.0, 3.0)}, served={"free"})
+    sent = {"service/forward_tokens": 1000.0, "service/trained_tokens": 700.0}
+    assert pricing.training("mine", sent) == pytest.approx((1000 * 2 + 700 * 3) / 1e6)
+    assert pricing.training("mine", {"loss": 1.0}) == 0  # of a driver that trains here
+    assert pricing.training("free", sent) == pricing.training("unknown", sent) == 0
+    # its calls are not free either
+    assert pricing.cost([call(policy="mine")]).money == pytest.approx((1000 * 2 + 500 * 8) / 1e6)
+
+
 def test_the_shipped_prices_have_a_date_and_a_source() -> None:
     about = json.loads(TABLE.read_text())
     assert about["date"] and about["source"] and shipped_prices()["gpt-4.1-mini"] == Price(0.4, 1.6)

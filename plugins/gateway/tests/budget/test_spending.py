@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from agl_gateway.budget.limits import Budget
+from agl_gateway.budget.prices import Price, Pricing
 from agl_gateway.budget.spending import Spending
 from aiohttp import web
 from core.gateway.conftest import whole
@@ -16,10 +17,11 @@ from core.gateway.conftest import whole
 from agentlightning.credit.eligibility import untrainable_reasons
 from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.gateway import AttemptInfo
+from agentlightning.plugins.manager import build
 from agentlightning.recipes import get
 from agentlightning.runner.ending import model_fault
 from agentlightning.store import SQLiteStore
-from agentlightning.types import AttemptStatus
+from agentlightning.types import AttemptStatus, StepReport
 
 CALL = 6
 """Tokens of the engine's answer: 3 of the prompt, 3 of the text."""
@@ -126,6 +128,30 @@ async def test_time_is_a_budget_too_and_a_resumed_run_goes_on_counting(tmp_path:
     await later.begin(store, "run", spending.summary())
     now[0] += 36
     assert await later.exhausted() == "budget: seconds: 61 of 60 are used"
+    await store.close()
+
+
+async def test_what_a_service_trains_is_spent_too_and_a_resumed_run_goes_on_counting(tmp_path: Any) -> None:
+    def report(policy: str, trained: int) -> StepReport:
+        metrics = {"service/forward_tokens": 0.0, "service/trained_tokens": float(trained)}
+        return StepReport(run_id="run", step=0, policy=policy, policy_version=1, metrics=metrics)
+
+    prices = {name: Price(train=2.0) for name in ("a", "b")}
+    spending = Spending(Budget(money=5.0), pricing=Pricing(prices))
+    plugins = build(discover=False).with_listeners([spending])  # as a run's guards are
+    # The service's counts are sums, so a report says again what the one before it said.
+    for policy, trained in (("a", 400_000), ("b", 100_000), ("a", 900_000)):
+        plugins.notify("agl_policy_updated", report=report(policy, trained))
+    assert spending.spent.money == spending.summary()["training"] == 2.0
+    assert await spending.exhausted() is None
+    store = SQLiteStore(tmp_path / "store.sqlite")
+    later = Spending(Budget(money=5.0), pricing=Pricing(prices))
+    await later.begin(store, "run", spending.summary())
+    assert later.spent.money == 2.0
+    later.share()  # what is read of other gateways' calls leaves it as it is
+    assert await later.exhausted() is None and later.spent.money == 2.0
+    later.agl_policy_updated(report("a", 1_500_000))  # of a process whose counts began at 0
+    assert await later.exhausted() == "budget: money: 5 of 5 are used"
     await store.close()
 
 

@@ -52,6 +52,7 @@ from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
 from agl_local.text.grammar import GrammarCompiler
+from agl_local.training.rules import Corrections, due, rows_of
 from agl_local.training.score import row_logprobs
 from agl_local.training.trainable import Trainable
 from agl_local.training.update import Updater
@@ -88,8 +89,7 @@ class LocalDriver:
         self._closed = False
         self._saved = 0
         """Finished steps of the last checkpoint that was saved."""
-        self._corrects = 0.0
-        """Whether the last update weighed fresh tokens by importance."""
+        self._corrections = Corrections(policy.name, recipe)
         self._algorithms_before: bool | None = None
         """Torch's setting before we changed it."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
@@ -146,11 +146,12 @@ class LocalDriver:
             }
             await job.report(await self._call(self._report, job, step, batch, metrics, seconds))
             step += 1
-            due = self._due(step, job.steps)
-            if due:
+            every = self.options.save_every
+            saved = due(every, step, job.steps)
+            if saved:
                 await self._checkpoint(updater, job, step)
             await self._or_save(job.evaluate(step - 1), updater, job, step)
-            if not due and self._due(step, job.steps):  # training ends here
+            if not saved and due(every, step, job.steps):  # training ends here
                 await self._checkpoint(updater, job, step)
 
     async def _or_save(self, work: Awaitable[T], updater: Updater, job: Job, step: int) -> T:
@@ -241,11 +242,6 @@ class LocalDriver:
         if self._algorithms_before is not None:
             torch.use_deterministic_algorithms(self._algorithms_before)
 
-    def _due(self, finished: int, steps: int) -> bool:
-        """A checkpoint every ``save_every`` steps, and one after the last."""
-        every = self.options.save_every
-        return bool(every) and (finished % every == 0 or finished == steps)
-
     def _updater(self) -> Updater:
         if self._updates is None:
             self._updates = self._new_updater()
@@ -294,16 +290,9 @@ class LocalDriver:
         """One update; a batch that nothing can be learned from is counted as ``skipped``, and changes
         nothing.
         """
-        mine = [row for row in batch.rows if row.policy == self.name]
-        if len(mine) != len(batch.rows):
-            others = sorted({row.policy for row in batch.rows} - {self.name})
-            raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
-        metrics = updater.update(mine, self._version, tell)
+        metrics = updater.update(rows_of(batch, self.name), self._version, tell)
         del metrics["seconds"]  # the report has the phase's own
-        if metrics.get("correction/corrected", self._corrects) != self._corrects:
-            self._corrects = metrics["correction/corrected"]
-            assert self.recipe.correction is not None
-            log.warning("policy %r: %s", self.name, self.recipe.correction.reason(metrics["correction/gap"]))
+        self._corrections.say(metrics)
         metrics["skipped"] = float(not metrics["tokens_trained"])
         if metrics["skipped"] and not metrics["tokens_zero_advantage"]:
             log.warning(

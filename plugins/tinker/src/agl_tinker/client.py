@@ -62,7 +62,7 @@ class Client:
 
     async def open(self) -> None:
         """Begin the session. Raises ServerError."""
-        kept = {"base_url": self._options.base_url} if self._options.base_url else {}
+        kept = {"base_url": self._options.url} if self._options.url else {}
         await self._call(lambda: self._begin(kept))
 
     async def create(self, seed: int) -> None:
@@ -132,7 +132,7 @@ class Client:
                 "adapter.tar.gz": str((await done(rest.get_checkpoint_archive_url(model, checkpoint))).url)
             }
         saved = await done(self._training.save_weights_external(name))
-        kept = {"base_url": self._options.base_url} if self._options.base_url else {}
+        kept = {"base_url": self._options.url} if self._options.url else {}
         rest = await self._call(lambda: self._sdk.RestClient(**kept, api_key=key()))
         return dict((await done(rest.get_external_weights_urls(saved.path))).urls)
 
@@ -191,6 +191,6 @@ class Client:
         except UsageError:
             raise
         except Exception as error:
-            where = self._options.base_url or "TINKER_BASE_URL"
+            where = self._options.url or "hosted"
             raise ServerError(f"the Tinker server ({where}): {error}") from error
         return await done(made)

@@ -8,7 +8,6 @@ steps once, whatever was killed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import secrets
@@ -28,6 +27,7 @@ from agentlightning.types import LLM, Batch, Recipe, Row, StepReport, UsageError
 from agentlightning.types.sections import TrainingSection
 from agentlightning.types.work import PolicyFolder, missing_policy_message
 from agl_local.training.batch import trained_positions
+from agl_local.training.rules import Corrections, due, rows_of
 from agl_tinker.client import Client, done
 from agl_tinker.engine import RemoteEngine
 from agl_tinker.export import export
@@ -36,7 +36,6 @@ from agl_tinker.supported_fields import refuse
 from agl_tinker.update import RemoteUpdater
 
 _POSITION = "position.json"
-log = logging.getLogger(__name__)
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +94,7 @@ class TinkerDriver(Remote):
         self.recipe, self.seed = recipe, training.seed
         self._updates: RemoteUpdater | None = None
         self._reference: Any = None
-        self._corrects = 0.0
-        """Whether the last update weighed fresh tokens by importance."""
+        self._corrections = Corrections(policy.name, recipe)
 
     @property
     def version(self) -> int:
@@ -138,7 +136,7 @@ class TinkerDriver(Remote):
     async def run(self, job: Job) -> None:
         """Steps ``job.first_step`` to ``job.steps``."""
         await self._begin()
-        step, saved = job.first_step, job.first_step
+        step, every = job.first_step, self.options.save_every
         while step < job.steps:  # it may fall while an evaluation is looked at
             began = time.perf_counter()
             batch = await job.collect(step)
@@ -147,11 +145,11 @@ class TinkerDriver(Remote):
             seconds = {"rollout": collected - began, "update": updated - collected, "sync": synced - updated}
             await job.report(await asyncio.to_thread(self._report, job, step, batch, metrics, seconds))
             step += 1
-            if self._due(step, job.steps):
+            saved = due(every, step, job.steps)
+            if saved:
                 await self._checkpoint(job, step)
-                saved = step
             await job.evaluate(step - 1)
-            if saved != step and self._due(step, job.steps):  # training ends here
+            if not saved and due(every, step, job.steps):  # training ends here
                 await self._checkpoint(job, step)
 
     async def logprobs(self, rows: Sequence[Row]) -> list[float]:
@@ -166,7 +164,7 @@ class TinkerDriver(Remote):
         """
         await self._begin()
         files = await self.client.adapter_files(f"export-{secrets.token_hex(4)}")
-        return await asyncio.to_thread(export, self.path, files, folder)
+        return await asyncio.to_thread(export, self.path, files, folder, self.options.url)
 
     # ------------------------------------------------------------------------------------------------- a step
     async def _begin(self) -> RemoteUpdater:
@@ -188,19 +186,13 @@ class TinkerDriver(Remote):
 
     async def _update(self, batch: Batch) -> tuple[dict[str, float], float, float]:
         """Train on a batch and serve the result; metrics, and when each of the two was done."""
-        mine = [row for row in batch.rows if row.policy == self.name]
-        if len(mine) != len(batch.rows):
-            others = sorted({row.policy for row in batch.rows} - {self.name})
-            raise ValueError(f"the driver of policy {self.name!r} was given rows of {others}")
         assert self._updates is not None
-        metrics, sampler = await self._updates.update(mine, self.version, self.client.sampler)
+        rows = rows_of(batch, self.name)
+        metrics, sampler = await self._updates.update(rows, self.version, self.client.sampler)
         updated = time.perf_counter()
         if sampler is not None:
             self.engine.publish(await done(sampler), self.version + 1)
-        if metrics.get("correction/corrected", self._corrects) != self._corrects:
-            self._corrects = metrics["correction/corrected"]
-            assert self.recipe.correction is not None
-            log.warning("policy %r: %s", self.name, self.recipe.correction.reason(metrics["correction/gap"]))
+        self._corrections.say(metrics)
         if not math.isfinite(metrics.get("grad_norm", 0.0)):
             # The server tells none, or the gradient was not finite, which `steps_skipped` counts.
             del metrics["grad_norm"]
@@ -211,10 +203,10 @@ class TinkerDriver(Remote):
         """What the server was asked for since the run began or went on."""
         counts = self.engine.counts
         return {
-            "tinker/prefill_tokens": float(counts["prefill_tokens"]),
-            "tinker/sampled_tokens": float(counts["sampled_tokens"]),
-            "tinker/forward_tokens": float(updates.counts["forward_tokens"]),
-            "tinker/trained_tokens": float(updates.counts["trained_tokens"]),
+            "service/prefill_tokens": float(counts["prefill_tokens"]),
+            "service/sampled_tokens": float(counts["sampled_tokens"]),
+            "service/forward_tokens": float(updates.counts["forward_tokens"]),
+            "service/trained_tokens": float(updates.counts["trained_tokens"]),
             "tinker/answers_unended": float(counts["unended"]),
         }
 
@@ -223,6 +215,8 @@ class TinkerDriver(Remote):
         if self._reference is None:
             self._reference = await self.client.base_sampler(self.options.start_from)
         ends = [trained_positions(row)[-1] + 1 for row in rows]
+        assert self._updates is not None
+        self._updates.counts["forward_tokens"] += sum(ends)
         asked = [
             self.client.prompt_logprobs(self._reference, row.token_ids[:end])
             for row, end in zip(rows, ends, strict=True)
@@ -246,11 +240,6 @@ class TinkerDriver(Remote):
             seconds=seconds,
             rows_digest=rows_digest(canonical_order(batch.rows)),
         )
-
-    def _due(self, finished: int, steps: int) -> bool:
-        """A checkpoint every ``save_every`` steps, and one after the last."""
-        every = self.options.save_every
-        return bool(every) and (finished % every == 0 or finished == steps)
 
     async def _checkpoint(self, job: Job, step: int) -> None:
         """Save on the server, then write the position here, and forget older ones."""

@@ -58,6 +58,7 @@ class RemoteEngine:
         self.eos_ids = self.tokenizer.eos_ids
         self.vocab_size = int(text["vocab_size"])
         self.max_len = options.max_len or int(text["max_position_embeddings"])
+        self._most = options.max_tokens or self.max_len
         self.grammars = GrammarCompiler(self.tokenizer, self.vocab_size)
         self.stats = Stats()
         self.counts: Counter[str] = Counter()
@@ -119,7 +120,7 @@ class RemoteEngine:
                         sampler,
                         request.prompt,
                         request.n,
-                        max_tokens=min(s.max_tokens, self.max_len - len(request.prompt)),
+                        max_tokens=min(s.max_tokens, self._most, self.max_len - len(request.prompt)),
                         temperature=s.temperature,
                         top_p=s.top_p,
                         top_k=s.top_k if s.top_k > 0 else -1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 import tempfile
@@ -12,10 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentlightning.types import UsageError
-from agl_local.network.lora import Lora, adapt
-from agl_local.policy.adapters import load_adapters
+from agl_local.policy.adapters import add_adapter
 from agl_local.policy.export import export_policy
-from agl_local.policy.folder import load_policy
+from agl_local.policy.folder import fingerprint, load_policy
+from agl_tinker.options import request
 
 _CONFIG = "adapter_config.json"
 _TOKENIZER = (
@@ -27,9 +26,9 @@ _TOKENIZER = (
 )
 
 
-def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
-    """Fetch an adapter's ``files`` (name → address) and write it to ``folder``: added to the weights of
-    ``policy``, or as it is where ``policy`` has none.
+def export(policy: Path, files: Mapping[str, str], folder: Path, server: str | None) -> Path:
+    """Fetch an adapter's ``files`` (name → address) from ``server`` or where it keeps them, and write it to
+    ``folder``: added to the weights of ``policy``, or as it is where ``policy`` has none.
     """
     with tempfile.TemporaryDirectory(prefix="agl-tinker-") as scratch:
         fetched = Path(scratch)
@@ -40,7 +39,10 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
                 raise UsageError(
                     f"the server offers {name!r} at {address!r}: only http and https are fetched"
                 )
-            with urllib.request.urlopen(address) as answer, (fetched / name).open("wb") as file:
+            with (
+                urllib.request.urlopen(request(address, server)) as answer,
+                (fetched / name).open("wb") as file,
+            ):
                 shutil.copyfileobj(answer, file)
             if name.endswith(".tar.gz"):
                 with tarfile.open(fetched / name) as tar:
@@ -51,20 +53,11 @@ def export(policy: Path, files: Mapping[str, str], folder: Path) -> Path:
                 f"the server's export holds no {_CONFIG}: {sorted(file.name for file in fetched.iterdir())}"
             )
         if any(policy.glob("*.safetensors")):
-            return _merged(policy, fetched, folder)
+            base = load_policy(policy)
+            add_adapter(base, fetched, fingerprint(base.model))
+            return export_policy(base, folder)
         folder.mkdir(parents=True, exist_ok=True)
         for path in (*(policy / known for known in _TOKENIZER), *fetched.iterdir()):
             if path.is_file():
                 shutil.copy2(path, folder / path.name)
     return folder
-
-
-def _merged(policy: Path, adapter: Path, folder: Path) -> Path:
-    said = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
-    base = load_policy(policy)
-    named = said["target_modules"]  # a list of layers, or one word for them
-    targets = named if isinstance(named, str) else tuple(named)
-    lora = Lora(rank=int(said["r"]), alpha=float(said["lora_alpha"]), targets=targets)
-    adapt(base.model, lora, 0)
-    load_adapters(base.model, adapter)
-    return export_policy(base, folder)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_tinker.options import NOT_INSTALLED, URL_VARIABLE, Options, key, read_options
+from agl_tinker.options import NOT_INSTALLED, Options, key, read_options, request
 
 _SECONDS = 20
 
@@ -28,13 +27,11 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _asked(options: Options) -> dict[str, str]:
-    url = options.base_url or os.environ.get(URL_VARIABLE)
-    if not url:  # the hosted service is not asked before a person starts a run
+    url = options.url
+    if url is None:  # the hosted service is not asked before a person starts a run
         key()
         return {"server": "the hosted service", "key": "set"}
-    asked = urllib.request.Request(
-        f"{url.rstrip('/')}/api/v1/get_server_capabilities", headers={"X-API-Key": key()}
-    )
+    asked = request(f"{url}/api/v1/get_server_capabilities", url)
     try:
         with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:
             models = json.load(answer)["supported_models"]
@@ -51,5 +48,14 @@ def _asked(options: Options) -> dict[str, str]:
         raise UsageError(
             f"the Tinker server at {url} has no model {options.base_model!r}; it has {sorted(known)}"
         )
-    context = known[options.base_model].get("max_context_length")
+    model = known[options.base_model]
+    for what in ("trainable", "sampleable"):
+        if model.get(what) is False:
+            raise UsageError(f"the Tinker server at {url}: its model {options.base_model!r} is not {what}")
+    context = model.get("max_context_length")
+    if context and options.max_len and options.max_len > context:
+        raise UsageError(
+            f"backend.options.max_len is {options.max_len}, and the Tinker server at {url} takes "
+            f"{context} tokens"
+        )
     return {"server": url, "model": options.base_model, **({"context": str(context)} if context else {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -62,12 +63,22 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Largest global gradient norm; ``None``: no clipping."""
     max_len: int | None = None
     """Tokens of prompt and answer together; ``None``: what ``config.json`` allows."""
+    max_tokens: int | None = None
+    """Tokens of one answer at most, whatever an agent asks for, which bounds what a call costs; ``None``:
+    what ``max_len`` leaves.
+    """
     max_num_seqs: int = 64
     """Answers that are asked of the server at a time."""
     save_every: int = 10
     """Steps between checkpoints, of which one follows the last step; 0: none."""
     keep_checkpoints: int = 2
     """Checkpoints whose position is kept here; what the server saved stays there."""
+
+    @property
+    def url(self) -> str | None:
+        """The server's address; ``None``: the hosted service."""
+        found = self.base_url or os.environ.get(URL_VARIABLE)
+        return found.rstrip("/") if found else None
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -78,6 +89,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
     return read_as(Options, given, "the driver tinker", {"base_model": "the server's name of the model"})
+
+
+def request(url: str, server: str | None) -> urllib.request.Request:
+    """A GET of ``url``, with the key where it is ``server``'s; a redirection does not take the key along."""
+    made = urllib.request.Request(url)
+    if server is not None and url.startswith(f"{server}/"):
+        made.add_unredirected_header("X-API-Key", key())
+    return made
 
 
 def key() -> str:

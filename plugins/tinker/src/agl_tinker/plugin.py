@@ -20,6 +20,7 @@ def agl_drivers() -> list[DriverSpec]:
             "adapters trained on a server of the Tinker API, hosted or your own",
             environment_info=lazily("agl_tinker.machine:environment_info"),
             unsupported_fields=UNSUPPORTED_FIELDS,
+            paid=True,
             ends_early=True,
             together=lazily("agl_local.peers:train_together"),
             serve=lazily("agl_tinker.driver:Remote"),

@@ -20,14 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentlightning.credit.digest import canonical_order
 from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
-from agl_local.training.batch import RowError, Tokens, check_row, has_gradient, tokens_of, trained_positions
+from agl_local.training.batch import RowError, Tokens, tokens_of, trained_positions
 from agl_local.training.loss import Terms, policy_loss
 from agl_local.training.optim import warmup
+from agl_local.training.rules import anchored, checked, is_live, terms_of, token_counts
 from agl_local.training.tally import Tally
-from agl_local.training.update import by_call
 from agl_tinker.client import Client, done
 from agl_tinker.options import Options
 from agl_tinker.supported_fields import native
@@ -67,10 +66,10 @@ class RemoteUpdater:
         before anything is sent, if a row is unfit.
         """
         rows = self._checked(rows)
-        live = [row for row in rows if self._live(row)]
+        live = [row for row in rows if is_live(row, self._recipe)]
         stats = Tally(version, self._recipe.off_policy_cap, self._recipe.correction)
         shares = minibatches(rows, self._recipe.minibatches, self._seed, version) * self._recipe.epochs
-        shares = [[row for row in share if self._live(row)] for share in shares]
+        shares = [[row for row in share if is_live(row, self._recipe)] for share in shares]
         stats.empty = sum(not share for share in shares)
         shares = [share for share in shares if share]
         factor = float(self._recipe.minibatches)
@@ -86,12 +85,7 @@ class RemoteUpdater:
         for sent in waiting:
             await sent
         metrics = stats.metrics(with_kl=bool(self._recipe.kl))
-        idle = sum(row.trained_tokens for row in rows) - sum(row.trained_tokens for row in live)
-        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in live))
-        metrics["tokens_zero_advantage"] = float(idle)
-        metrics["tokens_stale"] = float(
-            sum(on and v != version for row in rows for on, v in zip(row.mask, row.versions, strict=True))
-        )
+        metrics |= token_counts(rows, self._recipe, version)
         metrics["lr"] = self._lr(max(0, self.steps - 1))
         return metrics, after
 
@@ -157,11 +151,7 @@ class RemoteUpdater:
 
     async def _proximal(self, rows: Sequence[Row], stats: Tally) -> Anchors:
         """Logprobs before the first of several steps, by row id, where later ones are anchored there."""
-        recipe = self._recipe
-        several = recipe.minibatches > 1 or recipe.epochs > 1
-        weighed = any(s.trained and s.off_policy for row in rows for s in row.segments)
-        anchored = recipe.importance_cap is not None or recipe.correction is not None or weighed
-        if not rows or not several or not anchored or self._native is not None:
+        if not rows or not anchored(rows, self._recipe) or self._native is not None:
             return {}
         known = await self.logprobs(rows)
         stats.measure(tokens_of(rows), known)
@@ -170,17 +160,8 @@ class RemoteUpdater:
     async def _terms(
         self, rows: Sequence[Row], tokens: Tokens, logp: Tensor, proximal: Anchors, version: int
     ) -> Terms:
-        return Terms(
-            logp=logp,
-            old=tokens.old,
-            advantages=tokens.advantages,
-            weights=tokens.weights,
-            segments=tokens.segments,
-            stale=tokens.versions != version,
-            off_policy=tokens.off_policy,
-            proximal=torch.cat([proximal[row.row_id] for row in rows]) if proximal else None,
-            reference=await self._reference(rows) if self._recipe.kl else None,
-        )
+        reference = await self._reference(rows) if self._recipe.kl else None
+        return terms_of(tokens, logp, version, proximal, reference)
 
     def _data(
         self, rows: Sequence[Row], inputs: Mapping[str, Sequence[NDArray[np.float32]]], count: str
@@ -202,20 +183,16 @@ class RemoteUpdater:
     def _lr(self, step: int) -> float:
         return self._options.lr * warmup(step, self._options.warmup_steps)
 
-    def _live(self, row: Row) -> bool:
-        """Whether the row has a gradient."""
-        return any(row.weights) if self._recipe.kl else has_gradient(row)
-
     def _checked(self, rows: Sequence[Row]) -> list[Row]:
+        fit = checked(rows, self._recipe, self._vocab_size)
         for row in rows:
-            check_row(row, self._vocab_size, segments=by_call(self._recipe))
             if row.temperature != 1:
                 raise RowError(f"row {row.row_id}: temperature {row.temperature}: the Tinker API trains at 1")
             if row.allowed or row.grammars:
                 raise RowError(
                     f"row {row.row_id} was sampled under a guided choice, which the Tinker API cannot score"
                 )
-        return canonical_order([row for row in rows if row.trained_tokens])
+        return fit
 
 
 def _parts(joined: Tensor, rows: Sequence[Row]) -> Sequence[Tensor]:

@@ -1,7 +1,9 @@
-"""What calls cost in money: a price table by model, which a run's file or ``Trainer(budget=…)`` may change.
+"""What calls and training cost in money: a price table by model, which a run's file or ``Trainer(budget=…)``
+may change.
 
 ``prices.json`` beside this module is the table that is shipped, with its date and its source. Policies that
-the run serves itself cost 0. A call of any other model without a price costs 0 too, and is counted.
+the run serves itself cost 0, unless its own table names them. A call of any other model without a price costs
+0 too, and is counted.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from agl_gateway.budget.limits import Spent
 
 MILLION = 1_000_000
 TABLE = Path(__file__).with_name("prices.json")
+FORWARD, TRAINED = "service/forward_tokens", "service/trained_tokens"
+"""Metrics of a step: what a service that trains was sent so far, for logprobs and for gradients."""
 REFUSED = "budget"
 """``Call.masked`` of a call that was refused because the budget is spent: it cost nothing."""
 
@@ -30,19 +34,21 @@ class Price:
 
     prompt: float = 0.0
     completion: float = 0.0
+    train: float = 0.0
+    """Of tokens that a service trains."""
 
 
 def read_prices(given: Mapping[str, Any] | None) -> dict[str, Price]:
-    """Return the price table: model → ``Price``, or a mapping ``{prompt: …, completion: …}``."""
+    """Return the price table: model → ``Price``, or a mapping ``{prompt: …, completion: …, train: …}``."""
     table: dict[str, Price] = {}
     for model, price in (given or {}).items():
         try:
             made = price if isinstance(price, Price) else Price(**price)
-            if not all(0 <= float(value) < math.inf for value in (made.prompt, made.completion)):
+            if not all(0 <= float(value) < math.inf for value in astuple(made)):
                 raise ValueError("a price is 0 or more, and finite")
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"prices.{model}: give prompt and completion, each for a million tokens: {error}"
+                f"prices.{model}: give prompt, completion and train, each for a million tokens: {error}"
             ) from None
         table[model] = made
     return table
@@ -72,7 +78,7 @@ class Pricing:
     prices: Mapping[str, Price] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     served: Collection[str] = ()
-    """Policies that the run serves itself."""
+    """Policies that the run serves itself, and that have no price of their own."""
     unpriced: Counter[str] = field(default_factory=Counter)
     """Model without a price → its calls, which cost nothing here."""
 
@@ -87,6 +93,12 @@ class Pricing:
             completion = call.completion_tokens or _len(call.response_ids)
             found.add(Spent(int(first), prompt, completion, self._money(call, prompt, completion)))
         return found
+
+    def training(self, policy: str, metrics: Mapping[str, float]) -> float:
+        """Return the money that training a policy has cost so far, by the ``metrics`` of a step."""
+        price = self.prices.get(policy, Price()) if policy not in self.served else Price()
+        forward, trained = metrics.get(FORWARD, 0.0), metrics.get(TRAINED, 0.0)
+        return (price.prompt * forward + price.train * trained) / MILLION
 
     def _money(self, call: Call, prompt: int, completion: int) -> float:
         if not self.prices or call.policy in self.served:

@@ -38,13 +38,17 @@ class BudgetSection(LimitsSection):
     """What one rollout may spend, over all of its attempts; its next call is then refused."""
     prices: dict[str, dict[str, float]] | str = {}
     """Prices for a million tokens that win over the shipped ones: model → ``{prompt, completion}``, or a JSON
-    file in the shape of the shipped one."""
+    file in the shape of the shipped one. The policies of a service that trains, by their names, have
+    ``train`` too."""
+
+    def own(self, folder: Path = Path(".")) -> dict[str, Price]:
+        """Return the run's own prices; a file is relative to ``folder``."""
+        own: Any = self.prices
+        return read_table(folder / Path(own).expanduser()) if isinstance(own, str) else read_prices(own)
 
     def table(self, folder: Path = Path(".")) -> dict[str, Price]:
-        """Return all prices; a file is relative to ``folder``."""
-        own: Any = self.prices
-        table = read_table(folder / Path(own).expanduser()) if isinstance(own, str) else read_prices(own)
-        return {**shipped_prices(), **table}
+        """Return all prices."""
+        return {**shipped_prices(), **self.own(folder)}
 
     @property
     def given(self) -> bool:

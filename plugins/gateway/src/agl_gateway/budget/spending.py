@@ -1,5 +1,7 @@
 """The budget of a run's calls: what was spent, whether the next call may begin, and when it must wait.
 
+A service that trains for money is counted beside them, by the metrics of each step's report.
+
 Invariants: a refused call reaches no engine. A call that begins holds its place until its record is stored
 and counted, so that calls under way are never forgotten. What was spent is what the store has on record.
 
@@ -20,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.gateway.errors import CallFailure
+from agentlightning.hookspecs import hookimpl
 from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.store.pages import pages
-from agentlightning.types import Call, RolloutStatus
+from agentlightning.types import Call, RolloutStatus, StepReport
 from agl_gateway.budget.limits import Account, Budget, BudgetSpent, Spent
 from agl_gateway.budget.prices import REFUSED, Pricing
 
@@ -118,6 +121,10 @@ class Spending(CallGuard):
         self.account = Account(self.run)
         self.kept = Spent()
         """What is kept back for the end."""
+        self.training: dict[str, float] = {}
+        """Policy → the money that a service has asked for its training in this life of the run."""
+        self.earlier_training = 0.0
+        """The same of the run's earlier lives, of all policies."""
         self.shared = False
         """Other gateways forward calls of the run too."""
         self._began = self.clock()
@@ -149,10 +156,11 @@ class Spending(CallGuard):
         self.earlier_seconds = float(recorded.get("spent", {}).get("seconds", 0.0))
         self.refused = int(recorded.get("refused", 0))
         self.kept = Spent.read(recorded.get("kept", {}))
+        self.earlier_training = float(recorded.get("training", 0.0))
         self.account.reserved = self.kept.copy()
         if recorded:
             await self._reader.changed(store)
-            self.account.spent = self._reader.spent
+            self._take(self._reader)
         self._before = self.spent
 
     def share(self) -> None:
@@ -201,14 +209,34 @@ class Spending(CallGuard):
         """Take what other gateways have put on record."""
         store, reader = self._store, self._reader
         if self.shared and store is not None and reader is not None and await reader.changed(store):
-            self.account.spent, self.refused = reader.spent, reader.refused
+            self._take(reader)
+            self.refused = reader.refused
+
+    def _take(self, reader: RunReader) -> None:
+        """What was spent is what the store has on record, and training."""
+        self.account.spent = reader.spent
+        self.account.spent.money += self.trained
+
+    @property
+    def trained(self) -> float:
+        """The money that training has cost so far."""
+        return self.earlier_training + sum(self.training.values())
+
+    @hookimpl
+    def agl_policy_updated(self, report: StepReport) -> None:
+        """Enter what a service has asked for a step beside its calls."""
+        before = self.trained
+        self.training[report.policy] = self.pricing.training(report.policy, report.metrics)
+        self.account.spent.money += self.trained - before
 
     def summary(self) -> dict[str, Any]:
         """Return limits, what was spent, and refused calls, for the run's summary and record."""
         more = {"unpriced": dict(self.pricing.unpriced)} if self.pricing.unpriced else {}
         limits = {"limits": self.run.given(), "per_rollout": self.per_rollout.given()}
         kept = {"kept": self.kept.shown()} if self.kept.calls else {}
-        return {**limits, "spent": self.spent.shown(), "refused": self.refused, **kept, **more}
+        trained = {"training": round(self.trained, 6)} if self.trained else {}
+        spent = {"spent": self.spent.shown(), **trained}
+        return {**limits, **spent, "refused": self.refused, **kept, **more}
 
     def metrics(self) -> dict[str, float]:
         """Return what was spent, as metrics of a step."""

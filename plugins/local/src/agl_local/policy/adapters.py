@@ -80,8 +80,11 @@ def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
     ``digest``: the fingerprint of these weights in float32. Raises LoraError or StateError for an adapter
     that does not fit, and StateError for one that was trained beside other weights.
     """
-    lora = lora_of(read_json(folder / ADAPTER))
-    if (wanted := _trained_beside(folder)) and wanted != digest:
+    config, (wanted, targets) = read_json(folder / ADAPTER), _written(folder)
+    if config.get("target_modules") is None:  # its writer leaves it to the matrices
+        config["target_modules"] = targets
+    lora = lora_of(config)
+    if wanted and wanted != digest:
         raise StateError(
             f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those of "
             f"{policy.path} have {digest[:12]}…"
@@ -90,10 +93,14 @@ def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
     load_adapters(policy.model, folder)
 
 
-def _trained_beside(folder: Path) -> str:
-    """Return the fingerprint of the weights that an adapter was trained beside; empty if it has none."""
+def _written(folder: Path) -> tuple[str, list[str]]:
+    """Return the fingerprint of the weights that an adapter was trained beside, empty if it has none, and the
+    names of the linear layers that it has matrices of.
+    """
     try:
         with safe_open(folder / _WEIGHTS, framework="pt") as content:
-            return str((content.metadata() or {}).get(_BASE_SHA256, ""))
+            names = content.keys()
+            layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in names}
+            return str((content.metadata() or {}).get(_BASE_SHA256, "")), sorted(layers)
     except (OSError, SafetensorError) as error:
         raise StateError(f"{folder} holds no adapters: {error}") from error

@@ -20,24 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentlightning.credit.digest import canonical_order
 from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
 from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.progress import Meter, Tell
 from agl_local.text.grammar import GrammarCompiler
-from agl_local.training.batch import (
-    RowError,
-    Tokens,
-    check_row,
-    has_gradient,
-    micro_rows,
-    tokens_of,
-)
+from agl_local.training.batch import Tokens, micro_rows, tokens_of
 from agl_local.training.logprobs import token_logprobs
-from agl_local.training.loss import Terms, policy_loss
+from agl_local.training.loss import policy_loss
 from agl_local.training.optim import clip_and_step, make_adamw, set_lr, warmup
+from agl_local.training.rules import anchored, checked, is_live, terms_of, token_counts
 from agl_local.training.score import compute_dtype, score_tokens
 from agl_local.training.tally import Tally
 from agl_local.trie.forward import can_share
@@ -130,19 +123,14 @@ class Updater:
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
         stats = Tally(current, self.recipe.off_policy_cap, self.recipe.correction)
-        live = sum(map(self._live, rows))
+        live = sum(is_live(row, self.recipe) for row in rows)
         self._meter = Meter(len(self._to_prescore(rows)) + self.recipe.epochs * live, tell)
         proximal = self._prescore(rows, stats)
         shares = minibatches(rows, self.recipe.minibatches, self._seed, current)
         for share in shares * self.recipe.epochs:
             self._step(share, len(shares), proximal, stats)
         metrics = stats.metrics(with_kl=bool(self.recipe.kl))
-        idle = sum(row.trained_tokens for row in rows if not self._live(row))
-        metrics["tokens_trained"] = float(sum(row.trained_tokens for row in rows) - idle)
-        metrics["tokens_zero_advantage"] = float(idle)
-        metrics["tokens_stale"] = float(
-            sum(on and v != current for row in rows for on, v in zip(row.mask, row.versions, strict=True))
-        )
+        metrics |= token_counts(rows, self.recipe, current)
         metrics["lr"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["seconds"] = time.perf_counter() - began
         return metrics
@@ -172,7 +160,7 @@ class Updater:
     # ------------------------------------------------------------------------------------ one optimizer step
     def _step(self, share: Sequence[Row], shares: int, proximal: Mapping[str, Tensor], stats: Tally) -> None:
         """One optimizer step on ``share``, one of ``shares`` mini-batches."""
-        live = [row for row in share if self._live(row)]
+        live = [row for row in share if is_live(row, self.recipe)]
         if not live:
             stats.empty += 1
             return
@@ -181,18 +169,8 @@ class Updater:
             scores = token_logprobs(
                 self.model, tokens.packed, tokens.temperature, tokens.guides, bool(self.recipe.entropy)
             )
-            terms = Terms(
-                logp=scores.logprobs,
-                old=tokens.old,
-                advantages=tokens.advantages,
-                weights=tokens.weights,
-                segments=tokens.segments,
-                stale=tokens.versions != stats.version,
-                off_policy=tokens.off_policy,
-                proximal=_joined(proximal, tokens),
-                reference=self._reference_logprobs(tokens),
-                entropy=scores.entropy,
-            )
+            reference = self._reference_logprobs(tokens)
+            terms = terms_of(tokens, scores.logprobs, stats.version, proximal, reference, scores.entropy)
             if stats.optimizer_steps == 0:
                 stats.measure(tokens, scores.logprobs)
             found = policy_loss(terms, self.recipe, stats.corrects())
@@ -218,7 +196,7 @@ class Updater:
         """
         wanted = self._to_prescore(rows)
         known: dict[str, Tensor] = {}
-        still = {row.row_id for row in wanted if not self._live(row)}
+        still = {row.row_id for row in wanted if not is_live(row, self.recipe)}
         for tokens in self._micro(wanted, stats):
             logprobs = score_tokens(self.model, tokens)
             stats.measure(tokens, logprobs)
@@ -226,19 +204,12 @@ class Updater:
             stats.add_still(logprobs[of_still.to(logprobs.device)[tokens.packed.rows]])
             counts = tokens.packed.rows.bincount(minlength=len(tokens.row_ids)).tolist()
             known.update(zip(tokens.row_ids, torch.split(logprobs, counts), strict=True))
-        return known if self._anchored(rows) else {}
+        return known if anchored(rows, self.recipe) else {}
 
     def _to_prescore(self, rows: Sequence[Row]) -> list[Row]:
-        if self._anchored(rows) or (self.verify and self.recipe.minibatches > 1):
+        if anchored(rows, self.recipe) or (self.verify and self.recipe.minibatches > 1):
             return list(rows)
-        return [row for row in rows if not self._live(row)] if self.verify else []
-
-    def _anchored(self, rows: Sequence[Row]) -> bool:
-        """The logprobs before the first step are an anchor of the later ones."""
-        if self.recipe.minibatches == 1 and self.recipe.epochs == 1:
-            return False
-        weighed = any(s.trained and s.off_policy for row in rows for s in row.segments)
-        return self.recipe.importance_cap is not None or self.recipe.correction is not None or weighed
+        return [row for row in rows if not is_live(row, self.recipe)] if self.verify else []
 
     def _micro(self, rows: Sequence[Row], stats: Tally) -> Iterator[Tokens]:
         """``rows`` as tensors on the model's device, a micro-batch at a time."""
@@ -258,32 +229,6 @@ class Updater:
         reference = copy.deepcopy(self.model) if given is None else given
         return reference.requires_grad_(False).eval()
 
-    def _live(self, row: Row) -> bool:
-        if self.recipe.kl or self.recipe.entropy:
-            return any(row.weights)
-        return has_gradient(row)
-
     def _checked(self, rows: Sequence[Row]) -> list[Row]:
-        seen: set[str] = set()
-        for row in rows:
-            check_row(
-                row,
-                self.model.config.vocab_size,
-                segments=by_call(self.recipe),
-                eos_ids=self.eos_ids,
-                grammars=self.grammars,
-            )
-            if row.row_id in seen:
-                raise RowError(f"row {row.row_id} occurs twice in one batch")
-            seen.add(row.row_id)
-        return canonical_order([row for row in rows if row.trained_tokens])
-
-
-def by_call(recipe: Recipe) -> bool:
-    """Whether the loss needs to know which call a token belongs to."""
-    of_correction = recipe.correction is not None and recipe.correction.level == "sequence"
-    return recipe.ratio_level == "sequence" or of_correction
-
-
-def _joined(known: Mapping[str, Tensor], tokens: Tokens) -> Tensor | None:
-    return torch.cat([known[row_id] for row_id in tokens.row_ids]) if known else None
+        vocab_size = self.model.config.vocab_size
+        return checked(rows, self.recipe, vocab_size, eos_ids=self.eos_ids, grammars=self.grammars)

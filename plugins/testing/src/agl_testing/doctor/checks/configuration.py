@@ -49,7 +49,7 @@ async def check_configuration(findings: Findings) -> Check:
         check.advice += [f"Plugin {name} could not be loaded: {why}" for name, why in broken.items()]
         return check
     notes = Notes()
-    _recipe(configured)
+    _recipe(notes, configured)
     _policy(notes, configured)
     training = configured.trainer.config.training
     data = datasets(notes, configured.train, configured.val, training.steps)
@@ -68,8 +68,10 @@ async def check_configuration(findings: Findings) -> Check:
     return notes.check("configuration", title, **data)
 
 
-def _recipe(configured: ConfiguredRun) -> None:
-    """Raise the UsageError or ValueError that training would raise at its first step."""
+def _recipe(notes: Notes, configured: ConfiguredRun) -> None:
+    """Raise the UsageError or ValueError that training would raise at its first step. Report what a service
+    that trains says about the run's model.
+    """
     trainer, plugins = configured.trainer, configured.trainer.plugins
     spec = pick(plugins.drivers, "driver", trainer.config.backend.driver)
     check_supported_fields(
@@ -79,7 +81,9 @@ def _recipe(configured: ConfiguredRun) -> None:
     check_ends_early(schedule, trainer.config.backend.driver, spec.ends_early)
     check_credit_fields(trainer.recipe, **plugins.credit_functions)
     if spec.environment_info is not None:
-        spec.environment_info(trainer.config.backend.options)
+        facts = spec.environment_info(trainer.config.backend.options)
+        if spec.paid:
+            notes.fact(f"driver {spec.name}: " + ", ".join(f"{key} {value}" for key, value in facts.items()))
 
 
 def _policy(notes: Notes, configured: ConfiguredRun) -> None:

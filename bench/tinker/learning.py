@@ -1,11 +1,12 @@
 """The driver `tinker` trains calc_x's agent on two servers: our own by the newest client, skyrl-tx by the one
 that fits.
 
-    python bench/tinker/calc_x.py [--steps 12] [--servers agl skyrl-tx]      (part of `make test-tinker`)
+    python bench/tinker/learning.py [--steps 12] [--servers agl skyrl-tx]      (part of `make test-tinker`)
 
 Environments are those of scripts/environments.toml: `tinker`, `tinker_lowest` (the client of skyrl-tx 0.3)
 and `skyrl_tx`. skyrl-tx knows no Qwen2, so its policy is the demo's without the biases of attention, as a
-Llama. It compiles each shape that it meets, so it takes a quarter of the steps. The last line is JSON;
+Llama. It compiles each shape that it meets, and draws as many tokens as an answer may have, whatever ends it:
+so it gets batches of one size, answers of one bound, and half of the steps. The last line is JSON;
 ``gap`` is the largest difference between the logprob of a token that the server sampled and the one that it
 computes for training.
 """
@@ -17,6 +18,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -53,7 +55,12 @@ def process(command: list[str], url: str, log: Path, folder: Path, **more: str) 
     """A server while it is needed; it is ready when it says what it can do."""
     with log.open("w", encoding="utf-8") as output:
         server = subprocess.Popen(
-            command, stdout=output, stderr=output, cwd=folder, env={**os.environ, **more}
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={**os.environ, **more},
+            start_new_session=True,  # skyrl-tx starts processes that would outlive it
         )
     try:
         for _ in range(TRIES):
@@ -68,7 +75,7 @@ def process(command: list[str], url: str, log: Path, folder: Path, **more: str) 
             raise SystemExit(f"the server at {url} does not say what it can do: {log}")
         yield
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
 
 
@@ -100,8 +107,9 @@ def skyrl(folder: Path) -> Iterator[tuple[str, Path, str, Path]]:
     url = f"http://127.0.0.1:{port}"
     command = [str(python), "-m", "tx.tinker.api", "--base-model", str(policy), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--checkpoints-base", str(folder / "checkpoints")]
-    command += ["--database-url", f"sqlite:///{folder / 'tx.db'}"]
-    command += ["--backend-config", json.dumps({"max_lora_adapters": 4, "max_lora_rank": 32})]
+    command += ["--database-url", f"sqlite:///{folder / 'tx.db'}?timeout=600"]
+    shapes = {"sample_max_num_sequences": 32, "train_micro_batch_size": 8}
+    command += ["--backend-config", json.dumps({"max_lora_adapters": 4, "max_lora_rank": 32, **shapes})]
     more = {"UV_NO_PROJECT": "1", "UV_OFFLINE": "1", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     more |= {"VIRTUAL_ENV": str(python.parents[1]), "PATH": f"{python.parent}:{os.environ['PATH']}"}
     with process(command, url, folder / "server.log", folder, **more):
@@ -140,7 +148,8 @@ def train(server: str, steps: int, tasks: int) -> dict[str, Any]:
             settings = {
                 "training.steps": steps, "environment.val.limit": tasks, "backend.policy": policy,
                 "backend.options.base_url": url, "backend.options.base_model": name,
-                "backend.options.train_unembed": "false", "agent.timeout_seconds": 300,
+                "backend.options.train_unembed": "false", "agent.timeout_seconds": 1200,
+                "backend.options.max_tokens": 32,
                 "output": folder / "runs",
             }  # fmt: skip
             command = [str(python), "-m", "_agl_main", "train", "--config", "examples/calc_x/tinker.yaml"]
@@ -169,7 +178,7 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", choices=[*SERVERS], default=[*SERVERS])
     asked = parser.parse_args()
     found = {
-        name: train(name, max(2, asked.steps // 4) if name == "skyrl-tx" else asked.steps, asked.tasks)
+        name: train(name, max(2, asked.steps // 2) if name == "skyrl-tx" else asked.steps, asked.tasks)
         for name in asked.servers
     }
     print(json.dumps({"servers": found}))
