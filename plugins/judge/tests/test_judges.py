@@ -1,0 +1,144 @@
+"""Judges in runs: what they are asked, what is recorded, and what is never asked twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from agl_testing import ScriptedModelServer
+
+import agentlightning as agl
+from agl_judge.desk import JUDGE
+from agl_judge.graders.relative import Rank, Tournament
+from agl_judge.graders.rubric import Criterion, Rubric
+from agl_judge.grading import Grading
+from agl_judge.store import JUDGED_IN
+from plugins.judge.tests.conftest import KEY, World, by_length, say
+
+TASKS = ["a", "b", "c", "d"]
+
+
+async def questions(world: World, run: str = "r") -> list[Any]:
+    async with world.stored(run) as store:
+        return [one for one in await store.query_rollouts(run_id=run) if JUDGE in one.metadata]
+
+
+async def test_a_judges_calls_are_recorded_beside_whom_they_judge_and_never_trained(world: World) -> None:
+    summary = await world.trainer(group_reward=Rank("judge"), budget={"calls": 500}).afit(say, TASKS)
+    asked = await questions(world)
+    assert summary["group_reward"]["judge_calls"] == world.asked == len(asked) == 4
+    assert summary["budget"]["calls"] == 16 + 4 + 0  # the judge's calls are in the budget
+    async with world.stored() as store:
+        for one in asked:
+            assert one.mode == "val" and len(one.metadata["rollouts"]) == 4
+            (call,) = await store.query_calls(one.rollout_id)
+            assert call.policy == "judge" and not call.selected and call.prompt_tokens
+            judged = await store.records(one.metadata["rollouts"])
+            for record in judged:
+                assert record.rollout.group_id == one.metadata["group"]
+                assert record.rewards[0].attributes[JUDGED_IN] == one.rollout_id
+                assert all(call.policy == "student" for call in record.calls)
+    written = [path for path in (world.folder / "runs" / "r").rglob("*") if path.is_file()]
+    assert written and not any(KEY.encode() in path.read_bytes() for path in written)
+
+
+async def test_an_agent_reaches_neither_the_judge_nor_its_question(world: World) -> None:
+    statuses: list[int] = []
+
+    @agl.rollout
+    async def curious(task: Any, llm: agl.LLM) -> None:
+        headers = {"Authorization": f"Bearer {llm.api_key}"}
+        for model in ("judge", llm.model):
+            body = {"model": model, "messages": [{"role": "user", "content": str(task)}], "max_tokens": 2}
+            async with (
+                aiohttp.ClientSession() as http,
+                http.post(f"{llm.endpoint}/chat/completions", json=body, headers=headers) as answer,
+            ):
+                statuses.append(answer.status)
+
+    await world.trainer(group_reward=Rank("judge"), steps=1, batch_size=1).afit(curious, TASKS)
+    assert sorted(set(statuses)) == [200, 403]
+
+
+async def test_a_judge_that_is_trained_or_unknown_is_refused_before_the_first_rollout(world: World) -> None:
+    for name, why in (("student", "is trained"), ("nobody", "serves no policy")):
+        with pytest.raises(agl.UsageError, match=why):
+            await world.trainer(group_reward=Rank(name), run=name).afit(say, TASKS)
+
+
+@pytest.mark.slow
+async def test_a_tournament_asks_each_pair_in_both_orders(world: World) -> None:
+    def first(body: dict[str, Any]) -> str:
+        return json.dumps({"better": 1})  # a judge that always likes what comes first
+
+    world.answers(first)
+    given = world.trainer(group_reward=Tournament("judge"), steps=1, batch_size=1, no_signal_steps=5)
+    await given.afit(say, TASKS)
+    async with world.stored() as store:
+        train = [one for one in await store.query_rollouts(run_id="r") if one.mode == "train"]
+        records = await store.records([one.rollout_id for one in train])
+    assert {record.rewards[0].value for record in records} == {0.5}  # its bias is worth nothing
+    distinct = len({(record.calls[-1].response or {})["content"] for record in records})
+    assert world.asked == distinct * (distinct - 1)
+
+
+@pytest.mark.slow
+async def test_rubrics_mix_code_and_judge_and_say_each_criterion(world: World) -> None:
+    world.answers(lambda body: json.dumps({"scores": {"polite": 0.5}}))
+    rubric = Rubric(
+        Criterion("polite", ask="It is polite."),
+        Criterion("long", check=lambda task, one: float(len(one.answer) > 0), weight=3.0),
+        judge="judge",
+    )
+    summary = await world.trainer(group_reward=rubric, steps=1, batch_size=1, no_signal_steps=5).afit(
+        say, TASKS, ["x"]
+    )
+    assert summary["reward_before"] in (0.125, 0.875)
+    async with world.stored() as store:
+        train = [one for one in await store.query_rollouts(run_id="r") if one.mode == "train"]
+        (record, *_) = await store.records([one.rollout_id for one in train])
+    assert {one.name for one in record.rewards} == {"reward", "polite", "long"}
+
+
+@pytest.mark.slow
+async def test_a_question_that_was_answered_is_not_sent_again_by_whoever_asks(world: World) -> None:
+    await world.trainer(group_reward=Rank("judge"), steps=1).afit(say, TASKS)
+    asked = world.asked
+    async with world.trainer(run="other").session(say, TASKS) as context, world.stored() as store:
+        ids = [one.rollout_id for one in await store.query_rollouts(run_id="r") if one.mode == "train"]
+        context.store, context.run_id = store, "r"
+        grading = Grading(Rank("judge", values="ranks"))  # reads the same answer in another way
+        async with grading.open(context):
+            again = await grading.grade(await store.records(ids))
+            assert grading.counts.summary() == {}  # the groups have their rewards
+            desk, values = grading._desk, [one.rewards[0].value for one in again]
+            question = (await questions(world))[0]
+            assert desk is not None
+            messages = question.input["messages"]
+            found = await desk.ask("judge", messages, lambda text: text)
+    assert world.asked == asked and len(values) == 8 and found.rollout_id == question.rollout_id
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
+    """kill -9 in the second step: its rollouts run again, with the same words, and their judgements hold."""
+    program = [sys.executable, str(Path(__file__).with_name("judging.py")), str(tmp_path)]
+    with ScriptedModelServer(by_length, model="judge-1", ids="never") as server:
+        begun = subprocess.Popen([*program, server.url])
+        while len(server.log) < 3 and begun.poll() is None:
+            time.sleep(0.05)
+        begun.kill()
+        begun.wait()
+        before = len(server.log)
+        done = subprocess.run([*program, server.url, "--resume"], check=True, capture_output=True, text=True)
+        asked = [json.dumps(one.body["messages"]) for one in server.log]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert before >= 3 and summary["group_reward"]["cached"] >= 1
+    # what the first life had on record was not asked again; one answer may have been under way when it died
+    assert len(asked) - len(set(asked)) <= 2
