@@ -262,6 +262,12 @@ bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's f
 bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns from stored rollouts, with one budget (some: RECIPES="grpo dpo" SEEDS="1"); the last line is JSON
 	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
 
+bench-judge: .venv/demo ## calc_x learned from a judge's ranks alone, at three rates of noise, beside the reward, and a small model as judge (SEEDS=1 STEPS=24); the last line is JSON
+	@$(PY) bench/judge/calc_x.py --seeds "$(or $(SEEDS),1)" --steps $(or $(STEPS),24)
+
+graders: .venv/test ## documented graders of OpenAI's give their documented scores, or are refused by name; the last line is JSON
+	@$(PY) plugins/judge/tests/documented.py
+
 bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
 	@$(PY) bench/tree/run.py

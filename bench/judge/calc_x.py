@@ -2,8 +2,8 @@
 
 The agent, tasks, policy and settings are those of `make demo`. In training the agent returns no number: the
 rewards of a group are the ranks that a scripted judge gives its rollouts, which sees the gold answer. The
-judge is wrong about a share of the candidates (0, 10, 30 %), drawn by their text. Beside it: the reward itself,
-and agreement of the answers, which needs no judge. Held-out tasks are graded by the rule in every arm.
+judge is wrong about a share of the candidates (0, 10, 30 %), drawn by their text. Beside it: the reward
+itself, and agreement of the answers, which needs no judge. Held-out tasks are graded by the rule in every arm.
 
 SmolLM2-135M (`--real`) is measured as a judge on labelled pairs of the same tasks, and is not trained with.
 The last line is JSON.

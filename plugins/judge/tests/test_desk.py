@@ -278,8 +278,7 @@ async def test_a_judge_is_measured_on_labelled_pairs(desked: Desked, tmp_path: A
     file.write_text("\n".join(map(json.dumps, lines)))
 
     def right(body: dict[str, Any]) -> str:
-        first, second = ("5" in one for one in candidates(body))
-        return json.dumps({"better": 1 if first else 2})
+        return json.dumps({"better": 1 if "5" in candidates(body)[0] else 2})
 
     desked.server.reply = right
     found = await check(desked.desk, "judge", read_pairs(file), desked.counts, repeats=2)

@@ -29,7 +29,13 @@ async def rollouts_of(store: Any, mode: str = "train") -> list[Any]:
 async def test_a_function_of_the_group_gives_the_rewards_that_everybody_reads(world: World) -> None:
     summary = await world.trainer(group_reward=longest).afit(say, TASKS)
     assert summary["totals"]["tokens_trained"] > 0
-    assert summary["group_reward"] == {"graded": 16, "groups": 4, "not_judged": 0, "replaced": 0}
+    assert summary["group_reward"] == {
+        "by": "longest",
+        "graded": 16,
+        "groups": 4,
+        "not_judged": 0,
+        "replaced": 0,
+    }
     async with world.stored() as store:
         found = await rollouts_of(store)
         records = await store.records([one.rollout_id for one in found])
@@ -61,7 +67,13 @@ async def test_a_group_is_seen_whole_and_a_failed_rollout_is_not_judged_and_no_z
             raise ValueError("the tool is broken")
 
     summary = await world.trainer(group_reward=noted, steps=1).afit(failing, TASKS)
-    assert summary["group_reward"] == {"graded": 6, "groups": 2, "not_judged": 2, "replaced": 0}
+    assert summary["group_reward"] == {
+        "by": "noted",
+        "graded": 6,
+        "groups": 2,
+        "not_judged": 2,
+        "replaced": 0,
+    }
     for group in seen:
         assert len(group.rollouts) == 3 and list(group.missing.values()) == ["agent-raised"]
         first = group.rollouts[0]

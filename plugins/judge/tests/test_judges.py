@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import pytest
 from agl_testing import ScriptedModelServer
 
 import agentlightning as agl
-from agl_judge.desk import JUDGE
+from agl_audit.run import open_run
+from agl_audit.store.reward_versions import find_version, read_records
+from agl_judge.desk import JUDGE, Desk
 from agl_judge.graders.relative import Rank, Tournament
 from agl_judge.graders.rubric import Criterion, Rubric
 from agl_judge.grading import Grading
+from agl_judge.rescoring import rescore
 from agl_judge.store import JUDGED_IN
-from plugins.judge.tests.conftest import KEY, World, by_length, say
+from plugins.judge.tests.conftest import KEY, World, by_length, plugins, say
 
 TASKS = ["a", "b", "c", "d"]
 
@@ -116,13 +120,33 @@ async def test_a_question_that_was_answered_is_not_sent_again_by_whoever_asks(wo
         grading = Grading(Rank("judge", values="ranks"))  # reads the same answer in another way
         async with grading.open(context):
             again = await grading.grade(await store.records(ids))
-            assert grading.counts.summary() == {}  # the groups have their rewards
+            assert grading.counts.summary() == {"by": "rank"}  # the groups have their rewards
             desk, values = grading._desk, [one.rewards[0].value for one in again]
             question = (await questions(world))[0]
             assert desk is not None
             messages = question.input["messages"]
             found = await desk.ask("judge", messages, lambda text: text)
     assert world.asked == asked and len(values) == 8 and found.rollout_id == question.rollout_id
+
+
+@pytest.mark.slow
+async def test_rescoring_asks_a_judge_nothing_that_is_on_record(world: World) -> None:
+    await world.trainer(group_reward=Rank("judge"), steps=1).afit(say, TASKS)
+    asked, folder = world.asked, str(world.folder / "runs" / "r")
+    found = []
+    for _ in range(2):
+        async with open_run(folder, read_only=False, plugins=plugins()) as run:
+            async with Desk(run.store, None, "r") as desk:
+                found.append(await rescore(run, Rank("judge", values="ranks"), desk, Counter(), "ranks"))
+                version = await find_version(run.store, "r", "ranks")
+                ids = [one.rollout_id for one in await run.store.query_rollouts(run_id="r")]
+                again = await read_records(run.store, ids, version, Counter())
+                with pytest.raises(agl.UsageError, match="nobody is there to ask"):
+                    await desk.ask("judge", [{"role": "user", "content": "new"}], str)
+    assert world.asked == asked and found[0]["scored"] == found[1]["scored"] == 8
+    assert found[0]["stored"] == 8 and found[1]["stored"] == 0
+    values = [one.rewards[0].value for one in again if one.rollout.mode == "train"]
+    assert len(values) == 8 and sum(values) == pytest.approx(4.0)  # ranks of a group have a mean of a half
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from agentlightning.plugins.manager import load
 from agentlightning.plugins.stores import open_store
 from agentlightning.terminal import print_json
 from agentlightning.types import UsageError
+from agl_audit.commands import OneOf, RunArgument, StoreOfRun
 from agl_judge.check import check as measure, read_pairs
 from agl_judge.graders.relative import ABOUT
 from agl_judge.room import open_desk, read_judge
@@ -64,6 +66,31 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"--item: it is no JSON: {error}") from None
         print_json({"score": asyncio.run(_grade(grader, read, sample, judge, key_env))})
 
+    @group.command("rescore")
+    def rescore(
+        what: RunArgument,
+        reward: Annotated[str, typer.Option(help="A group reward: a name of ours, or module:function.")],
+        options: Annotated[str, typer.Option(help="Its options, as JSON.")] = "{}",
+        name: Annotated[
+            str | None, typer.Option(help="Name of the new rewards; default: name@digest.")
+        ] = None,
+        judge: Annotated[
+            list[str] | None,
+            typer.Option(help="NAME=MODEL@URL or NAME=FOLDER, for questions that are not on record."),
+        ] = None,
+        key_env: KeyEnv = None,
+        pythonpath: Annotated[Path, typer.Option(help="Folder that modules are imported from, too.")] = Path(
+            "."
+        ),
+        run: OneOf = None,
+        store: StoreOfRun = None,
+    ) -> None:
+        """Give the groups of a stored run other rewards, as a version beside those that they have. Judges are
+        answered from the run's record; without --judge nothing is sent.
+        """
+        sys.path.insert(0, str(pythonpath.expanduser().resolve()))
+        print_json(asyncio.run(_rescore(what, store, run, reward, options, name, judge or [], key_env)))
+
     app.add_typer(group, name="judge")
 
 
@@ -105,6 +132,40 @@ async def _grade(file: Path, item: Any, text: str, judge: str | None, key_env: s
         raise UsageError(f"{file}: {error}") from None
     finally:
         await store.close()
+
+
+async def _rescore(
+    what: str,
+    store: str | None,
+    run: str | None,
+    reward: str,
+    options: str,
+    name: str | None,
+    judges: list[str],
+    key_env: str | None,
+) -> dict[str, Any]:
+    from agl_audit.run import open_run
+    from agl_judge.desk import Desk
+    from agl_judge.rescoring import rescore
+    from agl_judge.section import make_grader
+
+    try:
+        given = json.loads(options)
+    except ValueError as error:
+        raise UsageError(f"--options: it is no JSON: {error}") from None
+    grader = make_grader({reward: given} if given else reward, Path("."), "--reward")
+    served = {}
+    for one in judges:
+        who, _, which = one.partition("=")
+        served[who] = read_judge(which, _key(key_env), who)
+    counts = Counter[str]()
+    plugins = load()
+    async with open_run(what, store, run=run, read_only=False) as opened:
+        desk: Any = Desk(opened.store, None, opened.run_id, count=_counter(counts))
+        if served:
+            desk = open_desk(opened.store, served, opened.run_id, plugins, count=_counter(counts))
+        async with desk as open_one:
+            return await rescore(opened, grader, open_one, counts, name)
 
 
 def _counter(counts: Counter[str]) -> Any:

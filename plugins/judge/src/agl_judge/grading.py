@@ -39,7 +39,8 @@ class Counts(CallGuard):
 
     name = "group_reward"
 
-    def __init__(self) -> None:
+    def __init__(self, by: str = "") -> None:
+        self.by = by
         self.total: Counter[str] = Counter()
         self._step: Counter[str] = Counter()
 
@@ -53,7 +54,7 @@ class Counts(CallGuard):
         return {f"group_reward/{what}": float(n) for what, n in sorted(found.items())}
 
     def summary(self) -> dict[str, Any]:
-        return dict(sorted(self.total.items()))
+        return {"by": self.by, **dict(sorted(self.total.items()))}
 
 
 @dataclass(slots=True)
@@ -61,9 +62,12 @@ class Grading:
     """The rewards of a run's groups (:class:`agentlightning.specs.GroupReward`)."""
 
     grader: GroupGrader
-    counts: Counts = field(default_factory=Counts)
+    counts: Counts = field(init=False)
     _context: Context | None = None
     _desk: Desk | None = None
+
+    def __post_init__(self) -> None:
+        self.counts = Counts(self.grader.name)
 
     def open(self, context: Any) -> AbstractAsyncContextManager[None]:
         return self._open(context)

@@ -41,7 +41,8 @@ class Head(NamedTuple):
     order: int
     """Place in the order of arrival."""
     stamp: str
-    """Differs after a change of status or attempt."""
+    """Differs after a change of status or attempt, and of what the metadata hold: a reward that was given
+    afterwards is noted there."""
     final: bool
 
 
@@ -143,7 +144,10 @@ def _json(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ from a file
-_HEADS = select(_r.c.rollout_id, _r.c.seq, _r.c.status, _r.c.attempts, _r.c.end_time).order_by(_r.c.seq)
+_SIZE = func.coalesce(func.length(_r.c.metadata), 0)
+_HEADS = select(_r.c.rollout_id, _r.c.seq, _r.c.status, _r.c.attempts, _r.c.end_time, _SIZE).order_by(
+    _r.c.seq
+)
 _ROLLOUTS = select(*ROLLOUT_COLUMNS).where(InJson(_r.c.rollout_id)).order_by(_r.c.seq)
 _LATEST = _r.join(_a, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts))
 _OF_LATEST_SPAN = and_(_s.c.rollout_id == _a.c.rollout_id, _s.c.attempt_id == _a.c.attempt_id)
@@ -220,7 +224,10 @@ class FileLines:
 
     def _heads(self) -> list[Head]:
         rows = self.db.all(_HEADS)
-        return [Head(i, seq, f"{status} {n} {end}", status in _FINAL) for i, seq, status, n, end in rows]
+        return [
+            Head(i, seq, f"{status} {n} {end} {size}", status in _FINAL)
+            for i, seq, status, n, end, size in rows
+        ]
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
         self._tables = self._tables or FailureTables(self.store)
@@ -313,7 +320,7 @@ class StoreLines:
         return list(self._heads.values())
 
     def _note(self, rollout: Rollout, order: int) -> None:
-        stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time}"
+        stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time} {len(rollout.metadata)}"
         self._heads[rollout.rollout_id] = Head(rollout.rollout_id, order, stamp, rollout.status.final)
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:

@@ -282,6 +282,7 @@ class OpenAIGrader:
     relative = False
 
     def __init__(self, given: Mapping[str, Any], judge: str | None = None, where: str = "grader") -> None:
+        self.given = given
         self.part = read_part(given, where, judge=judge is not None)
         self.judge = judge
         self.name = str(given.get("name") or given.get("type"))

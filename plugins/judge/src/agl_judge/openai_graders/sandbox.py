@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shlex
 import shutil
@@ -140,4 +141,7 @@ async def grade(source: str, sample: Any, item: Any) -> float:
     if said is None:
         why = err.decode(errors="replace").strip().rpartition("\n")[2][:300] or f"status {process.returncode}"
         raise BadVerdict(f"grade() gave no number: {why}")
-    return float(json.loads(said.removeprefix(_MARK)))
+    found = float(json.loads(said.removeprefix(_MARK)))
+    if not math.isfinite(found):
+        raise BadVerdict(f"grade() gave no number: {found}")
+    return found
