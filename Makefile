@@ -263,7 +263,7 @@ bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns fro
 	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
 
 bench-judge: .venv/demo ## calc_x learned from a judge's ranks alone, at three rates of noise, beside the reward, and a small model as judge (SEEDS=1 STEPS=24); the last line is JSON
-	@$(PY) bench/judge/calc_x.py --seeds "$(or $(SEEDS),1)" --steps $(or $(STEPS),24)
+	@$(PY) bench/judge/learn.py --seeds "$(or $(SEEDS),1)" --steps $(or $(STEPS),24)
 
 graders: .venv/test ## documented graders of OpenAI's give their documented scores, or are refused by name; the last line is JSON
 	@$(PY) plugins/judge/tests/documented.py

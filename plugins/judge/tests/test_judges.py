@@ -135,14 +135,16 @@ async def test_rescoring_asks_a_judge_nothing_that_is_on_record(world: World) ->
     asked, folder = world.asked, str(world.folder / "runs" / "r")
     found = []
     for _ in range(2):
-        async with open_run(folder, read_only=False, plugins=plugins()) as run:
-            async with Desk(run.store, None, "r") as desk:
-                found.append(await rescore(run, Rank("judge", values="ranks"), desk, Counter(), "ranks"))
-                version = await find_version(run.store, "r", "ranks")
-                ids = [one.rollout_id for one in await run.store.query_rollouts(run_id="r")]
-                again = await read_records(run.store, ids, version, Counter())
-                with pytest.raises(agl.UsageError, match="nobody is there to ask"):
-                    await desk.ask("judge", [{"role": "user", "content": "new"}], str)
+        async with (
+            open_run(folder, read_only=False, plugins=plugins()) as run,
+            Desk(run.store, None, "r") as desk,
+        ):
+            found.append(await rescore(run, Rank("judge", values="ranks"), desk, Counter(), "ranks"))
+            version = await find_version(run.store, "r", "ranks")
+            ids = [one.rollout_id for one in await run.store.query_rollouts(run_id="r")]
+            again = await read_records(run.store, ids, version, Counter())
+            with pytest.raises(agl.UsageError, match="nobody is there to ask"):
+                await desk.ask("judge", [{"role": "user", "content": "new"}], str)
     assert world.asked == asked and found[0]["scored"] == found[1]["scored"] == 8
     assert found[0]["stored"] == 8 and found[1]["stored"] == 0
     values = [one.rewards[0].value for one in again if one.rollout.mode == "train"]

@@ -66,11 +66,13 @@ async def check(
     *,
     repeats: int = 3,
     about: str = ABOUT,
+    **more: Any,
 ) -> dict[str, Any]:
     """Return the judge's figures. ``counts``: what the desk counts. ``repeats``: how often each question is
-    asked; more than one asks at temperature 1, as a judge that is asked once more would answer.
+    asked; more than one asks at temperature 1, as a judge that is asked once more would answer. ``more``:
+    further fields of the request.
     """
-    sampling: dict[str, Any] = {"temperature": 1.0} if repeats > 1 else {}
+    sampling: dict[str, Any] = {**({"temperature": 1.0} if repeats > 1 else {}), **more}
 
     async def ask(pair: Pair, order: tuple[int, int], repeat: int) -> float | None:
         shown = Shown(f"user: {pair.prompt}", tuple(f"assistant: {pair.answers[i]}" for i in order), (0, 1))

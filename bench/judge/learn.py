@@ -1,11 +1,12 @@
-"""Learns calc_x from a judge's ranks alone, beside the run with the reward: python bench/judge/calc_x.py
+"""Learns calc_x from a judge's ranks alone, beside the run with the reward: python bench/judge/learn.py
 
 The agent, tasks, policy and settings are those of `make demo`. In training the agent returns no number: the
 rewards of a group are the ranks that a scripted judge gives its rollouts, which sees the gold answer. The
 judge is wrong about a share of the candidates (0, 10, 30 %), drawn by their text. Beside it: the reward
-itself, and agreement of the answers, which needs no judge. Held-out tasks are graded by the rule in every arm.
+itself, and agreement of the answers, which needs no judge. Held-out tasks are graded by the rule in each arm.
 
-SmolLM2-135M (`--real`) is measured as a judge on labelled pairs of the same tasks, and is not trained with.
+SmolLM2-135M is measured as a judge on labelled pairs of the same tasks (`--pairs`), beside a coin's agreement
+of a half; nothing is trained with it.
 The last line is JSON.
 """
 
@@ -158,7 +159,7 @@ async def measure_real(pairs: int) -> dict[str, Any]:
         judges = {"judge": agl.PolicyFolder("smollm2", train=False, options={"threads": 2, "max_len": 1024})}
         settings = {"count": count, "asks": 2, "concurrency": 4}
         async with open_desk(store, judges, "real", plugins, **settings) as desk:
-            found = await check(desk, "judge", made, counts, repeats=1)
+            found = await check(desk, "judge", made, counts, repeats=1, max_tokens=16)
     finally:
         await store.close()
     return {"judge": "SmolLM2-135M", **found, "asked_again": counts["asked_again"]}
@@ -187,9 +188,9 @@ def plot(arms: list[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default="1")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--held-out", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--every", type=int, default=8)
+    parser.add_argument("--held-out", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=24, help="0: do not measure SmolLM2-135M")
     parser.add_argument("--record", action="store_true", help="write bench/results/judge.json and judge.svg")
     given = parser.parse_args()
