@@ -165,8 +165,8 @@ async def measure_real(pairs: int) -> dict[str, Any]:
     return {"judge": "SmolLM2-135M", **found, "asked_again": counts["asked_again"]}
 
 
-def plot(arms: list[dict[str, Any]], file: Path) -> None:
-    """Draw the curves of all arms."""
+def plot(arms: list[dict[str, Any]]) -> Any:
+    """Return the figure with the curves of all arms."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -182,7 +182,7 @@ def plot(arms: list[dict[str, Any]], file: Path) -> None:
     axes.set_ylabel("held-out reward")
     axes.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+    return figure
 
 
 def main() -> None:
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=24, help="0: do not measure SmolLM2-135M")
-    parser.add_argument("--record", action="store_true", help="write bench/results/judge.json and judge.svg")
+    parser.add_argument("--write", action="store_true", help="write bench/results/judge.json and judge.svg")
     given = parser.parse_args()
     arms = []
     for seed in map(int, given.seeds.split(",")):
@@ -209,9 +209,9 @@ def main() -> None:
     }
     if given.pairs:
         found["real"] = asyncio.run(measure_real(given.pairs))
-    if given.record:
+    if given.write:
         (RESULTS / "judge.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        plot(arms, RESULTS / "judge.svg")
+        plot(arms).savefig(RESULTS / "judge.svg", metadata={"Date": None})
     print(json.dumps(found))
 
 

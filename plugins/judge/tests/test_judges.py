@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ async def test_a_question_that_was_answered_is_not_sent_again_by_whoever_asks(wo
             again = await grading.grade(await store.records(ids))
             assert grading.counts.summary() == {"by": "rank"}  # the groups have their rewards
             desk, values = grading._desk, [one.rewards[0].value for one in again]
-            question = (await questions(world))[0]
+            (question, *_) = [one for one in await store.query_rollouts(run_id="r") if JUDGE in one.metadata]
             assert desk is not None
             messages = question.input["messages"]
             found = await desk.ask("judge", messages, lambda text: text)
@@ -152,19 +151,29 @@ async def test_rescoring_asks_a_judge_nothing_that_is_on_record(world: World) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
-    """kill -9 in the second step: its rollouts run again, with the same words, and their judgements hold."""
+async def test_a_run_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
+    """kill -9 in the second step: its rollouts run again with the same words, and what was judged holds."""
     program = [sys.executable, str(Path(__file__).with_name("judging.py")), str(tmp_path)]
-    with ScriptedModelServer(by_length, model="judge-1", ids="never") as server:
-        begun = subprocess.Popen([*program, server.url])
-        while len(server.log) < 3 and begun.poll() is None:
-            time.sleep(0.05)
+
+    async def answered() -> dict[str, int]:
+        """Questions that were answered → their calls."""
+        store = agl.open_store(tmp_path / "r" / "store.sqlite", plugins=plugins())
+        try:
+            asked = [one for one in await store.query_rollouts(run_id="r") if JUDGE in one.metadata]
+            done = [one.rollout_id for one in asked if one.status == "succeeded"]
+            return {one: len(await store.query_calls(one, None)) for one in done}
+        finally:
+            await store.close()
+
+    async with ScriptedModelServer(by_length, model="judge-1", ids="never") as server:
+        begun = await asyncio.create_subprocess_exec(*program, server.url)
+        while len(server.log) < 4 and begun.returncode is None:
+            await asyncio.sleep(0.02)
         begun.kill()
-        begun.wait()
-        before = len(server.log)
-        done = subprocess.run([*program, server.url, "--resume"], check=True, capture_output=True, text=True)
-        asked = [json.dumps(one.body["messages"]) for one in server.log]
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert before >= 3 and summary["group_reward"]["cached"] >= 1
-    # what the first life had on record was not asked again; one answer may have been under way when it died
-    assert len(asked) - len(set(asked)) <= 2
+        await begun.wait()
+        before = await answered()
+        again = await asyncio.create_subprocess_exec(*program, server.url, "--resume")
+        assert await again.wait() == 0
+    after = await answered()
+    assert before and before == {one: after[one] for one in before}  # not one of them was sent again
+    assert len(after) == 6  # a question for each group of the three steps

@@ -178,7 +178,7 @@ class GroupFunction:
     @property
     def name(self) -> str:
         """The name of the function."""
-        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     async def __call__(self, group: Group) -> Rewards:
         found = self.function(group)

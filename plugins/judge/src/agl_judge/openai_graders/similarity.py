@@ -12,6 +12,9 @@ from typing import Any
 
 from agentlightning.types import UsageError
 
+INSTALL = (
+    "pip install -c constraints.txt ./core ./plugins/trackers ./plugins/audit './plugins/judge[similarity]'"
+)
 REFUSED = {
     "cosine": "it compares embeddings of text-embedding-3-large, which only OpenAI serves",
     "meteor": "it needs the data of WordNet, which nltk downloads and no package holds",
@@ -58,7 +61,5 @@ def metric(name: str) -> Callable[[str, str], float]:
         module = import_module(place)
     except ImportError:
         package = place.partition(".")[0].replace("_", "-")
-        raise UsageError(
-            f"evaluation_metric {name!r} needs {package}: pip install 'agl-judge[similarity]'"
-        ) from None
+        raise UsageError(f"evaluation_metric {name!r} needs {package}: {INSTALL}") from None
     return lambda text, reference: measure(module, text, reference)
