@@ -36,6 +36,19 @@ from calc_x.grading import grade  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
 OPTIONS = {"lr": 1.0e-4, "threads": 2, "engine_threads": 1, "max_num_seqs": 64, "max_len": 512}
+FORM = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "verdict",
+        "schema": {
+            "type": "object",
+            "properties": {"better": {"enum": [0, 1, 2]}},
+            "required": ["better"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""The form of a verdict, for engines that force it."""
 ARMS = ("reward", "ranks, noise 0", "ranks, noise 0.1", "ranks, noise 0.3", "agree")
 
 
@@ -133,8 +146,8 @@ def grade_form(text: str) -> str:
     return extract(text)
 
 
-async def measure_real(pairs: int) -> dict[str, Any]:
-    """Measure SmolLM2-135M on pairs of a right and a wrong answer."""
+async def measure_real(pairs: int, forced: bool) -> dict[str, Any]:
+    """Measure SmolLM2-135M on pairs of a right and a wrong answer. ``forced``: a grammar forces the form."""
     from agentlightning.plugins.manager import load as load_plugins
     from agl_judge.check import Pair, check
     from agl_judge.room import open_desk
@@ -159,10 +172,11 @@ async def measure_real(pairs: int) -> dict[str, Any]:
         judges = {"judge": agl.PolicyFolder("smollm2", train=False, options={"threads": 2, "max_len": 1024})}
         settings = {"count": count, "asks": 2, "concurrency": 4}
         async with open_desk(store, judges, "real", plugins, **settings) as desk:
-            found = await check(desk, "judge", made, counts, repeats=1, max_tokens=16)
+            more = {"response_format": FORM} if forced else {}
+            found = await check(desk, "judge", made, counts, repeats=1, max_tokens=16, **more)
     finally:
         await store.close()
-    return {"judge": "SmolLM2-135M", **found, "asked_again": counts["asked_again"]}
+    return {"judge": "SmolLM2-135M", "forced": forced, **found, "asked_again": counts["asked_again"]}
 
 
 def plot(arms: list[dict[str, Any]]) -> Any:
@@ -208,7 +222,7 @@ def main() -> None:
         "reached": reached(arms),
     }
     if given.pairs:
-        found["real"] = asyncio.run(measure_real(given.pairs))
+        found["real"] = [asyncio.run(measure_real(given.pairs, forced)) for forced in (False, True)]
     if given.write:
         (RESULTS / "judge.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         plot(arms).savefig(RESULTS / "judge.svg", metadata={"Date": None})
