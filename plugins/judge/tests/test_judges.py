@@ -36,7 +36,7 @@ async def test_a_judges_calls_are_recorded_beside_whom_they_judge_and_never_trai
     summary = await world.trainer(group_reward=Rank("judge"), budget={"calls": 500}).afit(say, TASKS)
     asked = await questions(world)
     assert summary["group_reward"]["judge_calls"] == world.asked == len(asked) == 4
-    assert summary["budget"]["calls"] == 16 + 4 + 0  # the judge's calls are in the budget
+    assert summary["budget"]["spent"]["calls"] == 16 + 4  # the judge's calls are in the budget
     async with world.stored() as store:
         for one in asked:
             assert one.mode == "val" and len(one.metadata["rollouts"]) == 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -293,6 +294,10 @@ class _Columns(NamedTuple):
 
 
 # -------------------------------------------------------------------------------------------- from any store
+LATE = 600.0
+"""Seconds after a rollout's end in which its group may yet be graded: so long it is asked for again."""
+
+
 class StoreLines:
     """Lines from a store behind a URL, through its queries."""
 
@@ -302,12 +307,17 @@ class StoreLines:
         self.store = store
         self._tables = FailureTables(store)
         self._heads: dict[str, Head] = {}
+        self._ended: dict[str, float] = {}
+        """Rollout → when it ended."""
 
     async def mark(self) -> str | None:
         return None
 
     async def heads(self) -> list[Head]:
-        open_ids = [head.rollout for head in self._heads.values() if not head.final]
+        now = time.time()
+        open_ids = [
+            i for i, head in self._heads.items() if not head.final or self._ended.get(i, 0.0) > now - LATE
+        ]
         for start in range(0, len(open_ids), 500):
             some = open_ids[start : start + 500]
             for rollout in await self.store.query_rollouts(rollout_ids=some, limit=500):
@@ -322,6 +332,8 @@ class StoreLines:
     def _note(self, rollout: Rollout, order: int) -> None:
         stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time} {len(rollout.metadata)}"
         self._heads[rollout.rollout_id] = Head(rollout.rollout_id, order, stamp, rollout.status.final)
+        if rollout.end_time is not None:
+            self._ended[rollout.rollout_id] = rollout.end_time
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
         for start in range(0, len(rollout_ids), self.CHUNK):
