@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/judge -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -267,6 +267,12 @@ bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's f
 
 bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns from stored rollouts, with one budget (some: RECIPES="grpo dpo" SEEDS="1"); the last line is JSON
 	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
+
+bench-judge: .venv/demo ## calc_x learned from a judge's ranks alone, at three rates of noise, beside the reward, and a small model as judge (SEEDS=1 STEPS=24); the last line is JSON
+	@$(PY) bench/judge/learn.py --seeds "$(or $(SEEDS),1)" --steps $(or $(STEPS),24)
+
+graders: .venv/test ## documented graders of OpenAI's give their documented scores, or are refused by name; the last line is JSON
+	@$(PY) plugins/judge/tests/documented.py
 
 bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON

@@ -30,7 +30,10 @@ def examples(thorough: int) -> int:
     return thorough if settings().max_examples >= THOROUGH else max(3, thorough // 10)
 
 
-BATTERIES = ("audit", "cluster", "examples", "gateway", "programs", "schedules", "testing", "trackers", "v03")
+BATTERIES = (
+    *("audit", "cluster", "examples", "gateway", "judge"),
+    *("programs", "schedules", "testing", "trackers", "v03"),
+)
 """The plugins that hold commands, faces and trackers of every installation of the suite."""
 
 

@@ -19,7 +19,8 @@ from opentelemetry import trace
 import agentlightning as agl
 from agentlightning import LLM, semconv
 from agentlightning.capture.context import current_attempt
-from agentlightning.types import Rollout, Span, Triplet
+from agentlightning.types import Rollout, Span
+from agl_v03.triplet import Triplet
 
 Act = Callable[[LLM, Rollout], Awaitable[Any]]
 BAD, REWARD, RAISED, ASIDE, FINE = "bad-record", "bad-reward", "agent-raised", "set-aside", "fine"

@@ -24,6 +24,7 @@ ROOMS = (
     "core/src/agentlightning/credit",
     "plugins/gateway/src/agl_gateway/budget/spending.py",
     "plugins/audit/src/agl_audit/stored",
+    "plugins/judge/src/agl_judge/grading.py",
     "plugins/local/src/agl_local/driver.py",
     "plugins/local/src/agl_local/training",
     "plugins/schedules/src/agl_schedules",

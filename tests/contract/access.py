@@ -198,6 +198,7 @@ def _given(name: str, of: AttemptedRollout) -> dict[str, Any]:
         "link": AuditLink(run_id=run, number=0, kind="begin", name="begin", head="0" * 64),
         "version": RewardVersion(run_id=run, name="again", function="a:b", digest="0" * 64),
         "rescored": [Rescored(rollout_id=rollout, version="rescored")],
+        "grades": [],
         "kind": "refused",
         "reason": MARK,
         "timeout": 0.0,

@@ -14,7 +14,8 @@ from opentelemetry import trace
 import agentlightning as agl
 from agentlightning import LLM, semconv
 from agentlightning.capture.context import current_attempt
-from agentlightning.types import Span, Triplet
+from agentlightning.types import Span
+from agl_v03.triplet import Triplet
 
 Deed = tuple[str, Any]
 """What the agent does, and with what."""

@@ -19,7 +19,8 @@ import agentlightning as agl
 from agentlightning import LLM, semconv
 from agentlightning.capture.context import current_attempt
 from agentlightning.store import SQLiteStore
-from agentlightning.types import Span, Triplet
+from agentlightning.types import Span
+from agl_v03.triplet import Triplet
 
 Program = tuple[list[Deed], Deed, bool]
 HONEST = 2

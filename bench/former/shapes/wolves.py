@@ -24,7 +24,7 @@ import agentlightning
 from agentlightning import LitAgent, NamedResources, Trainer
 from agentlightning.tracer.base import BaseTracer
 from agentlightning.tracer.triplet import TripletExporter
-from agentlightning.types import Triplet
+from agl_v03.triplet import Triplet
 
 logger = agentlightning.configure_logger(name=__name__)
 ROLES = ["werewolf"] * 3 + ["seer", "witch", "hunter"] + ["villager"] * 6

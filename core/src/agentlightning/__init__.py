@@ -67,7 +67,7 @@ _PUBLIC = {
         Attempt AttemptStatus AttemptedRollout AuditLink Batch Call Correction EarlierAttempt Evaluation
         Grammar JsonResource LLM Ledger LossAggregation Mode Model Progress PromptTemplate
         ProxyLLM Recipe Record Resource Resources Reward Rollout RolloutConfig
-        RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags Triplet UsageError Worker
+        RolloutFingerprint RolloutStatus Row Segment Span StepReport Tags UsageError Worker
         merge_tags new_id
     """,
     "types.work": "PolicyFolder",

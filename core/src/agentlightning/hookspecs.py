@@ -182,6 +182,14 @@ def agl_comparisons(config: Any) -> specs.Comparison | None:
 
 
 @hookspec
+def agl_group_rewards(config: Any, plugins: Any) -> specs.GroupReward | None:
+    """Asked when a run is opened, with its description and its plugins: what gives rewards to the finished
+    rollouts of whole groups, before credit and evaluations read them. Several are asked one after another. An
+    error is raised.
+    """
+
+
+@hookspec
 def agl_gateways(job: specs.GatewayJob) -> Any:
     """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
     gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.

@@ -458,6 +458,18 @@ class Comparison(Protocol):
         """
 
 
+class GroupReward(Protocol):
+    """Gives rewards to finished rollouts, whose groups it sees whole. It lives as long as the run."""
+
+    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
+        """Entered when the run's parts are open, and before its first rollout. Left before they close."""
+
+    async def grade(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return the records of whole groups, in their order, with the rewards that they have now, which are
+        in the store on return. A group that has its rewards is not graded again.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
     """A store by URL scheme: ``factory(url) -> Store``."""

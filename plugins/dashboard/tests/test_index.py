@@ -66,6 +66,22 @@ async def test_the_index_follows_a_store_that_is_written(
     await writer.close()
 
 
+async def test_a_line_is_read_again_when_something_is_noted_of_an_ended_rollout(tmp_path: Path) -> None:
+    """As when its group was graded: the reward comes after the end."""
+    file = tmp_path / "store.sqlite"
+    writer = SQLiteStore(file)
+    await writer.add_run(RUN, {"run_id": RUN})
+    await add_rollout(writer, RUN, "ro-a", 0.5)
+    by_file, by_store = FileLines(file), StoreLines(writer)
+    for source in (by_file, by_store):
+        before = {head.rollout: head.stamp for head in await source.heads()}
+        await writer.update_rollout("ro-a", metadata={f"noted by {type(source).__name__}": True})
+        after = {head.rollout: head.stamp for head in await source.heads()}
+        assert before.keys() == after.keys() == {"ro-a"} and before != after
+    await by_file.close()
+    await writer.close()
+
+
 async def test_lines_without_a_reward_come_last_in_both_directions(tmp_path: Path) -> None:
     folder = await make_run(tmp_path)
     index = RolloutIndex(FileLines(folder / "store.sqlite"))

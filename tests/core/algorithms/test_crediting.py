@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from agentlightning.credit import assign, fingerprint_rollouts
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprint import add_rows
 from agentlightning.store import SQLiteStore
-from agentlightning.types import Recipe, Rollout, RolloutStatus
+from agentlightning.types import Recipe, Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table
 
 FAILURE = read_failure_table(TABLE)
@@ -132,3 +132,30 @@ def test_pages_hold_whole_groups() -> None:
     assert [len(page) for page in pages] == [20, 20, 10]
     assert [one for page in pages for one in page] == [r.rollout_id for group in groups for r in group]
     assert list(group_pages([])) == []
+
+
+async def test_what_reads_whole_groups_gives_the_rewards_that_are_credited(store: SQLiteStore) -> None:
+    """As the hook ``agl_group_rewards`` does by way of the run's context: ahead of the step, and in it."""
+    groups = await groups_of(store)
+    read: list[list[str]] = []
+
+    async def graded(rollout_ids: Sequence[str]) -> list[Record]:
+        read.append([*rollout_ids])
+        records = await store.records(rollout_ids)
+        gives = [Reward(value=float(n), returned=True) for n in range(len(records))]
+        return [
+            msgspec.structs.replace(one, rewards=[reward]) for one, reward in zip(records, gives, strict=True)
+        ]
+
+    make = partial(StepCredit, RECIPE, version=0, failure=FAILURE)
+    credit = StepCrediting(store, make, run_id=RUN, step=0, read=graded)
+    await credit.ended(groups[:1])
+    await credit.add(groups)
+    for group in groups:
+        assert any({rollout.rollout_id for rollout in group} <= {*page} for page in read)  # whole groups
+    ids = [rollout.rollout_id for group in groups for rollout in group]
+    prints = credit.fingerprints
+    given = {one: float(page.index(one)) for page in read for one in page}
+    assert {one: prints[one].reward for one in ids} == given  # what is fingerprinted is what was given
+    credited = {one: credit.outcomes[one] for one in ids if not prints[one].failure}
+    assert credited and credited == {one: given[one] for one in credited}

@@ -17,7 +17,7 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import CallGuard, Comparison, DriverGroup, StartedDriver, WatchedDriver
+from agentlightning.specs import CallGuard, Comparison, DriverGroup, GroupReward, StartedDriver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -123,6 +123,8 @@ class Context:
     """What admits and counts the run's calls, such as a budget."""
     comparisons: Sequence[Comparison] = ()
     """What the trained policy is compared with."""
+    group_rewards: Sequence[GroupReward] = ()
+    """What gives rewards to groups of finished rollouts."""
     train: Dataset = ()
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
@@ -215,7 +217,7 @@ class Context:
         rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
         self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
-        work = evaluate(self.store, name, rollouts, self.evaluations.counting)
+        work = evaluate(self.store, name, rollouts, self.evaluations.counting, self.records)
         evaluation, records = await self.guard(work)
         await self.keep_evaluation(batch, version, evaluation, records)
         return evaluation
@@ -229,6 +231,13 @@ class Context:
         self.evaluations.made[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.evaluations.made, **self.guarded()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)
+
+    async def records(self, rollout_ids: Sequence[str]) -> Sequence[Record]:
+        """Return the records of whole groups of finished rollouts, with the rewards of their groups."""
+        found: Sequence[Record] = await self.store.records(rollout_ids)
+        for one in self.group_rewards:
+            found = await one.grade(found)
+        return found
 
     async def accounts(self) -> dict[str, dict[str, int]]:
         """Return counts of refusals, losses and failures by component, without those of rollouts."""

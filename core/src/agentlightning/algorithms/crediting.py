@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from agentlightning.algorithms.queue import TaskGroups
+from agentlightning.algorithms.queue import Read, TaskGroups
 from agentlightning.credit.assign import StepCredit
 from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.credit.rollout_reward import rollout_reward
@@ -31,8 +31,11 @@ class StepCrediting:
     nothing is added yet.
     """
 
-    def __init__(self, store: Store, make: Callable[[], StepCredit], *, run_id: str, step: int) -> None:
+    def __init__(
+        self, store: Store, make: Callable[[], StepCredit], *, run_id: str, step: int, read: Read = None
+    ) -> None:
         self.store = store
+        self._read = read or store.records
         self.fingerprints: dict[str, RolloutFingerprint] = {}
         """Rollout id → fingerprint without rows, in the order of the step's groups."""
         self._make = make
@@ -66,7 +69,7 @@ class StepCrediting:
         for page in group_pages([] if self._credit.spans_batch else groups):
             if over is not None and over.is_set():
                 break
-            await asyncio.to_thread(self._add, await self.store.records(page))
+            await asyncio.to_thread(self._add, await self._read(page))
             self._ahead.update(page)
 
     @property
@@ -95,9 +98,9 @@ class StepCrediting:
         if self._credit.spans_batch:
             groups, self._credit = self._groups, self._make()
             for page in group_pages(groups):
-                await asyncio.to_thread(self._survey, await self.store.records(page))
+                await asyncio.to_thread(self._survey, await self._read(page))
         for page in group_pages([group for group in groups if group[0].rollout_id not in self._ahead]):
-            await asyncio.to_thread(self._add, await self.store.records(page))
+            await asyncio.to_thread(self._add, await self._read(page))
         ids = [rollout.rollout_id for group in self._groups for rollout in group]
         self.fingerprints = {one: self.fingerprints[one] for one in ids if one in self.fingerprints}
         return await asyncio.to_thread(self._credit.batch)

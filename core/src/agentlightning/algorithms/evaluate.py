@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentlightning.algorithms.intervals import mean_interval, pass_metrics
-from agentlightning.algorithms.queue import enqueue
+from agentlightning.algorithms.queue import Read, enqueue
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import failure_reasons as failure_reasons_of, rollout_reward
 from agentlightning.credit.rules import READS
@@ -76,8 +76,8 @@ class NothingRewarded(UsageError):
 
 
 async def evaluate(
-    store: Store, name: str, rollouts: Sequence[Rollout], counting: Counting | None = None
-) -> tuple[Evaluation, list[Record]]:
+    store: Store, name: str, rollouts: Sequence[Rollout], counting: Counting | None = None, read: Read = None
+) -> tuple[Evaluation, Sequence[Record]]:
     """Run ``rollouts``, one or several of each task, and average their rewards; return the evaluation and its
     records. Raises :class:`NothingRewarded` if no rollout has a reward.
     """
@@ -86,7 +86,7 @@ async def evaluate(
     began = time.perf_counter()
     ids = await enqueue(store, rollouts)
     await store.wait_for_rollouts(ids)
-    records, seconds = await store.records(ids), time.perf_counter() - began
+    records, seconds = await (read or store.records)(ids), time.perf_counter() - began
     evaluation = await asyncio.to_thread(summarise, name, records, seconds, counting)
     check_rewarded(evaluation, records)
     return evaluation, records

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from agentlightning.store.base import Conflict, Store
-from agentlightning.types import Rollout, RolloutStatus
+from agentlightning.types import Record, Rollout, RolloutStatus
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ UNFINISHED = [status for status in RolloutStatus if not status.final]
 """Statuses of unfinished rollouts."""
 TaskGroups = list[list[Rollout]]
 """The rollouts of each task."""
+Read = Callable[[Sequence[str]], Awaitable[Sequence[Record]]] | None
+"""Returns the records of whole groups by rollout id; ``None``: as the store has them."""
 ENDED = "cancelled: the run ended before this step was trained"
 """Reason of rollouts that a run cancels when it ends early; a resume queues them again."""
 PATIENCE = 10.0

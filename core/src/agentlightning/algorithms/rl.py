@@ -148,7 +148,8 @@ class RLJob:
         self._versions = self.context.versions
         failure, functions = self.training.failure, self.context.plugins.credit_functions
         make = partial(StepCredit, self.recipe, version=self._versions, failure=failure, **functions)
-        return StepCrediting(self.context.store, make, run_id=self.run_id, step=step)
+        read = self.context.records
+        return StepCrediting(self.context.store, make, run_id=self.run_id, step=step, read=read)
 
     async def _record_step(
         self, step: int, batch: Batch, fingerprints: Mapping[str, RolloutFingerprint]

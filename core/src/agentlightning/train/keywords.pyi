@@ -14,6 +14,7 @@ class RunFields(TypedDict, total=False):
     trackers: Any
     callbacks: Any
     note: str | None
+    group_reward: Any
     log: str | Path | None
     budget: Any
     metrics: Any

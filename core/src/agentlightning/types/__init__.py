@@ -27,7 +27,6 @@ from agentlightning.types.record import (
     Record as Record,
     Reward as Reward,
     Span as Span,
-    Triplet as Triplet,
 )
 from agentlightning.types.training import (
     AuditLink as AuditLink,

@@ -15,8 +15,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from agentlightning import semconv
 from agentlightning.types.arrays import Floats, Ints, make_arrays
 from agentlightning.types.base import LogprobsMode, Model, Tags
@@ -218,43 +216,6 @@ class Record(Model):
     """The wire layer's call spans, for the fidelity verdict."""
     earlier: list[EarlierAttempt] = []
     """Attempts before the last. They are not trained; the ledger counts their calls."""
-
-
-class _TripletType(msgspec.StructMeta):
-    """Takes ``prompt`` and ``response`` as in Agent Lightning 0.1 to 0.3: ``{"token_ids": […]}``."""
-
-    def __call__(cls, *args: Any, **fields: Any) -> Any:
-        for name in ("prompt", "response"):
-            given = fields.pop(name, None)
-            if isinstance(given, Mapping):
-                fields.setdefault(f"{name}_ids", given.get("token_ids") or [])
-                if name == "response" and given.get("logprobs"):
-                    fields.setdefault("logprobs", given["logprobs"])
-            elif given is not None:
-                raise TypeError(f"Triplet: {name} is {type(given).__name__}, not {{'token_ids': [...]}}")
-        return super().__call__(*args, **fields)
-
-
-class Triplet(Model, metaclass=_TripletType):
-    """(prompt ids, response ids, reward) of one call with its tags."""
-
-    prompt_ids: list[int]
-    response_ids: list[int]
-    reward: float | None = None
-    logprobs: list[float] | None = None
-    tags: Tags = {}
-    call_id: str | None = None
-    metadata: dict[str, Any] = {}
-
-    @property
-    def prompt(self) -> dict[str, Any]:
-        """The prompt's ids, as in Agent Lightning 0.1 to 0.3."""
-        return {"token_ids": self.prompt_ids}
-
-    @property
-    def response(self) -> dict[str, Any]:
-        """The response's ids, as in Agent Lightning 0.1 to 0.3."""
-        return {"token_ids": self.response_ids, "logprobs": self.logprobs}
 
 
 # ---------------------------------------------------------------------------------------------------- rewards

@@ -22,8 +22,9 @@ from agentlightning.capture.emit import emit_reward, find_final_reward
 from agentlightning.capture.records import convert
 from agentlightning.capture.sdk_call import CALL_ID
 from agentlightning.decorator.agents import FunctionAgent, RunnableAgent
-from agentlightning.types import LLM, Attempt, AttemptStatus, Model, Resource, Rollout, Span, Triplet
+from agentlightning.types import LLM, Attempt, AttemptStatus, Model, Resource, Rollout, Span
 from agl_v03.stores.v03_store import RolloutWithAttempt
+from agl_v03.triplet import Triplet
 
 MAIN: Final = "main_llm"
 HOOKS: Final = {

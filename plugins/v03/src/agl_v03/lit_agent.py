@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from agentlightning.capture.context import current_attempt
 from agentlightning.decorator.agents import AgentError, RunnableAgent
-from agentlightning.types import Resource, Rollout, Span, Triplet
+from agentlightning.types import Resource, Rollout, Span
+from agl_v03.triplet import Triplet
 
 Task = TypeVar("Task")
 Result = float | int | bool | None | Sequence[Span | Triplet]

@@ -50,11 +50,11 @@ from agentlightning.types import (
     Call,
     Resource,
     Span,
-    Triplet,
 )
 from agentlightning.types.arrays import Floats, unpack_float32
 from agentlightning.types.select import policy_for, with_role
 from agentlightning.types.tokens import TokenIds
+from agl_v03.triplet import Triplet
 
 T = TypeVar("T")
 CLOSE = 1e-3

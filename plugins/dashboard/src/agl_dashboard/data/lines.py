@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,8 @@ class Head(NamedTuple):
     order: int
     """Place in the order of arrival."""
     stamp: str
-    """Differs after a change of status or attempt."""
+    """Differs after a change of status or attempt, and of what the metadata hold: a reward that was given
+    afterwards is noted there."""
     final: bool
 
 
@@ -143,7 +145,10 @@ def _json(value: Any) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ from a file
-_HEADS = select(_r.c.rollout_id, _r.c.seq, _r.c.status, _r.c.attempts, _r.c.end_time).order_by(_r.c.seq)
+_SIZE = func.coalesce(func.length(_r.c.metadata), 0)
+_HEADS = select(_r.c.rollout_id, _r.c.seq, _r.c.status, _r.c.attempts, _r.c.end_time, _SIZE).order_by(
+    _r.c.seq
+)
 _ROLLOUTS = select(*ROLLOUT_COLUMNS).where(InJson(_r.c.rollout_id)).order_by(_r.c.seq)
 _LATEST = _r.join(_a, and_(_a.c.rollout_id == _r.c.rollout_id, _a.c.sequence_id == _r.c.attempts))
 _OF_LATEST_SPAN = and_(_s.c.rollout_id == _a.c.rollout_id, _s.c.attempt_id == _a.c.attempt_id)
@@ -220,7 +225,10 @@ class FileLines:
 
     def _heads(self) -> list[Head]:
         rows = self.db.all(_HEADS)
-        return [Head(i, seq, f"{status} {n} {end}", status in _FINAL) for i, seq, status, n, end in rows]
+        return [
+            Head(i, seq, f"{status} {n} {end} {size}", status in _FINAL)
+            for i, seq, status, n, end, size in rows
+        ]
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
         self._tables = self._tables or FailureTables(self.store)
@@ -286,6 +294,10 @@ class _Columns(NamedTuple):
 
 
 # -------------------------------------------------------------------------------------------- from any store
+LATE = 600.0
+"""Seconds after a rollout's end in which its group may yet be graded: so long it is asked for again."""
+
+
 class StoreLines:
     """Lines from a store behind a URL, through its queries."""
 
@@ -295,12 +307,17 @@ class StoreLines:
         self.store = store
         self._tables = FailureTables(store)
         self._heads: dict[str, Head] = {}
+        self._ended: dict[str, float] = {}
+        """Rollout → when it ended."""
 
     async def mark(self) -> str | None:
         return None
 
     async def heads(self) -> list[Head]:
-        open_ids = [head.rollout for head in self._heads.values() if not head.final]
+        now = time.time()
+        open_ids = [
+            i for i, head in self._heads.items() if not head.final or self._ended.get(i, 0.0) > now - LATE
+        ]
         for start in range(0, len(open_ids), 500):
             some = open_ids[start : start + 500]
             for rollout in await self.store.query_rollouts(rollout_ids=some, limit=500):
@@ -313,8 +330,10 @@ class StoreLines:
         return list(self._heads.values())
 
     def _note(self, rollout: Rollout, order: int) -> None:
-        stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time}"
+        stamp = f"{rollout.status} {rollout.attempts} {rollout.end_time} {len(rollout.metadata)}"
         self._heads[rollout.rollout_id] = Head(rollout.rollout_id, order, stamp, rollout.status.final)
+        if rollout.end_time is not None:
+            self._ended[rollout.rollout_id] = rollout.end_time
 
     async def lines(self, rollout_ids: Sequence[str]) -> AsyncIterator[list[Line]]:
         for start in range(0, len(rollout_ids), self.CHUNK):

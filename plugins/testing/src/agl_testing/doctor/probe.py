@@ -92,7 +92,8 @@ async def run_rollouts(
             f"{format_seconds(limit)}; "
             "give the agent a time limit (agent.timeout_seconds) and see where it waits"
         )
-    return await context.store.records(ids)
+    # A reward that sees the group compares several rollouts of a task.
+    return [*await (context.records if samples > 1 else context.store.records)(ids)]
 
 
 def concurrency(findings: Findings) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.capture.emit import find_reward_spans, get_reward_value
 from agentlightning.store import codec
-from agentlightning.types import Span, Tags, Triplet, UsageError
+from agentlightning.types import Span, Tags, UsageError
 from agentlightning.types.record import by_precedence
 from agl_v03.converters.base import (
     CALL_ID,
@@ -25,6 +25,7 @@ from agl_v03.converters.base import (
     deduplicate,
     is_reward_computation,
 )
+from agl_v03.triplet import Triplet
 
 Select = str | Sequence[str] | Callable[[Tags], bool] | None
 _METADATA = {

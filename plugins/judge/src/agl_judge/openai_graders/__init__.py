@@ -1,0 +1,1 @@
+"""OpenAI's graders, from their documented JSON (https://developers.openai.com/api/docs/guides/graders)."""
