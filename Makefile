@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/distill -e ./plugins/examples -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))

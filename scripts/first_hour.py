@@ -32,8 +32,13 @@ PAGE = ROOT / "docs" / "first-hour.md"
 BLOCK = re.compile(r"^```sh\n(?P<typed>.*?)^```\n(?P<between>\s*)```text\n(?P<said>.*?)^```\n", re.S | re.M)
 WHEELS = re.compile(r"agl_\{[a-z0-9_,]+\}-\*\.whl")
 """The wheels that the page installs."""
-APART = {"apo", "dashboard", "kubernetes", "openenv", "postgres", "ray", "tinker", "v03", "verifiers", "verl"}
-"""Plugins with pages of their own: a library, a cluster, a database, former programs or another search."""
+APART = {
+    "apo", "dashboard", "distill", "kubernetes", "openenv", "postgres", "ray", "tinker", "v03", "verifiers",
+    "verl",
+}  # fmt: skip
+"""Plugins with pages of their own: a library, a cluster, a database, former programs, a teacher or another
+search.
+"""
 TYPED = re.compile(r"^```sh\n", re.M)
 HEAD, TAIL = 14, 16
 """Lines that the page keeps of a longer answer."""

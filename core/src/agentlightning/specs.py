@@ -250,8 +250,8 @@ class Inspector(Protocol):
     def decode(self, ids: Sequence[int]) -> list[str]:
         """The text of each single token; part of a character becomes the replacement character."""
 
-    def logprobs(self, row: Row) -> list[float]:
-        """The logprob of every token of the row under the folder's weights, at the row's temperature and
+    def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Of each row, the logprob of every token under the folder's weights, at the row's temperature and
         guided choices; 0 outside the mask.
         """
 
@@ -451,6 +451,18 @@ class Comparison(Protocol):
     async def measure(self, context: Any, before: Evaluation | None) -> dict[str, float]:
         """The run has evaluated its policy (``before``) and has not yet trained it: evaluate the others, and
         return their rewards by name.
+        """
+
+
+class BatchEdit(Protocol):
+    """Changes the batch of each step before the driver gets it. It lives as long as the run."""
+
+    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
+        """As :meth:`Comparison.open`: raise here for what a person can mend."""
+
+    async def edit(self, step: int, batch: Batch) -> Batch:
+        """Return the batch that is trained. What it reads beside the store it keeps in the run's chain, by
+        ``context.journal.edit``, from which ``agl verify`` makes the edit again (``agl_recorded_edits``).
         """
 
 

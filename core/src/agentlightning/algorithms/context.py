@@ -17,7 +17,7 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import CallGuard, Comparison, DriverGroup, StartedDriver, WatchedDriver
+from agentlightning.specs import BatchEdit, CallGuard, Comparison, DriverGroup, StartedDriver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -123,6 +123,8 @@ class Context:
     """What admits and counts the run's calls, such as a budget."""
     comparisons: Sequence[Comparison] = ()
     """What the trained policy is compared with."""
+    edits: Sequence[BatchEdit] = ()
+    """What changes the batches of its steps."""
     train: Dataset = ()
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)

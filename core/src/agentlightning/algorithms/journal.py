@@ -74,6 +74,10 @@ class Journal:
         store = partial(self.store.add_step, report, fingerprints)
         await self._add("step", f"{report.step}/{report.policy}", body, store=store)
 
+    async def edit(self, name: str, body: Mapping[str, Any]) -> None:
+        """Write the link of a batch's edit. ``name``: the step and who edits, e.g. ``3/distill``."""
+        await self._add("edit", name, plain(body))
+
     async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
         """Write the link of an evaluation, with fingerprints of its rollouts."""
         version = entry.get("version")

@@ -33,7 +33,7 @@ from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
 from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import CallGuard, Comparison, GatewayJob, RemoteRunner, RunnerJob
+from agentlightning.specs import BatchEdit, CallGuard, Comparison, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks, open_trackers
@@ -75,6 +75,7 @@ class TrainingSession:
         asked: dict[str, Any] = {"config": self.config, "plugins": self.plugins}
         guards: list[CallGuard] = [*self.plugins.answers("agl_call_guards", **asked)]
         comparisons: list[Comparison] = [*self.plugins.answers("agl_comparisons", **asked)]
+        edits: list[BatchEdit] = [*self.plugins.answers("agl_batch_edits", recipe=self.recipe, **asked)]
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = await self._services(stack)
             run = open_run_folder(
@@ -103,6 +104,7 @@ class TrainingSession:
                 seed=config.training.seed,
                 guards=guards,
                 comparisons=comparisons,
+                edits=edits,
                 train=train,
                 val=val,
                 sets=sets,
@@ -118,7 +120,8 @@ class TrainingSession:
                 losses=Losses(trackers=trackers.errors),
                 say=say,
             )
-            for one in comparisons:
+            opened: list[Comparison | BatchEdit] = [*comparisons, *edits]
+            for one in opened:
                 await stack.enter_async_context(one.open(context))
             await record_run(
                 context,

@@ -1,0 +1,15 @@
+"""The examples' own agents, unmodified, in a run whose training sees no reward: an evaluation still does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentlightning import Rollout
+from calc_x.agent import solve
+
+
+async def calculator(task: Mapping[str, Any], llm: Any, rollout: Rollout) -> float | None:
+    """Run the calculator agent; what it earned is told to evaluations alone."""
+    reward = await solve(task, llm)
+    return None if rollout.mode == "train" else reward
