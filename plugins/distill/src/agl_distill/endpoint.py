@@ -21,7 +21,7 @@ import aiohttp
 from agentlightning.redaction import redacted
 from agentlightning.types import Row, Segment, UsageError
 from agl_distill.settings import EndpointSection
-from agl_distill.teacher import CONSTRAINED, FAILED, OFF_POLICY, WRONG_LENGTH, Answer
+from agl_distill.teacher import CONSTRAINED, FAILED, NOT_FINITE, OFF_POLICY, WRONG_LENGTH, Answer
 from agl_distill.vocabulary import OtherVocabulary
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def _entry(entry: Any, id_: int) -> Mapping[str, Any] | None:
 
 
 def _logprobs(entries: Sequence[Any], row: Row) -> Answer:
-    """Return the logprobs of the trained tokens of a row; a token without one has NaN."""
+    """Return the logprobs of the trained tokens of a row, or why they are none."""
     if len(entries) != len(row.token_ids):
         return WRONG_LENGTH
     out = [0.0] * len(entries)
@@ -190,4 +190,4 @@ def _logprobs(entries: Sequence[Any], row: Row) -> Answer:
         if on:
             value = (_entry(entries[t], row.token_ids[t]) or {}).get("logprob")
             out[t] = float(value) if isinstance(value, int | float) else math.nan
-    return out
+    return out if all(map(math.isfinite, out)) else NOT_FINITE

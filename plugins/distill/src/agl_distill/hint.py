@@ -69,7 +69,9 @@ def hinted_row(row: Row, call: Call, hint: str, tokenizer: Renders) -> Row | str
     """Return the row by which a teacher scores one call of ``row``, or why there is none."""
     request = call.request or {}
     messages, tools = request.get("messages"), request.get("tools")
-    if not isinstance(messages, list) or call.prompt_ids is None or call.response_ids is None:
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        return NOT_RENDERED
+    if call.prompt_ids is None or call.response_ids is None:
         return NOT_RENDERED
     variables = request.get("chat_template_kwargs") or {}
     own = list(call.prompt_ids)
