@@ -181,6 +181,9 @@ test-verl-inside: ## the tests of what runs inside verl, in its environment
 verl-compose: ## every documented GPU configuration of verl, as far as a CPU goes; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
 
+distill: .venv/demo ## a trained policy teaches the untrained one without any reward, then a policy itself by a hint; the last line is JSON
+	@$(PY) bench/distill/run.py $(DISTILL)
+
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
 	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 plugins/trackers/tests
 

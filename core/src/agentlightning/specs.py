@@ -462,7 +462,7 @@ class BatchEdit(Protocol):
 
     async def edit(self, step: int, batch: Batch) -> Batch:
         """Return the batch that is trained. What it reads beside the store it keeps in the run's chain, by
-        ``context.journal.edit``, from which ``agl verify`` makes the edit again (``agl_recorded_edits``).
+        ``context.journal.entry``, from which ``agl verify`` makes the edit again (``agl_recorded_edits``).
         """
 
 

@@ -227,7 +227,7 @@ class Context:
     ) -> None:
         """Record an evaluation of policy ``version``: in the run's chain, in the store, and for trackers."""
         entry = {"version": version, "evaluation": evaluation.model_dump()}
-        await self.journal.evaluation(batch, entry, records)
+        await self.journal.entry("evaluation", batch, entry, records)
         self.evaluations.made[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.evaluations.made, **self.guarded()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)

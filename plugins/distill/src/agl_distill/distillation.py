@@ -127,7 +127,7 @@ class Distillation:
             "left_out": told.out,
             "hints": told.hints,
         }
-        await self._context.journal.edit(f"{step}/{NAME}", body)
+        await self._context.journal.entry("edit", f"{step}/{NAME}", body)
         return edited(batch, self.recipe, body)
 
     # ------------------------------------------------------------------------------------ what is asked

@@ -15,8 +15,7 @@ from agl_distill.names import NAME, RULE
 
 @hookimpl
 def agl_recipes() -> list[specs.RecipeSpec]:
-    about = "on-policy distillation: the advantage of a token is what a teacher thinks of it (no reward)"
-    return [specs.RecipeSpec(NAME, lazily("agl_distill.recipe:distill"), about)]
+    return [specs.RecipeSpec(NAME, lazily("agl_distill.recipe:distill"), "arXiv 2306.13649")]
 
 
 def teacher(record: Record, recipe: Recipe) -> dict[str, float | None]:
