@@ -6,7 +6,7 @@ baselines, by the installed code.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
 from agentlightning.store.pages import pages
-from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
+from agentlightning.types import AuditLink, Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_audit.locations import RunLocation, find_run, opened, run_at
 from agl_audit.store.fingerprints import query_fingerprints
@@ -109,13 +109,18 @@ class OpenRun:
     async def edits(self, step: int) -> dict[str, dict[str, Any]]:
         """Return what edited the batch of a step: name → body of its latest link, in their order."""
         if self._edits is None:
-            self._edits = {}
-            async for page in pages(self.store.query_links, self.run_id):
-                for link in page:
-                    if link.kind == "edit":
-                        at, _, name = link.name.partition("/")
-                        self._edits.setdefault(int(at), {})[name] = link.body
-        return self._edits.get(step, {})
+            self.keep_edits(
+                [link async for page in pages(self.store.query_links, self.run_id) for link in page]
+            )
+        return (self._edits or {}).get(step, {})
+
+    def keep_edits(self, links: Iterable[AuditLink]) -> None:
+        """Keep the edits among the links of the run's chain, which need not be read again."""
+        self._edits = {}
+        for link in links:
+            if link.kind == "edit":
+                at, _, name = link.name.partition("/")
+                self._edits.setdefault(int(at), {})[name] = link.body
 
     @property
     def failure_table(self) -> FailureTable:

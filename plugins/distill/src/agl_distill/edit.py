@@ -56,10 +56,7 @@ def edited(batch: Batch, recipe: Recipe, body: Mapping[str, Any]) -> Batch:
     if out:
         set_weights(rows, recipe)
     ledgers = _ledgers(batch.ledgers, batch.rows, rows, out)
-    gaps = [theirs - own for row in rows for theirs, own in _pairs(row)]
     found = _recounted(batch.metrics, batch.rows, rows, out, recipe)
-    if gaps:
-        found["distill/reverse_kl"] = -sum(gaps) / len(gaps)
     policies = {
         name: _recounted(own, _of(batch.rows, name), _of(rows, name), out, recipe)
         for name, own in batch.policies.items()
@@ -120,10 +117,15 @@ def _drop(row: Row, segment: Segment) -> Segment:
     return msgspec.structs.replace(segment, advantage=0.0, trained=False, off_policy=False)
 
 
-def _pairs(row: Row) -> Iterable[tuple[float, float]]:
-    """Yield the teacher's and the policy's logprob of each trained token."""
-    said = row.metadata[TOKENS]["teacher"]
-    return ((theirs, own) for theirs, own, on in zip(said, row.logprobs, row.mask, strict=True) if on)
+def _apart(rows: Sequence[Row]) -> dict[str, float]:
+    """Return how far the policy is from its teacher, over the trained tokens; nothing without any."""
+    found = [
+        own - theirs
+        for row in rows
+        for theirs, own, on in zip(row.metadata[TOKENS]["teacher"], row.logprobs, row.mask, strict=True)
+        if on
+    ]
+    return {"distill/reverse_kl": sum(found) / len(found)} if found else {}
 
 
 def _of(rows: Sequence[Row], policy: str) -> list[Row]:
@@ -170,7 +172,7 @@ def _recounted(
     """Return metrics of credit as they are after the edit."""
     of_rows = row_metrics(before, recipe)
     found = {name: value for name, value in metrics.items() if name not in of_rows}
-    found |= row_metrics(after, recipe)
+    found |= row_metrics(after, recipe) | _apart(after)
     trained = _trained(after)
     reasons = Counter(out[one.call_id] for one in _trained(before) if one.call_id in out)
     found |= {"calls_trained": len(trained), "merged": len(trained) - len(after)}
