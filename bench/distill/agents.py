@@ -11,7 +11,7 @@ from calc_x.agent import solve
 from calc_x.datasets import load
 from calc_x.teacher import teach
 
-GOLD = 768
+GOLD = 512
 """Problems whose gold answers are imitated: as many as the hinted run rolls out."""
 
 

@@ -16,6 +16,7 @@ class RunFields(TypedDict, total=False):
     note: str | None
     log: str | Path | None
     budget: Any
+    distill: Any
     metrics: Any
     select: Any
     policies: Mapping[str, Any] | None
