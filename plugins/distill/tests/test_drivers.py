@@ -62,7 +62,7 @@ def formula(ratio: float, divergence: str, beta: float) -> float:
     }[divergence]
     (slope,) = torch.autograd.grad(f, r)
     constant = {"reverse": 1.0, "forward": -1.0, "jsd": 0.0}[divergence]
-    return float(r * slope - f) + constant
+    return float((r * slope - f).detach()) + constant
 
 
 @pytest.mark.parametrize(
