@@ -113,8 +113,7 @@ def taught(example: Example, seed: int, steps: int | None, distill: dict[str, An
     """Train without a reward; return the figures of the run."""
     more = [f"training.steps={steps}"] if steps else []
     run = train(example.taught, seed, f"distill={json.dumps(distill)}", *more)
-    with (Path(run["folder"]) / "metrics.jsonl").open(encoding="utf-8") as file:
-        metrics = [json.loads(line)["metrics"] for line in file]
+    metrics = [one["metrics"] for one in reported(Path(run["folder"]))]
     totals = run["totals"]
     return {
         "before": run["reward_before"],
@@ -132,6 +131,12 @@ def taught(example: Example, seed: int, steps: int | None, distill: dict[str, An
         "verified": verified(run["folder"]),
         "run_id": run["run_id"],
     }
+
+
+def reported(folder: Path) -> list[dict[str, Any]]:
+    """Return the reports of a run's steps."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def imitated(example: Example, seed: int) -> dict[str, Any]:
@@ -176,7 +181,9 @@ def main() -> int:
     example = EXAMPLES[given.example]
     if given.teacher_run:
         summary = json.loads((given.teacher_run / "summary.json").read_text(encoding="utf-8"))
-        rl = {**summary, "cpu_seconds": None, "folder": str(given.teacher_run.resolve())}
+        seconds = [sum(one["seconds"].values()) for one in reported(given.teacher_run)]  # of all its lives
+        rl = {**summary, "train_seconds": round(sum(seconds), 1), "cpu_seconds": None}
+        rl["folder"] = str(given.teacher_run.resolve())
     else:
         script = json.dumps({"script": example.baseline})
         more = (f"environment.headroom={script}", "environment.headroom_tasks=1000")

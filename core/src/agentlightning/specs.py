@@ -99,7 +99,9 @@ CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class CreditRuleSpec:
-    """A credit rule by name."""
+    """A credit rule by name. One that reads no reward has the attribute ``credits_unrewarded = True``: then
+    rollouts without a reward are credited, too.
+    """
 
     name: str
     rule: CreditRule

@@ -11,6 +11,7 @@ from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.assign import assign
 from agentlightning.credit.groups import mean as average
 from agentlightning.credit.rollout_reward import failure_of, rollout_reward
+from agentlightning.credit.rules import UNREWARDED
 from agentlightning.store.base import Store
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.terminal import plural
@@ -65,6 +66,9 @@ async def check_reward(findings: Findings) -> Check:
     if "oracle" in context.resources.compared:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
+    rule = trainer.plugins.credit_rules.get(trainer.recipe.credit)
+    if rule is not None and getattr(rule.rule, UNREWARDED, False):
+        return judge_unrewarded(rule.name, findings.records, findings.batch)
     judged = judge_reward(
         findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.config.training.failure
     )
@@ -84,6 +88,21 @@ def credit(findings: Findings) -> Batch:
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
         failure=configured.trainer.config.training.failure,
     )
+
+
+def judge_unrewarded(rule: str, records: Sequence[Record], batch: Batch) -> Check:
+    """Judge a probe whose credit rule reads no reward: something must be there to train. Pure."""
+    notes, trained = Notes(), int(batch.metrics.get("calls_trained", 0))
+    if not trained:
+        left = Counter[str]()
+        for ledger in batch.ledgers:
+            left.update(ledger.left_out)
+        notes.fail(
+            f"not one call of {plural(len(records), 'rollout')} can be trained: {format_counts(left)}",
+            "Mend the agent, or choose its calls with agent.select.",
+        )
+    title = f"the credit rule {rule!r} reads no reward; {plural(trained, 'call')} can be trained"
+    return notes.check("reward", title, rollouts=len(records), calls_trained=trained)
 
 
 def judge_reward(
