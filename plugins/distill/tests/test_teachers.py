@@ -189,6 +189,16 @@ def test_calls_of_another_distribution_are_refused_by_name(master: Path, rows: l
     assert remote.refuses(row, one) == "distill-constrained"
 
 
+async def test_a_folder_without_weights_is_refused_before_the_run(
+    student: Path, master: Path, tmp_path: Path
+) -> None:
+    for file in master.iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(UsageError, match="no such weights file"):
+        await FolderTeacher(tmp_path, LocalInspector(tmp_path)).open(student)
+
+
 async def test_a_row_that_a_folder_cannot_score_takes_no_other_with_it(
     student: Path, master: Path, rows: list[Row]
 ) -> None:

@@ -52,6 +52,7 @@ class FolderTeacher:
     async def open(self, policy: Path) -> None:
         if policy != self.folder:
             await asyncio.to_thread(check_same_vocabulary, policy, self.folder)
+        await asyncio.to_thread(self._inspector.logprobs, [])  # reads the weights, which may not be there
 
     def refuses(self, row: Row, segment: Segment) -> str:
         return OFF_POLICY if segment.off_policy else ""
