@@ -30,8 +30,11 @@ def examples(thorough: int) -> int:
     return thorough if settings().max_examples >= THOROUGH else max(3, thorough // 10)
 
 
-BATTERIES = ("audit", "cluster", "examples", "gateway", "programs", "schedules", "testing", "trackers", "v03")
-"""The plugins that hold commands, faces and trackers of every installation of the suite."""
+BATTERIES = (
+    "audit", "cluster", "distill", "examples", "gateway", "programs", "schedules", "testing", "trackers",
+    "v03",
+)  # fmt: skip
+"""The plugins that hold commands, faces, trackers and fields of every installation of the suite."""
 
 
 def loaded_plugins(test: Path) -> str:
