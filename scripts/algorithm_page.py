@@ -96,6 +96,9 @@ distill: {teacher: runs/trained-by-reward/policy}
 `distill.teachers` gives each of several [policies](policies.md) its own. A teacher with other token ids is
 refused before the run begins: folders are compared token by token, endpoints by the texts of a thousand ids.
 
+An evaluation still needs a reward: leave the held-out tasks out, or let the agent return one for them alone
+(`rollout.mode != "train"`). `distill/reverse_kl` tells without one how far the policy is from its teacher.
+
 **Beside a reward.** With any recipe of rewards, e.g. `algorithm: grpo`, the teacher's advantage is added to
 that of the reward, times `distill.coefficient`. Such a recipe leaves out rollouts without a reward, as ever;
 `algorithm: distill` reads no reward at all.

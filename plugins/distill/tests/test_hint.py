@@ -10,6 +10,7 @@ import pytest
 
 from agentlightning.types import Call, Record, Rollout, Row
 from agl_distill.hint import hint_of, hinted_row, with_hint
+from agl_local.inspect import LocalInspector
 from agl_local.policy.folder import load_policy
 from agl_local.text.tokenizer import ChatTokenizer
 from plugins.local.tests.driver_fixtures import make_row
@@ -52,6 +53,17 @@ def test_the_prompt_is_rendered_again_and_the_response_is_as_it_was_sampled(stud
     assert found.mask == [0] * n + [1] * 3 and list(found.token_ids)[n:] == [40, 41, 42]
     assert found.logprobs[n:] == row.logprobs[-3:]
     assert "42" not in tokenizer.decode(list(row.token_ids)[:-3])  # the policy's row has no hint
+
+
+def test_a_guided_answer_is_scored_among_the_same_choices(student: Path) -> None:
+    call, row, tokenizer = call_and_row(student)
+    start = len(call.prompt_ids or ())
+    choices = [[40, 41, 42], [50, 51, 52]]
+    row.allowed = {start: choices}
+    found = hinted_row(row, call, "it is 42", tokenizer)
+    assert isinstance(found, Row) and found.allowed == {len(found.token_ids) - 3: choices}
+    (scores,) = LocalInspector(student).logprobs([found])
+    assert scores[-3] < 0.0 and scores[-2:] == [0.0, 0.0]  # after the first token only one choice is left
 
 
 def test_a_prompt_that_the_template_does_not_give_again_is_not_guessed(student: Path) -> None:

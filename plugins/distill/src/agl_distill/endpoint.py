@@ -9,7 +9,6 @@ its tokens: calls at another temperature, under a grammar or a guided choice are
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +17,14 @@ from typing import Any
 
 import aiohttp
 
+from agentlightning.log_limit import limited
 from agentlightning.redaction import redacted
 from agentlightning.types import Row, Segment, UsageError
 from agl_distill.settings import EndpointSection
 from agl_distill.teacher import CONSTRAINED, FAILED, NOT_FINITE, OFF_POLICY, WRONG_LENGTH, Answer
 from agl_distill.vocabulary import OtherVocabulary
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 PROBED = 1024
 """Ids whose text is compared before the run: the first quarter of them, and others evenly over the rest."""
 AT_ONCE = 256

@@ -10,15 +10,15 @@ Invariant: a hint is in the teacher's rows and in the record of the run, and nev
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from agentlightning.types import Call, Record, Row
+from agentlightning.log_limit import limited
+from agentlightning.types import Call, Record, Row, Segment
 from agentlightning.types.arrays import Flags, Floats, Ints
 from agentlightning.types.tokens import TokenIds
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 NO_HINT, HINT_ERROR, NOT_RENDERED = "distill-no-hint", "distill-hint-error", "distill-not-rendered"
 Hint = Callable[[Any, Record, Sequence[Record]], str | None]
 """``(task, rollout, group) -> text``: the task, the record of its rollout, and those of its whole group."""
@@ -100,6 +100,7 @@ def _row(row: Row, call: Call, prompt: list[int]) -> Row:
         logprobs=Floats([0.0] * n + list(row.logprobs[start : start + m])),
         weights=Floats(bytes(8 * (n + m))),
         versions=Ints([-1] * (n + m)),
+        segments=[Segment(call.call_id, n, n + m, 0.0)],
         temperature=row.temperature,
         allowed={n: row.allowed[start]} if start in row.allowed else {},
         grammars={n: row.grammars[start]} if start in row.grammars else {},

@@ -7,16 +7,16 @@ another vocabulary is refused before the run begins (:mod:`.vocabulary`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from agentlightning.log_limit import limited
 from agentlightning.specs import Inspector
 from agentlightning.types import Row, Segment, UsageError
 from agl_distill.vocabulary import check_same_vocabulary
 
-log = logging.getLogger(__name__)
+log = limited(__name__)
 FAILED, NOT_FINITE, WRONG_LENGTH = "distill-failed", "distill-not-finite", "distill-wrong-length"
 CONSTRAINED, OFF_POLICY = "distill-constrained", "distill-off-policy"
 Answer = list[float] | str
