@@ -89,9 +89,12 @@ distill: {teacher: runs/trained-by-reward/policy}
 
 | `distill.teacher` | what scores |
 |---|---|
-| a folder, or the name of a pretrained policy | the policy in it, in the trainer's process, at the temperature and under the grammar or guided choice of the call |
-| `{endpoint: URL, model: NAME}` | a server whose `/completions` takes token ids and returns `prompt_logprobs`, such as vLLM's. Its logprobs are of temperature 1 and of the whole vocabulary: calls of any other distribution are left out |
+| a folder, or a name | that policy, in the trainer's process, at the call's temperature and grammar |
+| `{endpoint: URL, model: NAME}` | a server that returns `prompt_logprobs` for token ids, such as vLLM's |
 | `self` | the policy as it was when the run began, which needs a `hint` |
+
+An endpoint's logprobs are of temperature 1 and of the whole vocabulary: calls of any other distribution are
+left out.
 
 `distill.teachers` gives each of several [policies](policies.md) its own. A teacher with other token ids is
 refused before the run begins: folders are compared token by token, endpoints by the texts of a thousand ids.
