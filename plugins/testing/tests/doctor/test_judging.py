@@ -332,3 +332,9 @@ def test_a_rule_that_reads_no_reward_needs_calls_to_train_and_nothing_else() -> 
         record.calls[0].selected = False
     check = judge_unrewarded("even", records, assign(records, recipe, rules={"even": even}))
     assert check.status == "fail" and "2 × not-selected" in check.title and check.advice
+
+
+def test_where_no_reward_is_read_none_is_missed() -> None:
+    records = [exact("r0", reward=None)]
+    assert judge_capture(records).status == "fail"
+    assert judge_capture(records, rewarded=False).status == "ok"

@@ -11,7 +11,6 @@ from agentlightning.algorithms.evaluate import failure_reasons
 from agentlightning.credit.assign import assign
 from agentlightning.credit.groups import mean as average
 from agentlightning.credit.rollout_reward import failure_of, rollout_reward
-from agentlightning.credit.rules import UNREWARDED
 from agentlightning.store.base import Store
 from agentlightning.store.sql.store import SQLStore
 from agentlightning.terminal import plural
@@ -23,7 +22,7 @@ from agl_testing.doctor.figures import format_counts, format_number, percent
 from agl_testing.doctor.findings import Findings, ProbeCost
 from agl_testing.doctor.group_size import Suggestion
 from agl_testing.doctor.memory import measure
-from agl_testing.doctor.probe import concurrency, probe_tasks, run_rollouts
+from agl_testing.doctor.probe import concurrency, probe_tasks, reads_rewards, run_rollouts
 from agl_testing.doctor.report import Check, Notes
 
 FEW = 8
@@ -66,9 +65,8 @@ async def check_reward(findings: Findings) -> Check:
     if "oracle" in context.resources.compared:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
-    rule = trainer.plugins.credit_rules.get(trainer.recipe.credit)
-    if rule is not None and getattr(rule.rule, UNREWARDED, False):
-        return judge_unrewarded(rule.name, findings.records, findings.batch)
+    if not reads_rewards(trainer):
+        return judge_unrewarded(trainer.recipe.credit, findings.records, findings.batch)
     judged = judge_reward(
         findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.config.training.failure
     )
