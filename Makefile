@@ -11,7 +11,7 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Bytecode is kept: tests start hundreds of interpreters, each of which would compile the suite anew.
 unexport PYTHONDONTWRITEBYTECODE
-PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/examples -e ./plugins/judge -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
+PATHS := -e ./core -e ./plugins/apo -e ./plugins/cluster -e ./plugins/gateway -e ./plugins/programs -e ./plugins/schedules -e ./plugins/testing -e ./plugins/audit -e ./plugins/dashboard -e ./plugins/distill -e ./plugins/examples -e ./plugins/judge -e ./plugins/kubernetes -e ./plugins/local -e ./plugins/openenv -e ./plugins/postgres -e ./plugins/ray -e ./plugins/tinker -e ./plugins/trackers -e ./plugins/v03 -e ./plugins/verifiers -e ./plugins/verl -e "./adapters/autogen[instruments,mcp]" $(patsubst %/pyproject.toml,-e ./%,$(filter-out adapters/autogen/%,$(wildcard adapters/*/pyproject.toml)))
 MANIFESTS := constraints.txt pyproject.toml $(wildcard core/pyproject.toml plugins/*/pyproject.toml adapters/*/pyproject.toml)
 
 .PHONY: bench/tree $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -180,6 +180,9 @@ test-verl-inside: ## the tests of what runs inside verl, in its environment
 
 verl-compose: ## every documented GPU configuration of verl, as far as a CPU goes; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && "$$python" bench/verl_compose/run.py
+
+distill: .venv/demo ## a trained policy teaches the untrained one without any reward, then a policy itself by a hint; the last line is JSON
+	@$(PY) bench/distill/run.py $(DISTILL)
 
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
 	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 plugins/trackers/tests

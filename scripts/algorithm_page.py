@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import agl_distill.plugin
 import agl_local.plugin
 import agl_verl.plugin
 import agl_verl.supported_fields
@@ -16,6 +17,7 @@ from agentlightning.plugins import manager
 from agentlightning.recipes import PAPERS, RECIPES, RecipeFactory
 from agentlightning.specs import DriverSpec
 from agentlightning.types import Recipe, UsageError
+from agl_distill.recipe import distill
 from agl_local.supported_fields import refuse as local_refuses
 from agl_verl.pass_at_k import GRPOPassK
 from agl_verl.ppo import PPO
@@ -32,7 +34,9 @@ DRIVERS = (
 
 OF_VERL: dict[str, RecipeFactory] = {"grpo_passk": GRPOPassK, "ppo": PPO}
 """Recipes that agl-verl brings."""
-SHOWN: dict[str, RecipeFactory] = dict(sorted({**RECIPES, **OF_VERL}.items()))
+SHOWN: dict[str, RecipeFactory] = dict(sorted({**RECIPES, **OF_VERL, "distill": distill}.items()))
+BROUGHT = (agl_distill.plugin, agl_verl.plugin)
+"""Plugins that bring recipes."""
 
 
 def page() -> str:
@@ -64,10 +68,90 @@ def page() -> str:
             "not shown have their defaults.",
             "",
             *(line for name in SHOWN for line in _section(name)),
+            *TEACHER.splitlines(),
+            "",
             *_stored(loops),
         ]
     )
 
+
+TEACHER = """\
+## A teacher instead of a reward
+
+Where nobody can say how good a rollout was, a *teacher* can say how likely each token of it is. The student
+samples, in its own agent and framework; the teacher scores exactly the ids that it sampled; a token that the
+teacher likes more than the student becomes likelier. The agent returns nothing:
+
+```yaml
+training: {algorithm: distill, steps: 8, batch_size: 64}
+distill: {teacher: runs/trained-by-reward/policy}
+```
+
+| `distill.teacher` | what scores |
+|---|---|
+| a folder, or a name | that policy, in the trainer's process, at the call's temperature and grammar |
+| `{endpoint: URL, model: NAME}` | a server that returns `prompt_logprobs` for token ids, such as vLLM's |
+| `self` | the policy as it was when the run began, which needs a `hint` |
+
+An endpoint's logprobs are of temperature 1 and of the whole vocabulary: calls of any other distribution are
+left out.
+
+`distill.teachers` gives each of several [policies](policies.md) its own. A teacher with other token ids is
+refused before the run begins: folders are compared token by token, endpoints by the texts of a thousand ids.
+
+An evaluation still needs a reward: leave the held-out tasks out, or let the agent return one for them alone
+(`rollout.mode != "train"`). `distill/reverse_kl` tells without one how far the policy is from its teacher.
+
+**Beside a reward.** With any recipe of rewards, e.g. `algorithm: grpo`, the teacher's advantage is added to
+that of the reward, times `distill.coefficient`. Such a recipe leaves out rollouts without a reward, as ever;
+`algorithm: distill` reads no reward at all.
+
+**Divergences.** `divergence: reverse` (default), `forward` or `jsd` with its `beta`, as in GKD. Each is the
+advantage `r f'(r) - f(r)` of the sampled token alone, with `r` the ratio of both probabilities: its mean over
+samples has the gradient of the divergence over the whole vocabulary, so every driver trains it. The
+distributions themselves go through no driver, and `forward` varies most.
+
+**What it could not score** is left out and counted: `left_out/distill-failed` (its server did not answer,
+`distill.tries` times), `-not-finite`, `-wrong-length`, `-constrained` and `-off-policy` (sampled from a
+distribution that the teacher cannot compute). It is never taken as 0.
+
+**Your own policy as its teacher.** A hint shows the teacher what the agent could not see: the gold answer, a
+critique, an error, a better rollout of the group.
+
+<!-- trains -->
+```python
+import agentlightning as agl
+from openai import AsyncOpenAI
+
+
+@agl.rollout
+async def agent(task, llm):
+    messages = [{"role": "user", "content": task["question"]}]
+    async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:
+        await client.chat.completions.create(model=llm.model, messages=messages, max_tokens=8)
+
+
+def hint(task, rollout, group):
+    return f"The answer is {task['answer']}."
+
+
+trainer = agl.Trainer(
+    algorithm="distill", policy="tiny", steps=2, batch_size=4, distill={"teacher": "self", "hint": hint}
+)
+trainer.fit(agent, [{"question": f"What is {n} + {n}?", "answer": 2 * n} for n in range(1, 9)])
+```
+
+In a file it is `hint: module:function`. `rollout` and each of `group` are records: `rollout.calls`,
+`rollout.rewards`. The text is appended, after an empty line, to the last message of the user in the request
+of each call, and the prompt is rendered again by the policy's chat template; the response stays as it was
+sampled. It is in the teacher's prompt and in the run's record, and in no row that is trained. A call whose
+own prompt the template does not give again, id for id, is left out (`distill-not-rendered`); so is a rollout
+for which the function gives no text (`distill-no-hint`), or raises (`distill-hint-error`).
+
+What the teacher said of each token is in the run's [chain](audit.md): `agl explain` shows it, with the hint,
+and `agl verify` makes every advantage again from it.
+[Measured](../plugins/distill/README.md): the calculator's agent, without any reward.
+"""
 
 READING = """\
 **How to read it.** Intervals are of the evaluations of all seeds together (Wilson), as if these were
@@ -131,7 +215,7 @@ def _anchor(name: str) -> str:
 
 
 def _paper(name: str) -> str:
-    papers = PAPERS | {spec.name: spec.about for spec in agl_verl.plugin.agl_recipes()}
+    papers = PAPERS | {spec.name: spec.about for plugin in BROUGHT for spec in plugin.agl_recipes()}
     number = papers[name].removeprefix("arXiv ")
     return f"[{papers[name]}](https://arxiv.org/abs/{number})"
 
@@ -139,6 +223,7 @@ def _paper(name: str) -> str:
 def _needs(name: str, recipe: Recipe) -> str:
     """What a run must bring, read off the recipe's fields."""
     needs = {
+        "agl-distill, a teacher": name == "distill",
         "agl-verl": name in OF_VERL,
         "a value model": recipe.critic,
         f"groups of {recipe.group_size} rollouts": recipe.group_size > 1 and "batch" not in recipe.group_by,

@@ -33,10 +33,12 @@ BLOCK = re.compile(r"^```sh\n(?P<typed>.*?)^```\n(?P<between>\s*)```text\n(?P<sa
 WHEELS = re.compile(r"agl_\{[a-z0-9_,]+\}-\*\.whl")
 """The wheels that the page installs."""
 APART = {
-    *("apo", "dashboard", "judge", "kubernetes", "openenv", "postgres"),
+    *("apo", "dashboard", "distill", "judge", "kubernetes", "openenv", "postgres"),
     *("ray", "tinker", "v03", "verifiers", "verl"),
 }
-"""Plugins with pages of their own: a library, a cluster, a database, former programs or another search."""
+"""Plugins with pages of their own: a library, a cluster, a database, former programs, a teacher, a judge or another
+search.
+"""
 TYPED = re.compile(r"^```sh\n", re.M)
 HEAD, TAIL = 14, 16
 """Lines that the page keeps of a longer answer."""

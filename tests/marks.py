@@ -31,10 +31,10 @@ def examples(thorough: int) -> int:
 
 
 BATTERIES = (
-    *("audit", "cluster", "examples", "gateway", "judge"),
+    *("audit", "cluster", "distill", "examples", "gateway", "judge"),
     *("programs", "schedules", "testing", "trackers", "v03"),
 )
-"""The plugins that hold commands, faces and trackers of every installation of the suite."""
+"""The plugins that hold commands, faces, trackers and fields of every installation of the suite."""
 
 
 def loaded_plugins(test: Path) -> str:

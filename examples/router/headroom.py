@@ -30,5 +30,10 @@ def bag_of_words(tasks: Sequence[Task]) -> Script:
     return _script(baselines.bag_of_words)
 
 
+def shared_letters(tasks: Sequence[Task]) -> Script:
+    """The best script that sees what the model sees: the name that shares most letters with the question."""
+    return _script(baselines.shared_letters)
+
+
 def _script(choice: baselines.Choice) -> Script:
     return lambda body: choice(parse(body["messages"]))

@@ -22,6 +22,7 @@ CATALOGUE = Path(__file__).with_suffix(".toml")
 ROOMS = (
     "core/src/agentlightning/algorithms",
     "core/src/agentlightning/credit",
+    "plugins/distill/src/agl_distill",
     "plugins/gateway/src/agl_gateway/budget/spending.py",
     "plugins/audit/src/agl_audit/stored",
     "plugins/judge/src/agl_judge/grading.py",

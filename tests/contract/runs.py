@@ -88,7 +88,7 @@ async def add_evaluation(
     records = await store.records(ids)
     entry = {"version": 1, "evaluation": summarise(batch.split("/")[1], records, 1.0).model_dump()}
     if journal:
-        await journal.evaluation(batch, entry, records)
+        await journal.entry("evaluation", batch, entry, records)
     await store.update_run(run_id, {"evaluations": {batch: entry}})
 
 

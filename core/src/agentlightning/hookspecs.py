@@ -190,6 +190,13 @@ def agl_group_rewards(config: Any, plugins: Any) -> specs.GroupReward | None:
 
 
 @hookspec
+def agl_batch_edits(config: Any, recipe: Recipe, plugins: Any) -> specs.BatchEdit | None:
+    """Asked when a run is opened, with its description, its recipe and its plugins: what changes a step's
+    batch between credit and driver, such as a teacher's share of the advantages. An error is raised.
+    """
+
+
+@hookspec
 def agl_gateways(job: specs.GatewayJob) -> Any:
     """Asked when a run opens, with its store open: an async context manager that opens and closes the run's
     gateway, a ``gateway.base.RunGateway``. The first answer counts; ``None``: it is one in the run's process.

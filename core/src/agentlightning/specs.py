@@ -99,7 +99,9 @@ CreditRule = Callable[[Record, Recipe], dict[str, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class CreditRuleSpec:
-    """A credit rule by name."""
+    """A credit rule by name. One that reads no reward has the attribute ``credits_unrewarded = True``: then
+    rollouts without a reward are credited, too.
+    """
 
     name: str
     rule: CreditRule
@@ -250,8 +252,8 @@ class Inspector(Protocol):
     def decode(self, ids: Sequence[int]) -> list[str]:
         """The text of each single token; part of a character becomes the replacement character."""
 
-    def logprobs(self, row: Row) -> list[float]:
-        """The logprob of every token of the row under the folder's weights, at the row's temperature and
+    def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Of each row, the logprob of every token under the folder's weights, at the row's temperature and
         guided choices; 0 outside the mask.
         """
 
@@ -467,6 +469,18 @@ class GroupReward(Protocol):
     async def grade(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records of whole groups, in their order, with the rewards that they have now, which are
         in the store on return. A group that has its rewards is not graded again.
+        """
+
+
+class BatchEdit(Protocol):
+    """Changes the batch of each step before the driver gets it. It lives as long as the run."""
+
+    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
+        """As :meth:`Comparison.open`: raise here for what a person can mend."""
+
+    async def edit(self, step: int, batch: Batch) -> Batch:
+        """Return the batch that is trained. What it reads beside the store it keeps in the run's chain, by
+        ``context.journal.entry``, from which ``agl verify`` makes the edit again (``agl_recorded_edits``).
         """
 
 

@@ -25,7 +25,9 @@ def test_logprobs_are_the_models_own(folder: Path, temperature: float) -> None:
     row = make_row(
         model, [1, 2, 3, 4, 5, 9, 7, 8], [(2, 4), (6, 8)], temperature=temperature, allowed=allowed
     )
-    found = LocalInspector(folder).logprobs(row)
+    long = make_row(model, [1, 2, 3, 4, 5, 9, 7, 8, 2, 6], [(3, 10)], temperature=temperature)
+    found, other = LocalInspector(folder).logprobs([row, long])
+    assert other == pytest.approx(long.logprobs, abs=1e-5)
     assert found == pytest.approx(row.logprobs, abs=1e-5)
     assert [found[t] for t, on in enumerate(row.mask) if not on] == [0.0] * 4
 
@@ -47,7 +49,7 @@ def test_what_is_no_policy_or_does_not_fit_is_said(folder: Path, tmp_path: Path)
     row = make_row(model, [1, 2, 3], [(1, 3)])
     row.token_ids = TokenIds([row.token_ids[0], 9_999, *row.token_ids[2:]])
     with pytest.raises(Unfit, match="outside the vocabulary of 259"):
-        LocalInspector(folder).logprobs(row)
+        LocalInspector(folder).logprobs([row])
     (tmp_path / "broken").mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         (tmp_path / "broken" / name).write_bytes((folder / name).read_bytes())

@@ -85,6 +85,21 @@ def test_a_missing_reward_is_no_zero(value):
     assert (batch.metrics["reward_count"], batch.metrics["reward_mean"]) == (2, 0.5)
 
 
+def test_a_rule_that_reads_no_reward_credits_a_rollout_without_one_and_no_failed_one():
+    def even(record, recipe):
+        return {call.call_id: 0.25 for call in record.calls}
+
+    records = group(make_record("f"), make_record("g", status=FAILED))
+    recipe = Recipe(name="even", credit="even", baseline="none", group_size=1)
+    plain = assign(records, recipe, rules={"even": even})
+    assert {row.rollout_id for row in plain.rows} == {"x", "y"}
+    even.credits_unrewarded = True
+    batch = assign(records, recipe, rules={"even": even})
+    assert advantages(batch) == {"x": 0.25, "y": 0.25, "f": 0.25}
+    assert (batch.metrics["rollouts_no_reward"], batch.metrics["rollouts_failed"]) == (0, 1)
+    assert batch.metrics["reward_count"] == 2 and all(ledger.sums for ledger in batch.ledgers)
+
+
 def test_a_table_can_give_a_kind_a_reward():
     records = group(make_record("f", status=FAILED, reason="timeout: 60 s", rewards=[Reward(value=9.0)]))
     batch = assign(records, RECIPE, failure=read_failure_table({"timeout": -1.0, "failed": None}))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from agentlightning import specs
 from agentlightning.algorithms.evaluate import Evaluations, evaluate
 from agentlightning.algorithms.journal import Journal
 from agentlightning.algorithms.tasks import group_rollouts
@@ -17,7 +18,7 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.gateway.base import RunGateway
 from agentlightning.keys import CONTEXT_KEY
 from agentlightning.plugins.manager import Plugins
-from agentlightning.specs import CallGuard, Comparison, DriverGroup, GroupReward, StartedDriver, WatchedDriver
+from agentlightning.specs import CallGuard, Comparison, DriverGroup, StartedDriver, WatchedDriver
 from agentlightning.store.base import Store
 from agentlightning.types import (
     LLM,
@@ -123,8 +124,10 @@ class Context:
     """What admits and counts the run's calls, such as a budget."""
     comparisons: Sequence[Comparison] = ()
     """What the trained policy is compared with."""
-    group_rewards: Sequence[GroupReward] = ()
+    group_rewards: Sequence[specs.GroupReward] = ()
     """What gives rewards to groups of finished rollouts."""
+    edits: Sequence[specs.BatchEdit] = ()
+    """What changes the batches of its steps."""
     train: Dataset = ()
     val: Dataset = ()
     sets: dict[str, Dataset] = field(default_factory=dict)
@@ -227,7 +230,7 @@ class Context:
     ) -> None:
         """Record an evaluation of policy ``version``: in the run's chain, in the store, and for trackers."""
         entry = {"version": version, "evaluation": evaluation.model_dump()}
-        await self.journal.evaluation(batch, entry, records)
+        await self.journal.entry("evaluation", batch, entry, records)
         self.evaluations.made[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.evaluations.made, **self.guarded()})
         self.plugins.notify("agl_evaluated", evaluation=evaluation)

@@ -74,22 +74,13 @@ class Journal:
         store = partial(self.store.add_step, report, fingerprints)
         await self._add("step", f"{report.step}/{report.policy}", body, store=store)
 
-    async def evaluation(self, batch: str, entry: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """Write the link of an evaluation, with fingerprints of its rollouts."""
-        version = entry.get("version")
-        fingerprints = [
-            fingerprint_record(record, run_id=self.run_id, step=-1, policy=batch, version=version)
-            for record in records
-        ]
-        await self._add("evaluation", batch, plain(entry), fingerprints)
-
-    async def search(self, name: str, body: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """Write the link of a search that trains no step: its result, with fingerprints of its rollouts."""
-        fingerprints = [
-            fingerprint_record(record, run_id=self.run_id, step=-1, policy=name, version=None)
-            for record in records
-        ]
-        await self._add("search", name, plain(body), fingerprints)
+    async def entry(self, kind: str, name: str, body: Mapping[str, Any], of: Sequence[Record] = ()) -> None:
+        """Write the link of what is no step: an ``evaluation``, a ``search``, or the ``edit`` of a batch. An
+        edit's name is the step and who edits, e.g. ``3/distill``. ``of``: the records that it counts.
+        """
+        about: dict[str, Any] = {"run_id": self.run_id, "step": -1, "policy": name}
+        made = [fingerprint_record(record, **about, version=body.get("version")) for record in of]
+        await self._add(kind, name, plain(body), made)
 
     async def checkpoint(self, folder: Path) -> None:
         """Write the link of a complete checkpoint: the digest of each file in ``folder``."""

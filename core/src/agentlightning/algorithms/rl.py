@@ -137,6 +137,8 @@ class RLJob:
         """
         credit = self._crediting(step)
         batch = await self.schedule.collect(step, credit)
+        for one in self.context.edits:
+            batch = await one.edit(step, batch)
         for guard in self.context.guards:
             batch.metrics.update(guard.metrics())
         self._reason = credit.reason

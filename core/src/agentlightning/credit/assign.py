@@ -33,7 +33,7 @@ from agentlightning.credit.forest import build_forest
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.credit.rows import build_row, set_weights
-from agentlightning.credit.rules import RULES, CreditRule, credit_calls
+from agentlightning.credit.rules import RULES, UNREWARDED, CreditRule, credit_calls
 from agentlightning.credit.verdicts import open_ledger, verdicts
 from agentlightning.types import (
     Batch,
@@ -210,6 +210,8 @@ def _start(
     judged = verdicts(record)
     ledger = open_ledger(record, judged)
     kind = failure_of(record)
+    if kind == "no-reward" and getattr(rule, UNREWARDED, False):
+        kind = None
     policies = {call.call_id: call.policy for call in record.calls}
     account = RolloutAccount(record.rollout, ledger, kind, earlier=record.earlier, policies=policies)
     value = reward_by_table(kind, failure) if kind is not None else None

@@ -121,21 +121,12 @@ def _array(values: Sequence[float] | None) -> bytes:
     return b"-" if values is None else array("d", values).tobytes() + b"."
 
 
-def fingerprint_rollouts(
-    batch: Batch,
-    records: Sequence[Record],
-    *,
-    run_id: str,
-    step: int,
-    policy: str,
-    version: int | None,
-) -> list[RolloutFingerprint]:
-    """Return one fingerprint for each record of the step, with rows or without, in the records' order."""
-    made = [
-        fingerprint_record(record, run_id=run_id, step=step, policy=policy, version=version)
-        for record in records
-    ]
-    return add_rows(made, batch, policy=policy, version=version)
+def fingerprint_rollouts(batch: Batch, records: Sequence[Record], **about: Any) -> list[RolloutFingerprint]:
+    """Return one fingerprint for each record of the step, with rows or without, in the records' order.
+    ``about``: :func:`header` of each.
+    """
+    made = [fingerprint_record(record, **about) for record in records]
+    return add_rows(made, batch, policy=about["policy"], version=about["version"])
 
 
 def add_rows(

@@ -34,6 +34,8 @@ Credits = dict[str, float | None]
 CreditRule = Callable[[Record, Recipe], Credits]
 
 
+UNREWARDED: Final = "credits_unrewarded"
+"""Attribute of a rule, ``True``: it reads no reward, and credits rollouts that have none, too."""
 STATE = "state"
 """Tag of a call that names the state in which it was made."""
 CREDIT_ERROR: Final = "credit-error"

@@ -17,6 +17,7 @@ class RunFields(TypedDict, total=False):
     group_reward: Any
     log: str | Path | None
     budget: Any
+    distill: Any
     metrics: Any
     select: Any
     policies: Mapping[str, Any] | None

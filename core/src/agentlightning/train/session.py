@@ -16,7 +16,7 @@ from typing import Any
 
 import pluggy
 
-from agentlightning import hookspecs
+from agentlightning import hookspecs, specs
 from agentlightning.algorithms.context import AgentResources, Context, Losses
 from agentlightning.algorithms.evaluate import Counting, Evaluations, check_clusters
 from agentlightning.algorithms.evaluations import read_sets
@@ -33,7 +33,7 @@ from agentlightning.plugins.suite import not_installed
 from agentlightning.redaction import redacted
 from agentlightning.runner.agent import HostedAgent, instrumentors
 from agentlightning.runner.runner import Runner, serve_within
-from agentlightning.specs import CallGuard, Comparison, GatewayJob, GroupReward, RemoteRunner, RunnerJob
+from agentlightning.specs import CallGuard, Comparison, GatewayJob, RemoteRunner, RunnerJob
 from agentlightning.store import Store
 from agentlightning.store.places import artifact_place
 from agentlightning.trackers import TrackerHooks, open_trackers
@@ -75,7 +75,8 @@ class TrainingSession:
         asked: dict[str, Any] = {"config": self.config, "plugins": self.plugins}
         guards: list[CallGuard] = [*self.plugins.answers("agl_call_guards", **asked)]
         comparisons: list[Comparison] = [*self.plugins.answers("agl_comparisons", **asked)]
-        rewards: list[GroupReward] = [*self.plugins.answers("agl_group_rewards", **asked)]
+        rewards: list[specs.GroupReward] = [*self.plugins.answers("agl_group_rewards", **asked)]
+        edits: list[specs.BatchEdit] = [*self.plugins.answers("agl_batch_edits", recipe=self.recipe, **asked)]
         async with AsyncExitStack() as last, AsyncExitStack() as stack:
             listeners = [*guards, *await self._services(stack)]
             run = open_run_folder(
@@ -105,6 +106,7 @@ class TrainingSession:
                 guards=guards,
                 comparisons=comparisons,
                 group_rewards=rewards,
+                edits=edits,
                 train=train,
                 val=val,
                 sets=sets,
@@ -120,7 +122,7 @@ class TrainingSession:
                 losses=Losses(trackers=trackers.errors),
                 say=say,
             )
-            parts: list[Comparison | GroupReward] = [*comparisons, *rewards]
+            parts: list[Comparison | specs.GroupReward | specs.BatchEdit] = [*comparisons, *rewards, *edits]
             for one in parts:
                 await stack.enter_async_context(one.open(context))
             await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)

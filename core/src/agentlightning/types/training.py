@@ -182,7 +182,7 @@ class StepReport(Model):
         return failures_in_words(failed, left_out, n, self.reason)
 
 
-AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "search", "end"]
+AuditLinkKind = Literal["begin", "resume", "step", "evaluation", "checkpoint", "search", "edit", "end"]
 
 
 class AuditLink(Model):

@@ -132,7 +132,7 @@ class Scorer:
         mine = (f"{context.run_id}/prompts/", f"{context.run_id}:prompts/")
         async for page in pages(context.store.query_rollouts, run_id=context.run_id):
             ids += [r.rollout_id for r in page if r.status.final and (r.group_id or "").startswith(mine)]
-        await context.journal.search(name, result, await context.store.records(ids))
+        await context.journal.entry("search", name, result, await context.store.records(ids))
 
     async def _known(self, ids: Sequence[str]) -> list[Rollout]:
         return await self._context.store.query_rollouts(rollout_ids=ids, limit=max(1, len(ids)))

@@ -6,10 +6,11 @@ baselines, by the installed code.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,7 +25,8 @@ from agentlightning.credit.eligibility import Versions
 from agentlightning.plugins.manager import Plugins, load
 from agentlightning.specs import Inspector
 from agentlightning.store import Store
-from agentlightning.types import Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
+from agentlightning.store.pages import pages
+from agentlightning.types import AuditLink, Batch, Recipe, Record, Rollout, RolloutFingerprint, UsageError
 from agentlightning.types.failure import FailureTable, read_failure_table
 from agl_audit.locations import RunLocation, find_run, opened, run_at
 from agl_audit.store.fingerprints import query_fingerprints
@@ -44,6 +46,8 @@ class OpenRun:
     store: Store
     plugins: Plugins
     folder: Path | None = None
+    _edits: dict[int, dict[str, dict[str, Any]]] | None = None
+    """Step → name → body of its latest edit, once they are read."""
 
     @property
     def recipe(self) -> Recipe:
@@ -69,11 +73,14 @@ class OpenRun:
         version: Versions,
         out: dict[str, str] | None = None,
         explained: dict[str, Advantage] | None = None,
+        edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> Batch:
         """Recompute the batch of one step. ``out`` and ``explained``: filled as by
-        :func:`agentlightning.credit.assign.assign`.
+        :func:`agentlightning.credit.assign.assign`. ``edits``: those of the step (:meth:`edits`), made again.
+        Raise :class:`CannotRecompute` for an edit of a plugin that is not installed, and
+        ``ValueError`` for one that does not fit the batch.
         """
-        return assign(
+        batch = assign(
             records,
             self.recipe,
             version=version,
@@ -82,6 +89,38 @@ class OpenRun:
             explained=explained,
             **self.plugins.credit_functions,
         )
+        known = self.plugins.table("agl_recorded_edits")
+        for name, body in edits.items():
+            if name not in known:
+                raise CannotRecompute(
+                    f"run {self.run_id}: its batches were edited by {name!r}, which no installed plugin "
+                    "makes again; install the plugin that it was trained with"
+                )
+            try:
+                batch = known[name].again(batch, self.recipe, body)
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"what its chain holds of the edit {name!r} does not fit it: {error}"
+                ) from error
+            if out is not None:
+                out.update(body.get("left_out", {}))
+        return batch
+
+    async def edits(self, step: int) -> dict[str, dict[str, Any]]:
+        """Return what edited the batch of a step: name → body of its latest link, in their order."""
+        if self._edits is None:
+            self.keep_edits(
+                [link async for page in pages(self.store.query_links, self.run_id) for link in page]
+            )
+        return (self._edits or {}).get(step, {})
+
+    def keep_edits(self, links: Iterable[AuditLink]) -> None:
+        """Keep the edits among the links of the run's chain, which need not be read again."""
+        self._edits = {}
+        for link in links:
+            if link.kind == "edit":
+                at, _, name = link.name.partition("/")
+                self._edits.setdefault(int(at), {})[name] = link.body
 
     @property
     def failure_table(self) -> FailureTable:

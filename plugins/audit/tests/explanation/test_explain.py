@@ -51,8 +51,8 @@ class Inspecting:
             def decode(self, ids: Sequence[int]) -> list[str]:
                 return [chr(ord("a") + token) for token in ids]
 
-            def logprobs(self, row: Row) -> list[float]:
-                return [logprob + 0.125 * on for logprob, on in zip(row.logprobs, row.mask, strict=True)]
+            def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+                return [[p + 0.125 * on for p, on in zip(r.logprobs, r.mask, strict=True)] for r in rows]
 
             def digest(self) -> str:
                 return "digest"

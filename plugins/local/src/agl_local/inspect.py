@@ -14,8 +14,12 @@ from agentlightning.types import Row, UsageError
 from agl_local.policy.folder import Policy, fingerprint, load_policy
 from agl_local.text.grammar import GrammarCompiler
 from agl_local.text.tokenizer import ChatTokenizer
-from agl_local.training.batch import RowError, check_row, tokens_of
+from agl_local.training.batch import RowError, check_row, micro_rows, tokens_of, trained_positions
 from agl_local.training.score import compute_dtype, score_tokens
+from agl_local.trie.forward import can_share
+
+POSITIONS = 4096
+"""Positions of one forward pass, at most, unless a row has more."""
 
 
 class Unfit(UsageError, ValueError):
@@ -46,23 +50,25 @@ class LocalInspector:
         """The text of each token by itself; a part of a character has the replacement character."""
         return [self.tokenizer.decode_token(token)[0] for token in ids]
 
-    def logprobs(self, row: Row) -> list[float]:
-        """The logprob of every trained token of ``row`` at the row's temperature, guided choices masked as
-        they were; 0 outside the mask.
+    def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """The logprob of every trained token of each row at the row's temperature, guided choices masked as
+        they were; 0 outside the mask. Forward passes are of :data:`POSITIONS`, shared beginnings once.
         """
         model, eos = self.policy.model, self.tokenizer.eos_ids
         grammars = GrammarCompiler(self.tokenizer, model.config.vocab_size)
         try:
-            check_row(row, model.config.vocab_size, eos_ids=eos, grammars=grammars)
+            for row in rows:
+                check_row(row, model.config.vocab_size, eos_ids=eos, grammars=grammars)
         except RowError as error:
             raise Unfit(f"{self.path} cannot score this: {error}") from None
-        out = [0.0] * len(row.token_ids)
-        if not row.trained_tokens:
-            return out
-        tokens = tokens_of([row], eos, grammars=grammars).to(model.device, compute_dtype(model))
-        scores = score_tokens(model, tokens).tolist()
-        for position, value in zip((t for t, on in enumerate(row.mask) if on), scores, strict=True):
-            out[position] = float(value)
+        out = [[0.0] * len(row.token_ids) for row in rows]
+        of, share = {id(row): values for row, values in zip(rows, out, strict=True)}, can_share(model)
+        for group in micro_rows([row for row in rows if row.trained_tokens], POSITIONS, share, eos):
+            tokens = tokens_of(group, eos, share, grammars).to(model.device, compute_dtype(model))
+            scores = iter(score_tokens(model, tokens).tolist())
+            for row in group:
+                for position in trained_positions(row):
+                    of[id(row)][position] = float(next(scores))
         return out
 
     def digest(self) -> str:

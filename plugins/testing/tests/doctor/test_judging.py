@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agl_testing.doctor.checks.capture import judge_capture
 from agl_testing.doctor.checks.prefix import judge_prefix, prefix_sharing
-from agl_testing.doctor.checks.reward import RewardJudgement, judge_reward
+from agl_testing.doctor.checks.reward import RewardJudgement, judge_reward, judge_unrewarded
 from agl_testing.doctor.report import Check
 from core.credit.builders import make_call, make_record, make_wire, one_call
 
@@ -316,3 +316,25 @@ def test_without_groups_only_the_spread_of_all_counts() -> None:
 
 def titles(check: Check) -> str:
     return "\n".join([check.title, *check.detail])
+
+
+def test_a_rule_that_reads_no_reward_needs_calls_to_train_and_nothing_else() -> None:
+    def even(record: Record, recipe: Recipe) -> dict[str, float | None]:
+        return {call.call_id: 0.0 for call in record.calls}
+
+    even.credits_unrewarded = True  # type: ignore[attr-defined]
+    recipe = Recipe(name="even", credit="even", baseline="none", group_size=1)
+    records = [make_record("r0", [one_call("r0")]), make_record("r1", [one_call("r1")])]
+    check = judge_unrewarded("even", records, assign(records, recipe, rules={"even": even}))
+    assert check.status == "ok" and check.data == {"rollouts": 2, "calls_trained": 2}
+    assert check.title == "the credit rule 'even' reads no reward; 2 calls can be trained"
+    for record in records:
+        record.calls[0].selected = False
+    check = judge_unrewarded("even", records, assign(records, recipe, rules={"even": even}))
+    assert check.status == "fail" and "2 × not-selected" in check.title and check.advice
+
+
+def test_where_no_reward_is_read_none_is_missed() -> None:
+    records = [exact("r0", reward=None)]
+    assert judge_capture(records).status == "fail"
+    assert judge_capture(records, rewarded=False).status == "ok"

@@ -118,6 +118,13 @@ def _token_lines(token: Facts) -> Iterator[Line]:
     else:
         moved = "" if then is None else f"  ({now - then:+.6f})"
         yield "logprob now", f"{now:.6f}{moved}  {token['now']}"
+    for name, value in token["said"].items():
+        apart = "" if then is None else f"  ({value - then:+.6f} to the policy then)"
+        yield name, f"{value:.6f}{apart}"
+    yield (
+        "hint",
+        _styled(token["hint"] and f"{short(token['hint'], 200)}  (the policy did not see it)", "italic"),
+    )
     if not token["mask"]:
         yield "mask", _styled("0: not trained", "yellow")
         return
@@ -186,6 +193,9 @@ def _credit_lines(found: Facts) -> Iterator[Line]:
 def _advantage(credit: Facts, base: Facts, advantage: Facts) -> str:
     if advantage["critic"]:
         return "the critic's, made during the step and not kept; credit is the return it learns"
+    if edits := advantage.get("edits"):
+        by = ", ".join(edits)
+        return f"{_number(advantage['value'])} in the mean of its tokens, each of which has its own by {by}"
     if advantage["zero_reason"]:
         alone = "no other rollout of the group has a call here"
         same = "the rollouts of the group did the same"

@@ -225,6 +225,8 @@ def _credit(run: OpenRun, step: RecomputedStep, call_id: str) -> dict[str, Any]:
     if found is None:
         return {**out, "left_out": _left_out(step, call_id)}
     row, segment = found
+    if step.edits:
+        out["advantage"] = {**(out["advantage"] or {}), "value": segment.advantage, "edits": [*step.edits]}
     trained = {c.call_id for r in step.batch.rows for c in r.segments if c.trained}
     mine = [c for c in step.record.calls if c.call_id in trained]
     weighed = weighed_calls(mine, recipe)
@@ -262,6 +264,8 @@ def _left_out(step: RecomputedStep, call_id: str) -> dict[str, str]:
     plain = REASONS.get(reason)
     if plain is None:
         plain = "the credit rule passed it over" if reason.startswith("not-") else "the gateway masked it"
+        if (editor := reason.partition("-")[0]) in step.edits:
+            plain = f"{editor!r} edited the batch of the step, and took it out"
     return {"reason": reason, "text": plain}
 
 

@@ -6,7 +6,10 @@ Invariant: the explanation describes the rows that were trained, or is marked as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.baselines import Advantage
@@ -36,6 +39,8 @@ class RecomputedStep:
     versions: Versions = None
     """Policy version that the rows of the step were built for."""
     note: str = ""
+    edits: tuple[str, ...] = ()
+    """Names of what edited the batch."""
 
 
 async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
@@ -59,7 +64,7 @@ async def recompute_step(run: OpenRun, rollout: Rollout) -> RecomputedStep:
     records = await run.store.records([i for i in ids if i in known])
     versions: Versions = {s.policy: s.version for s in mine} if run.trained else last.version
     stands = RecomputedStep(record, fingerprint=last, versions=versions)
-    found = _credited(run, stands, records)
+    found = _credited(run, stands, records, await run.edits(last.step))
     found.as_trained = len(known) == len(ids) and all(_same(run, found, s) for s in mine)
     if not found.as_trained:
         found.note = "the store has changed since this was trained: run `agl verify` on the run"
@@ -88,7 +93,12 @@ async def _without_fingerprints(run: OpenRun, record: Record) -> RecomputedStep:
     return _credited(run, RecomputedStep(record, versions=versions, note=note), records)
 
 
-def _credited(run: OpenRun, found: RecomputedStep, records: list[Record]) -> RecomputedStep:
-    found.records = records
-    found.batch = run.credit(records, found.versions, found.out, found.advantages)
+def _credited(
+    run: OpenRun,
+    found: RecomputedStep,
+    records: list[Record],
+    edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> RecomputedStep:
+    found.records, found.edits = records, (*edits,)
+    found.batch = run.credit(records, found.versions, found.out, found.advantages, edits)
     return found

@@ -50,6 +50,8 @@ async def of_token(
         **{name: traced.get(name) for name in ("position", "advantage", "weight", "weight_times_advantage")},
         "critic": run.recipe.critic,
         "off_policy": bool(found and found[1].off_policy),
+        "said": _said(found, index),
+        "hint": found[0].metadata.get("hint") if found else None,
     }
     folders = [policy] if policy is not None else [folder for folder, _ in run.policies(call.policy)]
     if not folders:
@@ -62,6 +64,14 @@ async def of_token(
     return {**out, **await _pulled(run, step, call, out)}
 
 
+def _said(found: tuple[Row, Segment] | None, index: int) -> dict[str, float]:
+    """Return what edited the batch by: name, e.g. ``teacher`` → its logprob of the token."""
+    if found is None:
+        return {}
+    row, segment = found
+    return {name: values[segment.start + index] for name, values in row.metadata.get("tokens", {}).items()}
+
+
 def _inspected(
     inspector: Inspector, folder: Path, ids: Sequence[int], index: int, found: tuple[Row, Segment] | None
 ) -> dict[str, Any]:
@@ -71,7 +81,8 @@ def _inspected(
     if found is None:
         return {**out, "now": "not scored: the token is in no row"}
     row, segment = found
-    return {**out, "logprob_now": inspector.logprobs(row)[segment.start + index], "now": f"under {folder}"}
+    (now,) = inspector.logprobs([row])
+    return {**out, "logprob_now": now[segment.start + index], "now": f"under {folder}"}
 
 
 async def _pulled(run: OpenRun, step: RecomputedStep, call: Call, token: dict[str, Any]) -> dict[str, Any]:

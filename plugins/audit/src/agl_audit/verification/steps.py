@@ -58,6 +58,8 @@ class StepCheck:
     records: list[Record] = field(default_factory=list)
     batch: Batch | None = None
     """Its recomputed rows."""
+    edits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What edited its batch, by name."""
 
     @property
     def version(self) -> int | None:
@@ -75,6 +77,7 @@ class StepCheck:
             return self.found
         self.records, lost = await read_records(self.run, self.rollouts, self.report.step)
         found = [*self.found, *lost, *self._terms()]
+        self.edits = await self.run.edits(self.report.step)
         try:
             self.batch, remade = self._remake(self.records)
         except ValueError as error:  # a store that was tampered with may hold what credit refuses
@@ -91,7 +94,8 @@ class StepCheck:
     def _remake(self, records: Sequence[Record]) -> tuple[Batch, Fingerprints]:
         """Credit records again: the rows of the step's policy, and the fingerprints of its rollouts."""
         run, report = self.run, self.report
-        batch = run.credit(records, report.versions if run.trained else self.version)
+        versions = report.versions if run.trained else self.version
+        batch = run.credit(records, versions, edits=self.edits)
         if run.trained:
             batch = policy_batch(batch, report.policy)
         made = fingerprint_rollouts(

@@ -87,6 +87,7 @@ async def verify(
     """
     key = key or os.environ.get(KEY_VARIABLE)
     chain = await read_chain(run, key, head)
+    run.keep_edits(chain.links)
     result = Verification(
         run=run.run_id, links=len(chain.links), head=chain.head, notes=_notes(run, chain, key)
     )

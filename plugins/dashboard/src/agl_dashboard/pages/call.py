@@ -143,7 +143,7 @@ async def token_ratios(run: OpenRun, rollout: Rollout, call_id: str) -> tuple[li
     if not folders:
         return [], "no ratio: the run's folder holds no policy"
     try:
-        now = run.inspector(folders[0][0]).logprobs(row)
+        (now,) = run.inspector(folders[0][0]).logprobs([row])
     except CannotRecompute as error:
         return [], f"no ratio: {error}"
     part = range(segment.start, segment.end)

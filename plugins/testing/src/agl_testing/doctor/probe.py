@@ -15,6 +15,7 @@ import msgspec
 
 from agentlightning.algorithms.context import Context
 from agentlightning.algorithms.tasks import task_batches
+from agentlightning.credit.rules import UNREWARDED
 from agentlightning.gateway import AttemptInfo
 from agentlightning.terminal import plural
 from agentlightning.train.config import from_fields
@@ -55,6 +56,12 @@ def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
         trainer.config,
     )
     return probe
+
+
+def reads_rewards(trainer: Trainer) -> bool:
+    """Whether the credit rule of the run reads rewards: without one, rollouts need none."""
+    spec = trainer.plugins.credit_rules.get(trainer.recipe.credit)
+    return spec is None or not getattr(spec.rule, UNREWARDED, False)
 
 
 def probe_tasks(configured: ConfiguredRun, k: int) -> list[Any]:

@@ -27,7 +27,7 @@ from agl_testing.doctor.checks.policy_map import judge_mapping
 from agl_testing.doctor.figures import format_counts
 from agl_testing.doctor.findings import Findings
 from agl_testing.doctor.memory import measure
-from agl_testing.doctor.probe import probe_tasks, run_rollouts
+from agl_testing.doctor.probe import probe_tasks, reads_rewards, run_rollouts
 from agl_testing.doctor.report import Check, Notes
 
 PROBES = 4
@@ -64,9 +64,8 @@ async def check_capture(findings: Findings) -> Check:
     gateway = urlsplit(findings.require_context().gateway.url).netloc
     elsewhere = Counter({host: n for host, n in hosts.items() if host != gateway})
     faults = faults_of_run(configured)
-    return judge_capture(
-        findings.probe, configured.trainer.config.agent.select, served, unrouted, elsewhere, faults
-    )
+    select, rewarded = configured.trainer.config.agent.select, reads_rewards(configured.trainer)
+    return judge_capture(findings.probe, select, served, unrouted, elsewhere, faults, rewarded)
 
 
 def judge_capture(
@@ -76,12 +75,14 @@ def judge_capture(
     unrouted: Mapping[str, int] | None = None,
     elsewhere: Mapping[str, int] | None = None,
     faults: Sequence[Fault] = (),
+    rewarded: bool = True,
 ) -> Check:
     """Judge how calls were captured. Pure.
 
     ``served`` names the policies of a run with named policies; ``unrouted`` counts calls that were refused
     because no policy is assigned to their agent; ``elsewhere``: calls by the host that they went to in place
-    of the gateway; ``faults``: places in the code that may be why.
+    of the gateway; ``faults``: places in the code that may be why;
+    ``rewarded``: whether training reads rewards.
     """
     notes = Notes()
     frozen = {c.call_id for r in records for c in r.calls if served and c.policy in served.frozen}
@@ -90,7 +91,7 @@ def judge_capture(
     kinds = Counter(verdict.kind for verdict in found)
     bypassed = sum(len(unrecorded(record)) for record in records)
     agents = Counter(caller_name(call.tags) for record in records for call in record.calls)
-    _ends(notes, records)
+    _ends(notes, records, rewarded)
     refusals = _refusals(records)
     _calls(notes, len(found), bypassed, refusals)
     went_past = bool(bypassed or elsewhere or not (found or refusals))
@@ -124,8 +125,8 @@ def judge_capture(
     )
 
 
-def _ends(notes: Notes, records: Sequence[Record]) -> None:
-    """Count how the rollouts ended. A rollout without a reward counts as a problem."""
+def _ends(notes: Notes, records: Sequence[Record], rewarded: bool) -> None:
+    """Count how the rollouts ended. A rollout without a reward counts as a problem, if rewards are read."""
     failed = [r for r in records if r.rollout.status != RolloutStatus.SUCCEEDED]
     if failed:
         say, why = notes.fail if len(failed) == len(records) else notes.warn, failure_reasons(failed)
@@ -134,7 +135,7 @@ def _ends(notes: Notes, records: Sequence[Record]) -> None:
             f"Mend the agent or its environment{_missing(why)}; failed rollouts are left out of training.",
         )
     unrewarded = [r for r in records if r not in failed and not _rewarded(r)]
-    if unrewarded:
+    if unrewarded and rewarded:
         say = notes.fail if len(unrewarded) == len(records) else notes.warn
         say(
             f"{len(unrewarded)} of {plural(len(records), 'rollout')} returned without a reward",

@@ -22,7 +22,7 @@ from agl_testing.doctor.figures import format_counts, format_number, percent
 from agl_testing.doctor.findings import Findings, ProbeCost
 from agl_testing.doctor.group_size import Suggestion
 from agl_testing.doctor.memory import measure
-from agl_testing.doctor.probe import concurrency, probe_tasks, run_rollouts
+from agl_testing.doctor.probe import concurrency, probe_tasks, reads_rewards, run_rollouts
 from agl_testing.doctor.report import Check, Notes
 
 FEW = 8
@@ -65,6 +65,8 @@ async def check_reward(findings: Findings) -> Check:
     if "oracle" in context.resources.compared:
         findings.oracle = await run_rollouts(findings, tasks, 1, name="oracle", policy="oracle")
     trainer = configured.trainer
+    if not reads_rewards(trainer):
+        return judge_unrewarded(trainer.recipe.credit, findings.records, findings.batch)
     judged = judge_reward(
         findings.records, findings.batch, trainer.recipe, findings.oracle, trainer.config.training.failure
     )
@@ -84,6 +86,21 @@ def credit(findings: Findings) -> Batch:
         baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
         failure=configured.trainer.config.training.failure,
     )
+
+
+def judge_unrewarded(rule: str, records: Sequence[Record], batch: Batch) -> Check:
+    """Judge a probe whose credit rule reads no reward: something must be there to train. Pure."""
+    notes, trained = Notes(), int(batch.metrics.get("calls_trained", 0))
+    if not trained:
+        left = Counter[str]()
+        for ledger in batch.ledgers:
+            left.update(ledger.left_out)
+        notes.fail(
+            f"not one call of {plural(len(records), 'rollout')} can be trained: {format_counts(left)}",
+            "Mend the agent, or choose its calls with agent.select.",
+        )
+    title = f"the credit rule {rule!r} reads no reward; {plural(trained, 'call')} can be trained"
+    return notes.check("reward", title, rollouts=len(records), calls_trained=trained)
 
 
 def judge_reward(
