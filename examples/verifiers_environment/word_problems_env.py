@@ -28,7 +28,9 @@ class Data(vf.TaskData):
 
 
 class Calculator(vf.Toolset[vf.ToolsetConfig]):
-    """The tool."""
+    """The tool, whose name is that of its function alone."""
+
+    TOOL_PREFIX = None
 
     @vf.tool
     async def calculate(self, expression: str) -> str:

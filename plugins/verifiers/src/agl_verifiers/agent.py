@@ -27,15 +27,17 @@ async def play(task: Mapping[str, Any], llm: agl.LLM) -> None:
     are used up is scored as it stands.
     """
     name = task["environment"]
-    client = GatewayClient(llm, agl.current_attempt())
+    context = agl.current_attempt()
+    assert context is not None
+    client = GatewayClient(llm, context)
     async with served(name, task["arguments"], task["max_turns"]) as own:
         kind = type(own.taskset).task_type()
         played = kind(kind.data_type().model_validate(task["input"]), own.taskset.config.task)
         clients, known = own._interception.clients, client.config.model_dump_json()
         clients[known] = client
         try:
-            context = vf.ModelContext(model=llm.model, client=client.config)
-            episode = await own.run_episode(played, context)
+            asked = vf.ModelContext(model=llm.model, client=client.config)
+            episode = await own.run_episode(played, asked)
         finally:
             del clients[known]
             await client.close()

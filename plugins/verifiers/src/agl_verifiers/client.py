@@ -21,7 +21,7 @@ from agentlightning.types import LLM
 class GatewayClient(EvalClient):  # type: ignore[misc]  # untyped where verifiers is missing
     """Asks the policy in the name of one attempt. ``config`` is what an environment knows it by."""
 
-    def __init__(self, llm: LLM, context: AttemptContext | None) -> None:
+    def __init__(self, llm: LLM, context: AttemptContext) -> None:
         # By its name: an environment keeps one client for each description of an endpoint.
         self.config = EvalClientConfig(base_url=llm.endpoint, api_key_var=f"NOT_SET_{secrets.token_hex(8)}")
         super().__init__(self.config)

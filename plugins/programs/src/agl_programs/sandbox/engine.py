@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from agentlightning.runner.threads import in_thread
 from agl_programs.commands.child import ChildEnd, run_child
 from agl_programs.commands.container import container_engine, kill_container
 from agl_programs.commands.settings import ContainerSection
@@ -89,5 +90,5 @@ async def _watched(section: SandboxSection, child: asyncio.Task[ChildEnd], seen:
             return None
         if until is not None and asyncio.get_running_loop().time() >= until:
             return watch.SECONDS
-        if (why := await asyncio.to_thread(seen.over_disk)) is not None:
+        if (why := await in_thread(seen.over_disk)) is not None:
             return why

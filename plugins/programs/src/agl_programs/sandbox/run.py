@@ -16,8 +16,10 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from agentlightning.runner.threads import in_thread
 from agl_programs.commands.child import ChildEnd, run_child
 from agl_programs.sandbox import bubblewrap, watch
 from agl_programs.sandbox.filter import program
@@ -136,7 +138,7 @@ async def _supervised(
         await _ended(process, child)
     if why is None:
         by_signal = _ENDED_BY.get(end.code - _EXIT_OF_SIGNAL)
-        why = by_signal or await asyncio.to_thread(seen.over_disk, last=True) or ""
+        why = by_signal or await in_thread(partial(seen.over_disk, last=True)) or ""
     return Ended(as_signal(end), why, seen.cpu_seconds, seen.peak)
 
 
@@ -194,7 +196,7 @@ async def _watched(
                 opening.result()
             if until is not None and asyncio.get_running_loop().time() >= until:
                 return watch.SECONDS
-            if (why := await asyncio.to_thread(seen.over)) is not None:
+            if (why := await in_thread(seen.over)) is not None:
                 return why
     finally:
         if opening is not None:
