@@ -21,6 +21,7 @@ from agentlightning.types import Record, Rollout
 from agl_verifiers import UnusableEnvironment, play, tasks
 from agl_verifiers.agent import named_rewards
 
+pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
 SUMS, TOOLS = "agl_test_environments", "agl_test_tools"
 
 

@@ -39,6 +39,7 @@ def test_tasks_are_those_of_the_seed_and_hold_no_answer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_every_generators_grader_gives_its_own_answer_all() -> None:
     factory = pytest.importorskip("reasoning_gym.factory")
     wrong, refused = [], []
