@@ -211,6 +211,9 @@ test-face: .venv/demo .venv/test ## a line for each promise and each name of v0.
 trust: .venv/demo ## what an attacking agent of each kind reaches, beside the table of SECURITY.md; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment kubernetes) && PYTHONPATH=.:tests "$$python" tests/trust/run.py $(KINDS)
 
+test-sandbox: .venv/test ## ways out of a sandbox, tried as root and as another user (some: NAMES="loopback fork_bomb"); the last line is JSON
+	@$(PY) plugins/programs/tests/sandbox/run.py $(NAMES)
+
 test-access: .venv/test ## who may do what at the store's server, and schemathesis on its OpenAPI document (fewer: EXAMPLES=3); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment openapi) && PYTHONPATH=.:tests $(PY) bench/access/run.py --openapi-python "$$python" --examples $(or $(EXAMPLES),12) --seed $(or $(SEED),1)
 

@@ -1,51 +1,67 @@
-"""Word problems as an environment of verifiers: a ``ToolEnv`` with a calculator, scored by its rubric.
+"""Word problems as a taskset of verifiers, with a calculator as its tool, scored by its task.
 
-It is written as verifiers' own environments are, and imports nothing of ours but the problems.
+It is written as verifiers' own tasksets are, and imports nothing of ours but the problems.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
-import verifiers as vf
-from datasets import Dataset
+import verifiers.v1 as vf
 
 from calc_x.calculator import calculate_text
 from calc_x.datasets import load
 from calc_x.grading import ANSWER_FORM, grade
 
 
-def calculate(expression: str) -> str:
-    """Calculate the value of an arithmetic expression.
+class Config(vf.TasksetConfig):
+    """``split``: ``train`` or ``heldout``; ``count``: how many problems."""
 
-    Args:
-        expression: The expression.
-    """
-    return calculate_text(expression)
+    split: str = "train"
+    count: int = 400
 
 
-def correct(completion: Any, answer: str) -> float:
-    """1.0 if the last message holds the right answer, else 0.0."""
-    return grade(str(completion[-1].content or ""), answer) if completion else 0.0
+class Data(vf.TaskData):
+    """A problem and its answer."""
+
+    answer: str
 
 
-def problems(spec: str, limit: int) -> Dataset:
-    """Problems as verifiers' datasets are: a question and its answer."""
-    return Dataset.from_list(
-        [
-            {"question": f"{problem['question']}\n\n{ANSWER_FORM}", "answer": str(problem["result"])}
-            for problem in load(spec, limit)
-        ]
-    )
+class Calculator(vf.Toolset[vf.ToolsetConfig]):
+    """The tool, whose name is that of its function alone."""
+
+    TOOL_PREFIX = None
+
+    @vf.tool
+    async def calculate(self, expression: str) -> str:
+        """Calculate the value of an arithmetic expression."""
+        return calculate_text(expression)
 
 
-def load_environment(train: int = 400, held_out: int = 64, max_turns: int = 4) -> vf.Environment:
-    """The environment, with so many problems to train on and to evaluate with."""
-    return vf.ToolEnv(
-        tools=[calculate],
-        max_turns=max_turns,
-        dataset=problems("generated:train", train),
-        eval_dataset=problems("generated:heldout", held_out),
-        system_prompt="Use the calculator.",
-        rubric=vf.Rubric(funcs=[correct]),
-    )
+class Problem(vf.Task[Data]):
+    """Rewarded by 1.0 if the last message holds the right answer, else 0.0."""
+
+    @vf.reward
+    async def correct(self, trace: vf.Trace) -> float:
+        messages = trace.branches[-1].messages if trace.branches else []
+        return grade(str(messages[-1].content or ""), self.data.answer) if messages else 0.0
+
+
+class WordProblems(vf.Taskset[Problem, Config]):
+    """The problems."""
+
+    @classmethod
+    def toolsets(cls, config: Config) -> list[vf.Toolset]:
+        return [Calculator(vf.ToolsetConfig())]
+
+    def load(self) -> Iterator[Problem]:
+        for problem in load(f"generated:{self.config.split}", self.config.count):
+            asked = f"{problem['question']}\n\n{ANSWER_FORM}"
+            data = Data(prompt=asked, system_prompt="Use the calculator.", answer=str(problem["result"]))
+            yield Problem(data, self.config.task)
+
+
+__all__ = ["WordProblems"]
+
+if __name__ == "__main__":  # verifiers starts this module as the server of the tool
+    Calculator.run()

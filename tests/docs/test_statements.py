@@ -68,7 +68,7 @@ def test_the_pictures_time_is_told_apart_from_the_tables() -> None:
 def test_dpo_is_there_and_verifiers_is_the_version_that_runs() -> None:
     assert "`algorithm: dpo`" in page("coming-from") and "`dpo` is the one here" in page("comparison")
     manifest = (ROOT / "plugins" / "verifiers" / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(r"verifiers[^\"]*0\.2", manifest) and "with verifiers 0.2" in page("comparison")
+    assert re.search(r"verifiers[^\"]*0\.4", manifest) and "with verifiers 0.4" in page("comparison")
     assert "single-turn text" not in page("comparison")
 
 

@@ -1,7 +1,8 @@
-"""Environments of verifiers through the whole line: dataset, gateway, store, and their rubric's rewards."""
+"""Environments of verifiers through the whole line: tasks, gateway, store, and the rewards of their tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,18 +21,23 @@ from agentlightning.types import Record, Rollout
 from agl_verifiers import UnusableEnvironment, play, tasks
 from agl_verifiers.agent import named_rewards
 
-NAME = "agl-test-environments"
+pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning")
+SUMS, TOOLS = "agl_test_environments", "agl_test_tools"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "environments"))
+    folder = str(Path(__file__).parent / "environments")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", folder)  # the servers of tools are programs
 
 
 def reply(body: dict[str, Any]) -> Any:
     """Add by the tool where there is one, and say 3."""
     told = [message["content"] for message in body["messages"] if message["role"] == "tool"]
-    return tool_call("add", {"a": 1, "b": 2}, "call_1") if body.get("tools") and not told else "is 3"
+    if not body.get("tools") or told:
+        return "is 3"
+    return tool_call(body["tools"][0]["function"]["name"], {"a": 1, "b": 2}, "call_1")
 
 
 @pytest.fixture
@@ -55,57 +61,70 @@ def rewards(record: Record) -> dict[str, float]:
 
 
 async def test_a_single_turn_is_exact_and_scored(engine: ScriptedModelServer) -> None:
-    first, second = tasks(NAME)
-    assert first["input"]["answer"] == "3" and first["input"]["prompt"][-1]["content"] == "1+2"
-    for task, value in ((first, 1.0), (second, 0.0)):
-        rollout, record, _ = await run(engine, task)
-        assert rollout.status == "succeeded"
+    first, second = tasks(SUMS)
+    assert first["input"]["answer"] == "3" and first["input"]["prompt"] == "1+2"
+    for task, right in ((first, 1.0), (second, 0.0)):
+        rollout, record, why = await run(engine, task)
+        assert rollout.status == "succeeded", why
         assert [verdict.kind for verdict in verdicts(record).values()] == ["exact"]
-        assert rewards(record) == {"reward": value, "right": value, "num_turns": 1.0}
+        assert rewards(record) == {"reward": right + 0.125, "right": right, "short": 0.25, "length": 4.0}
 
 
-async def test_a_tool_environment_is_exact_in_every_turn(engine: ScriptedModelServer) -> None:
-    task = tasks(NAME, arguments={"kind": "tool"})[0]
-    rollout, record, _ = await run(engine, task)
-    assert rollout.status == "succeeded"
-    assert [verdict.kind for verdict in verdicts(record).values()] == ["exact", "exact"]
-    log = engine.answered()
-    assert [list(call.response_ids or ()) for call in record.calls] == [one.answers[0].ids for one in log]
-    found = rewards(record)
-    assert found["right"] == 1.0 and found["short"] == 0.25 and found["reward"] == 1.125
-    assert found["add_calls"] == 1.0 and found["num_turns"] == 2.0
+@pytest.mark.slow
+async def test_a_tool_is_exact_in_every_turn_and_its_state_is_a_rollouts_own(
+    engine: ScriptedModelServer,
+) -> None:
+    found = await asyncio.gather(*(run(engine, tasks(TOOLS)[0]) for _ in range(2)))
+    for rollout, record, why in found:
+        assert rollout.status == "succeeded", why
+        assert [verdict.kind for verdict in verdicts(record).values()] == ["exact", "exact"]
+        assert rewards(record) == {"reward": 1.0, "right": 1.0, "added": 1.0}
+
+
+async def test_when_turns_are_used_up_the_last_step_is_scored() -> None:
+    def always(body: dict[str, Any]) -> Any:
+        return tool_call("none_such", {}, "call_1")
+
+    async with ScriptedModelServer(always) as engine:
+        rollout, record, why = await run(engine, tasks(SUMS, max_turns=2)[0])
+    assert rollout.status == "succeeded", why
+    assert len(record.calls) == 2 and rewards(record)["reward"] == 0.5  # no text, so as short as can be
 
 
 async def test_a_reward_function_that_fails_fails_the_attempt(engine: ScriptedModelServer) -> None:
-    rollout, record, why = await run(engine, tasks(NAME, arguments={"kind": "broken"})[0])
+    rollout, record, why = await run(engine, tasks(SUMS, arguments={"kind": "broken"})[0])
     assert rollout.status == "failed" and not record.rewards
-    assert "broken: KeyError" in why
+    assert "no such key" in why
 
 
 async def test_an_error_of_the_model_fails_the_attempt() -> None:
     async with ScriptedModelServer(lambda body: 400) as refusing:
-        rollout, record, why = await run(refusing, tasks(NAME)[0])
-    assert rollout.status == "failed" and not record.rewards and "ModelError" in why
+        rollout, record, why = await run(refusing, tasks(SUMS)[0])
+    assert rollout.status == "failed" and not record.rewards and "ProviderError" in why
 
 
-@pytest.mark.parametrize(("kind", "said"), [("compare", "compare the rollouts"), ("unscored", "scores no")])
-def test_environments_without_rewards_of_one_rollout_are_refused(kind: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("agl_test_contained", "need a container"), ("agl_test_endless", "without end")]
+)
+def test_environments_that_cannot_be_run_are_refused(name: str, said: str) -> None:
     with pytest.raises(UnusableEnvironment, match=said):
-        tasks(NAME, arguments={"kind": kind})
+        tasks(name)
 
 
-def test_the_evaluation_set_limits_and_bad_splits() -> None:
-    assert [task["input"]["answer"] for task in tasks(NAME, split="eval")] == ["4"]
-    assert len(tasks(NAME, limit=1)) == 1
-    with pytest.raises(ValueError, match="'train' and 'eval'"):
-        tasks(NAME, split="test")  # type: ignore[arg-type]
+def test_limits_orders_and_what_is_no_number_of_turns() -> None:
+    assert [task["input"]["prompt"] for task in tasks("agl_test_endless", limit=3)] == ["0", "1", "2"]
+    assert sorted(task["input"]["prompt"] for task in tasks("agl_test_endless", limit=3, seed=1)) == list(
+        "012"
+    )
+    with pytest.raises(ValueError, match="at least one turn"):
+        tasks(SUMS, max_turns=0)
 
 
 def test_loading_leaves_the_signal_handlers() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    tasks(NAME, arguments={"kind": "signals"})
+    tasks(SUMS, arguments={"kind": "other"})
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_function_called_reward_does_not_hide_the_sum() -> None:
-    assert named_rewards(0.5, {"reward": 1.0, "n": 2.0}) == {"reward": 0.5, "rubric.reward": 1.0, "n": 2.0}
+    assert named_rewards(0.5, {"reward": 1.0, "n": 2.0}) == {"reward": 0.5, "task.reward": 1.0, "n": 2.0}

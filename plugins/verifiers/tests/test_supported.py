@@ -14,8 +14,8 @@ from agentlightning.types import UsageError
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ("0.3.0", r"verifiers 0\.3\.0 is installed.*pip install 'verifiers>=0\.2\.1,<0\.3'"),
-        ("0.2.0", r"verifiers 0\.2\.0 is installed"),
+        ("0.2.1", r"verifiers 0\.2\.1 is installed.*pip install 'verifiers>=0\.4,<0\.5'"),
+        ("0.5.0", r"verifiers 0\.5\.0 is installed"),
         (None, "verifiers is not installed: pip install"),
     ],
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
@@ -106,6 +107,10 @@ class Collector:
     async def start(self) -> str:
         """Listen on loopback and return the base URL."""
         return await listen(self._runner)
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Answer on a further socket that listens: in a program's sandbox."""
+        await web.SockSite(self._runner, listening).start()
 
     async def stop(self) -> None:
         """Stop the server."""

@@ -31,4 +31,6 @@ def agl_names() -> dict[str, str]:
     return {
         "CommandAgent": "agl_programs.commands.agent:CommandAgent",
         "CommandResult": "agl_programs.commands.result:CommandResult",
+        "Sandbox": "agl_programs.sandbox.box:Sandbox",
+        "SandboxResult": "agl_programs.sandbox.box:SandboxResult",
     }

@@ -1,20 +1,18 @@
-"""The agent: a rollout of an environment, asked of the run's policy and scored by its rubric."""
+"""The agent: a rollout of an environment, asked of the run's policy and scored by its task."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from openai import AsyncOpenAI
+import verifiers.v1 as vf
 
 import agentlightning as agl
 from agl_verifiers.client import GatewayClient
-from agl_verifiers.environments import load
-from agl_verifiers.scoring import scoring_errors
+from agl_verifiers.environments import served
 
 PRIMARY = "reward"
-"""The reward that is trained: the weighted sum of the rubric's functions."""
+"""The reward that is trained: the weighted sum of the task's reward functions."""
 
 
 class EnvironmentFailed(RuntimeError):
@@ -23,24 +21,43 @@ class EnvironmentFailed(RuntimeError):
 
 @agl.rollout
 async def play(task: Mapping[str, Any], llm: agl.LLM) -> None:
-    """Run a task of :func:`agl_verifiers.tasks` and emit its rewards: ``reward``, and each function of the
-    rubric by its name, before its weight. Raise :class:`EnvironmentFailed` where verifiers goes on with 0.0.
+    """Run a task of :func:`agl_verifiers.tasks` and emit its rewards: ``reward``, each reward function by its
+    name, before its weight, and each metric. Raise :class:`EnvironmentFailed` for an error of the
+    environment, and where a reward function gave nothing: a missing reward is not zero. A rollout whose turns
+    are used up is scored as it stands.
     """
-    environment = await asyncio.to_thread(load, task["environment"], task["arguments"])
-    async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:
-        with scoring_errors() as errors:
-            output = await environment.run_rollout(
-                dict(task["input"]), GatewayClient(client), llm.model, dict(environment.sampling_args)
-            )
-    if output["error"] is not None:
-        raise EnvironmentFailed(f"environment {task['environment']!r}: {output['error']}")
-    if errors:
-        raise EnvironmentFailed(f"reward functions of {task['environment']!r} failed: {'; '.join(errors)}")
-    for name, value in named_rewards(output["reward"], output["metrics"]).items():
-        agl.emit_reward(value, name=name)
+    name = task["environment"]
+    context = agl.current_attempt()
+    assert context is not None
+    client = GatewayClient(llm, context)
+    async with served(name, task["arguments"], task["max_turns"]) as own:
+        kind = type(own.taskset).task_type()
+        played = kind(kind.data_type().model_validate(task["input"]), own.taskset.config.task)
+        clients, known = own._interception.clients, client.config.model_dump_json()
+        clients[known] = client
+        try:
+            asked = vf.ModelContext(model=llm.model, client=client.config)
+            episode = await own.run_episode(played, asked)
+        finally:
+            del clients[known]
+            await client.close()
+    errors = [error for one in (episode, *episode.traces) for error in one.errors]
+    if errors or not episode.ok:
+        said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it did not complete"
+        raise EnvironmentFailed(f"environment {name!r}: {said}")
+    (trace,) = episode.traces
+    missing = [key for key, value in trace.rewards.items() if value is None]
+    if missing or not trace.rewards:
+        raise EnvironmentFailed(
+            f"environment {name!r} gave no reward ({', '.join(missing) or 'it has none'})"
+        )
+    scores = {key: value.score for key, value in trace.rewards.items()}
+    metrics = {key: value for key, value in trace.metrics.items() if value is not None}
+    for key, value in named_rewards(trace.reward, {**metrics, **scores}).items():
+        agl.emit_reward(value, name=key)
 
 
-def named_rewards(reward: float, metrics: Mapping[str, float]) -> dict[str, float]:
-    """All rewards by name. A function of the rubric that is itself called ``reward`` is ``rubric.reward``."""
-    named = {f"rubric.{name}" if name == PRIMARY else name: value for name, value in metrics.items()}
+def named_rewards(reward: float, others: Mapping[str, float]) -> dict[str, float]:
+    """All rewards by name. A function of the task that is itself called ``reward`` is ``task.reward``."""
+    named = {f"task.{name}" if name == PRIMARY else name: value for name, value in others.items()}
     return {PRIMARY: reward, **named}

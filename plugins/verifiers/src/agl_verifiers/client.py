@@ -1,35 +1,57 @@
-"""The client that an environment asks: verifiers' own for chat completions, by the SDK's public method.
+"""The client by which an environment reaches the gateway: verifiers' own, asking by the SDK's public method.
 
-verifiers 0.2 posts a body and reads the bytes of the answer itself. The instrumented SDK then sees no answer,
-and the gateway alone would record the call.
+verifiers posts a body and reads the answer itself, from a server's task that knows of no attempt. The
+instrumented SDK then sees no answer, and the gateway alone would record the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Mapping
 from typing import Any
 
-from verifiers.clients import OpenAIChatCompletionsClient
-from verifiers.clients.openai_chat_completions_client import handle_openai_overlong_prompt
+from openai import APIError, AsyncOpenAI
+from verifiers.v1.clients import EvalClient, EvalClientConfig
+from verifiers.v1.errors import ProviderError, model_error
+
+from agentlightning.capture.context import AttemptContext, attempt_context
+from agentlightning.types import LLM
 
 
-class GatewayClient(OpenAIChatCompletionsClient):  # type: ignore[misc]  # untyped where verifiers is missing
-    """Asks by ``chat.completions.create``. A prompt that is too long ends the rollout, as in verifiers."""
+class GatewayClient(EvalClient):  # type: ignore[misc]  # untyped where verifiers is missing
+    """Asks the policy in the name of one attempt. ``config`` is what an environment knows it by."""
 
-    @handle_openai_overlong_prompt  # type: ignore[untyped-decorator]
-    async def get_native_response(
+    def __init__(self, llm: LLM, context: AttemptContext) -> None:
+        # By its name: an environment keeps one client for each description of an endpoint.
+        self.config = EvalClientConfig(base_url=llm.endpoint, api_key_var=f"NOT_SET_{secrets.token_hex(8)}")
+        super().__init__(self.config)
+        self._sdk = AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0)
+        self._context = context
+
+    async def get_response(
         self,
-        prompt: Sequence[Any],
-        model: str,
-        sampling_args: Mapping[str, Any],
-        tools: Sequence[Any] | None = None,
-        **kwargs: Any,
+        dialect: Any,
+        body: dict[str, Any],
+        sampling: Any,
+        session_id: str | None = None,
+        turn: Any = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The SDK's answer to a chat request."""
-        asked = {name: value for name, value in sampling_args.items() if value is not None}
-        if tools:
-            asked["tools"] = tools
-        headers = kwargs.get("extra_headers")
-        return await self.client.chat.completions.create(
-            model=model, messages=prompt, extra_headers=headers, **asked
-        )
+        """The answer to a chat request, with the provider's own JSON."""
+        if not dialect.upstream_path.endswith("chat/completions"):
+            raise ProviderError(f"{dialect.upstream_path}: chat completions alone are asked for here")
+        asked = {name: value for name, value in body.items() if value is not None}
+        with attempt_context(self._context):
+            try:
+                completion = await self._sdk.chat.completions.create(**asked)
+            except APIError as error:
+                raise model_error(error) from error
+        raw = completion.model_dump(mode="json", exclude_unset=True)
+        response = dialect.parse_response(dialect.validate_response(raw))
+        response.raw = raw
+        return response
+
+    async def close(self) -> None:
+        """Close both connections."""
+        await self._sdk.close()
+        await super().close()

@@ -1,7 +1,7 @@
 """The versions of verifiers whose environments can be run, checked before its first import.
 
-Version 0.3 removed the classes that this distribution builds on: without the check, the import would fail
-with the name of a class, and say nothing of versions.
+Versions before 0.4 have other classes: without the check, the import would fail with the name of a class, and
+say nothing of versions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from agentlightning.types import UsageError
 
-SUPPORTED: Final = ">=0.2.1,<0.3"
+SUPPORTED: Final = ">=0.4,<0.5"
 
 
 def check_version() -> None:

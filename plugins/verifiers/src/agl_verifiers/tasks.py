@@ -1,39 +1,42 @@
-"""The dataset of an environment as tasks."""
+"""A taskset as tasks."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from agl_verifiers.environments import load
+from agl_verifiers.environments import loaded
 
 Task = dict[str, Any]
-Split = Literal["train", "eval"]
 
 
 def tasks(
     environment: str,
-    split: Split = "train",
     limit: int = -1,
     arguments: Mapping[str, Any] | None = None,
     seed: int | None = None,
+    max_turns: int = 16,
 ) -> list[Task]:
-    """The tasks of an environment: its name and arguments, and a row of its dataset as ``input``.
+    """The tasks of an environment: the id of its taskset, its arguments, and the data of a task as ``input``.
 
-    ``split``: ``eval`` is the environment's evaluation set; an environment that has none gives its training
-    set, and says so in the log. ``limit``: at most so many; ``seed``: in an order drawn from it. Raise
-    ValueError for another split, and for a row that is not JSON; it names the row.
+    ``environment``: an importable module, or an installed package, whose ``__all__`` names a ``Taskset``.
+    ``arguments``: fields of its config; a held-out set is a taskset with other arguments. ``limit``: at most
+    so many, the first ones; ``seed``: in an order drawn from it. ``max_turns``: model calls of a rollout, at
+    most. ValueError for a task that is not JSON; it names the task.
     """
     given = dict(arguments or {})
-    loaded = load(environment, given)
-    if split not in ("train", "eval"):
-        raise ValueError(f"split {split!r}: an environment has 'train' and 'eval'")
-    rows = (loaded.get_dataset if split == "train" else loaded.get_eval_dataset)(limit, seed)
-    found = [{"environment": environment, "arguments": given, "input": row} for row in rows.to_list()]
-    for number, task in enumerate(found):
+    if max_turns < 1:
+        raise ValueError(f"max_turns is {max_turns}; a rollout has at least one turn")
+    found = []
+    for number, task in enumerate(loaded(environment, given, limit)):
+        data = task.data.model_dump(exclude_none=True, exclude_defaults=True)
         try:
-            json.dumps(task)
+            json.dumps(data)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"row {number} of environment {environment!r} is not JSON: {error}") from None
+            raise ValueError(f"task {number} of environment {environment!r} is not JSON: {error}") from None
+        found.append({"environment": environment, "arguments": given, "max_turns": max_turns, "input": data})
+    if seed is not None:
+        random.Random(seed).shuffle(found)
     return found

@@ -1,46 +1,55 @@
-"""Environments of verifiers for the tests: of a single turn, with a tool, and those that cannot be used."""
+"""A taskset of verifiers for the tests: sums, of a single turn."""
 
+from collections.abc import Iterator
 from typing import Any
 
-import verifiers as vf
-from datasets import Dataset
+import verifiers.v1 as vf
 
-ROWS = Dataset.from_list([{"question": "1+2", "answer": "3"}, {"question": "2+2", "answer": "4"}])
-
-
-def right(completion: Any, answer: str) -> float:
-    return float(answer in str(completion[-1].content))
+SUMS = (("1+2", "3"), ("2+2", "4"))
 
 
-def short(completion: Any) -> float:
-    return 1.0 / len(str(completion[-1].content))
+class Config(vf.TasksetConfig):
+    """``kind``: what its tasks do."""
+
+    kind: str = "single"
 
 
-def broken(completion: Any) -> float:
-    raise KeyError("no such key")
+class Data(vf.TaskData):
+    """A sum and what it gives."""
+
+    answer: str
+    kind: str
 
 
-def compare(completions: list[Any]) -> list[float]:
-    return [0.0] * len(completions)
+class Sum(vf.Task[Data]):
+    """Rewarded where the last message holds the answer."""
+
+    @vf.reward
+    async def right(self, trace: Any) -> float:
+        if self.data.kind == "broken":
+            raise KeyError("no such key")
+        return float(self.data.answer in last(trace))
+
+    @vf.reward(weight=0.5)
+    async def short(self, trace: Any) -> float:
+        return 1.0 / max(1, len(last(trace)))
+
+    @vf.metric
+    async def length(self, trace: Any) -> float:
+        return float(len(last(trace)))
 
 
-def add(a: int, b: int) -> int:
-    """Add two numbers.
+class Sums(vf.Taskset[Sum, Config]):
+    """The sums."""
 
-    Args:
-        a: One.
-        b: The other.
-    """
-    return a + b
+    def load(self) -> Iterator[Sum]:
+        for question, answer in SUMS:
+            yield Sum(Data(prompt=question, answer=answer, kind=self.config.kind), self.config.task)
 
 
-def load_environment(kind: str = "single") -> vf.Environment:
-    if kind == "tool":
-        return vf.ToolEnv(
-            tools=[add], max_turns=3, dataset=ROWS, rubric=vf.Rubric([right, short], [1.0, 0.5])
-        )
-    functions = {"broken": [broken, right], "compare": [compare]}.get(kind, [right])
-    rubric = vf.Rubric(functions)
-    return vf.SingleTurnEnv(
-        dataset=ROWS, eval_dataset=ROWS.select([1]), rubric=rubric, score_rollouts=kind != "unscored"
-    )
+__all__ = ["Sums"]
+
+
+def last(trace: Any) -> str:
+    messages = trace.branches[-1].messages if trace.branches else []
+    return str(messages[-1].content or "") if messages else ""

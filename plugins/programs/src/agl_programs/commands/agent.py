@@ -37,6 +37,7 @@ from agentlightning.types import LLM, AttemptStatus, Resource, Rollout, Span, Us
 from agentlightning.types.base import ConfigError
 from agl_programs.attempts import REWARD_FILE, size_hint
 from agl_programs.collector import Collector, adapter_errors
+from agl_programs.commands.boxed import COLLECTOR, RELAY, REWARD, run_boxed
 from agl_programs.commands.child import ChildEnd, run_child
 from agl_programs.commands.command import Command, UnknownField, fill, placeholders, value_text
 from agl_programs.commands.container import (
@@ -61,6 +62,8 @@ from agl_programs.process import (
     watched_packages,
     without_values,
 )
+from agl_programs.sandbox import bubblewrap
+from agl_programs.sandbox.run import Door
 
 _LOG = logging.getLogger(__name__)
 SHOWN = 4_000
@@ -118,6 +121,8 @@ class CommandAgent(RunnableAgent):
                 raise AgentError(f"files: there is no {file}")
         if (container := self.program.container) is not None:
             container_engine(container)
+        elif self.program.sandbox is not None:
+            bubblewrap.check()
         elif not self.command.is_shell and not (self.program.files or placeholders(self.command.given[0])):
             executable(located(self.command.given, self.folder, self.folder, copied=False)[0], os.environ)
 
@@ -149,7 +154,8 @@ class CommandAgent(RunnableAgent):
         keep = None if self.program.keep is None else self.folder / Path(self.program.keep).expanduser()
         folder = await in_thread(WorkFolder, context.attempt_id, self._files(), keep)
         try:
-            written = RewardFile(folder.scratch / "reward")
+            boxed = self.program.sandbox is not None
+            written = RewardFile(folder.path / REWARD if boxed else folder.scratch / "reward")
             result = await self._run(task, context, folder, written)
             return await self._judge(context, result, written)
         finally:
@@ -179,16 +185,20 @@ class CommandAgent(RunnableAgent):
     ) -> CommandResult:
         """Run the program to its end, and record how it ended."""
         stdin = None if self.program.stdin is None else fill(self.program.stdin, task)
-        async with _servers(context) as (relay, gateway, spans):
-            settings = self._settings(context, gateway, spans)
+        async with _servers(context, inside=self._has_doors) as servers:
+            relay = servers.relay
+            settings = self._settings(context, servers.gateway, servers.spans)
             variables = self._variables(task, settings, context, written)
-            began, end = time.time(), None
+            began, end, ended = time.time(), None, ""
             try:
-                end = await self._child(task, context, folder, variables, stdin)
+                if self.program.sandbox is None:
+                    end = await self._child(task, context, folder, variables, stdin)
+                else:
+                    end, ended = await self._boxed(task, folder, variables, stdin, servers)
             except (OSError, ValueError) as error:
                 raise ProgramFailed(f"the program cannot be executed: {error}{size_hint(error)}") from None
             finally:
-                self._record(context, variables, began, end)
+                self._record(context, variables, began, end, ended)
         return CommandResult(
             exit_code=end.code,
             stdout=end.stdout.text,
@@ -198,7 +208,38 @@ class CommandAgent(RunnableAgent):
             folder=folder.path,
             calls=tuple(relay.calls),
             seconds=time.time() - began,
+            ended=ended,
         )
+
+    @property
+    def _has_doors(self) -> bool:
+        """Whether its relay and collector listen inside a sandbox."""
+        return self.program.sandbox is not None and not self.program.sandbox.network
+
+    async def _boxed(
+        self,
+        task: Any,
+        folder: WorkFolder,
+        variables: dict[str, str],
+        stdin: str | None,
+        servers: _Servers,
+    ) -> tuple[ChildEnd, str]:
+        """Run the program in its sandbox; return how it ended, and the limit that ended it."""
+        program = self.program
+        assert program.sandbox is not None
+        end = await run_boxed(
+            program.sandbox,
+            self.command.words(task),
+            variables,
+            folder.path,
+            stdin,
+            here=self.folder,
+            copied=bool(program.files) or self.command.is_shell,
+            own=[*program.env, *program.pass_env],
+            output_bytes=program.output_bytes,
+            doors=servers.doors if self._has_doors else {},
+        )
+        return end.child, end.why
 
     async def _child(
         self,
@@ -255,7 +296,12 @@ class CommandAgent(RunnableAgent):
         return [self.folder / Path(file).expanduser() for file in self.program.files]
 
     def _record(
-        self, context: AttemptContext, variables: dict[str, str], began: float, end: ChildEnd | None
+        self,
+        context: AttemptContext,
+        variables: dict[str, str],
+        began: float,
+        end: ChildEnd | None,
+        ended: str,
     ) -> None:
         """Deliver the span of the process, and count output that was not kept."""
         about: dict[str, Any] = {"process.executable.name": self.name}
@@ -266,6 +312,9 @@ class CommandAgent(RunnableAgent):
                 "agl.command.stderr": without_values(end.stderr.text, variables)[-SHOWN:],
                 "agl.command.bytes_dropped": end.stdout.dropped + end.stderr.dropped,
             }
+            if ended:
+                about["agl.command.ended"] = ended
+                COUNTS.add(f"sandbox-{ended}")
             if end.stdout.dropped or end.stderr.dropped:
                 COUNTS.add("command-output-cut")
         failed = "the program was ended before it had ended by itself" if end is None else None
@@ -273,13 +322,26 @@ class CommandAgent(RunnableAgent):
         deliver(context, new_span(context, COMMAND_SPAN, parent, about, start=began, error=failed))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Servers:
+    """What a program of one attempt reaches: ``gateway`` is the relay's URL, ``spans`` the collector's."""
+
+    relay: Relay
+    gateway: str
+    spans: str
+    doors: dict[int, Door]
+    """Port inside its sandbox → who serves it."""
+
+
 @asynccontextmanager
-async def _servers(context: AttemptContext) -> AsyncIterator[tuple[Relay, str, str]]:
-    """Open the relay and the collector of an attempt. Yield the relay, its URL and the collector's URL."""
+async def _servers(context: AttemptContext, *, inside: bool) -> AsyncIterator[_Servers]:
+    """Open the relay and the collector of an attempt. ``inside``: in the program's sandbox."""
     relay, collector = Relay(context), Collector(AttemptSpans(context), AttemptKeyRing(context))
     program = collector.admit(context.attempt_id)
     try:
-        yield relay, await relay.start(), await collector.start()
+        gateway, spans = await relay.start(RELAY if inside else None), await collector.start()
+        spans = f"http://127.0.0.1:{COLLECTOR}" if inside else spans
+        yield _Servers(relay, gateway, spans, {RELAY: relay.serve, COLLECTOR: collector.serve})
         await collector.drain(program)
     finally:
         collector.dismiss(context.attempt_id)

@@ -50,11 +50,16 @@ class ChildEnd:
 
 
 async def run_child(
-    words: Sequence[str], variables: Mapping[str, str], folder: Path, stdin: str | None, limit: int
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    stdin: str | None,
+    limit: int,
+    pass_fds: Sequence[int] = (),
 ) -> ChildEnd:
-    """Run a command in ``folder`` to its end, and keep the last ``limit`` bytes of each output stream. Raise
-    ``OSError`` or ``ValueError`` if it cannot be executed. Cancellation terminates its process group:
-    SIGTERM, then SIGKILL.
+    """Run a command in ``folder`` to its end, and keep the last ``limit`` bytes of each output stream.
+    ``pass_fds``: descriptors that it gets. Raise ``OSError`` or ``ValueError`` if it cannot be executed.
+    Cancellation terminates its process group: SIGTERM, then SIGKILL.
     """
     stdout, stderr = _Tail(limit), _Tail(limit)
     try:
@@ -69,6 +74,7 @@ async def run_child(
                 env=dict(variables),
                 cwd=folder,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
     except BaseException:
         stdout.close()

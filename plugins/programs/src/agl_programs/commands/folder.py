@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentlightning.capture.delivery import COUNTS
 from agentlightning.types import UsageError
+from agl_programs.sandbox.files import remove
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,15 +44,16 @@ class WorkFolder:
             raise UsageError(f"{source} cannot be copied into the working folder: {error}") from None
 
     def close(self) -> None:
-        """Keep or remove the folder. What cannot be removed is counted as ``folder-left-behind``."""
+        """Keep or remove the folder. What cannot be moved or removed is counted as ``folder-left-behind``."""
         try:
             if self._kept is not None:
                 self._kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(self.path, self._kept)
-            shutil.rmtree(self.scratch)
         except OSError as error:
             COUNTS.add("folder-left-behind")
             _LOG.warning("the working folder %s was left behind: %s", self.scratch, error)
+        else:
+            remove(self.scratch)
 
 
 def located(words: Sequence[str], here: Path, work: Path, *, copied: bool) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,11 +63,20 @@ class Relay:
         self._runner = app_runner(app, shutdown_timeout=0.1)
         self._session: aiohttp.ClientSession | None = None
 
-    async def start(self) -> str:
-        """Listen on loopback and return the base URL for the program."""
+    async def start(self, inside: int | None = None) -> str:
+        """Listen on loopback and return the base URL for the program. ``inside``: a port of the program's
+        sandbox, on which :meth:`serve` listens instead.
+        """
         timeout = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
-        return await listen(self._runner) + self._path
+        if inside is None:
+            return await listen(self._runner) + self._path
+        return f"http://127.0.0.1:{inside}{self._path}"
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Answer on a socket that listens."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, listening).start()
 
     async def stop(self) -> None:
         """Stop listening. Requests under way are given up."""

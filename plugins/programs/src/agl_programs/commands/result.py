@@ -40,3 +40,6 @@ class CommandResult:
     """Its model calls in the order of their answers."""
     seconds: float
     """Time from its start to its end."""
+    ended: str = ""
+    """The limit of its sandbox that ended it (``seconds``, ``cpu``, ``memory``, ``processes``, ``disk``);
+    empty: it ended by itself."""

@@ -54,10 +54,12 @@ class RewardReader:
         if self.function is not None:
             value = await in_thread(self.function.call, result, owner)
             reward = await value if inspect.isawaitable(value) else value
-            if reward is not None or result.exit_code == 0:
+            if reward is not None or (result.exit_code == 0 and not result.ended):
                 return reward
-        if self.exit_status and 0 <= result.exit_code < NOT_EXECUTED:
+        if self.exit_status and 0 <= result.exit_code < NOT_EXECUTED and not result.ended:
             return float(result.exit_code == 0)
+        if result.ended:
+            raise ProgramFailed(f"the program passed a limit of its sandbox: {result.ended}")
         if result.exit_code:
             raise ProgramFailed(f"the program {describe_exit(result.exit_code)}{_last_line(result.stderr)}")
         if self.section is None:

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from agentlightning.types.sections import Names, Section
+from agl_programs.sandbox.settings import SandboxSection
 
 OUTPUT_BYTES = 1 << 20
 """Bytes that are kept of each of a program's two output streams."""
@@ -68,6 +69,19 @@ class ProgramSection(Section):
     """Folder in which the working folders are kept, by attempt; none: they are removed."""
     container: ContainerSection | None = None
     """Run the program in a container; none: as a process of this machine."""
+    sandbox: SandboxSection | None = None
+    """Run the program in the kernel's isolation, with limits; none: it has the rights of this process."""
+
+    @model_validator(mode="after")
+    def _one_isolation(self) -> ProgramSection:
+        if self.sandbox is not None and self.container is not None:
+            raise ValueError("program: give either container or sandbox")
+        if self.sandbox is not None and self.sandbox.image is not None:
+            raise ValueError(
+                "program: sandbox.image is for agl.Sandbox, whose container has no network and so reaches no "
+                "model; a program in an image is program.container"
+            )
+        return self
 
 
 _Object = SkipJsonSchema[Annotated[Any, Tag("<object>")]]

@@ -1,0 +1,73 @@
+"""Generators of reasoning-gym: the same entries each time, no answers in the tasks, exact graders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from agl_testing import ScriptedModelServer
+from contract.running import rolled_out
+
+from agentlightning.store import SQLiteStore
+from agentlightning.types import UsageError
+from agl_examples.bundled import reasoning_gym
+
+
+def test_the_answer_is_what_stands_in_the_last_tag() -> None:
+    assert reasoning_gym.answer_of("so <answer>1</answer>, no: <answer> 2 </answer>.") == "2"
+    assert reasoning_gym.answer_of(" 3\n") == "3" and reasoning_gym.answer_of("<answer>4") == "4"
+
+
+def test_without_the_library_its_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
+    reasoning_gym._dataset.cache_clear()
+    with pytest.raises(UsageError, match="pip install 'reasoning-gym"):
+        reasoning_gym.tasks("chain_sum", 2)
+
+
+def test_tasks_are_those_of_the_seed_and_hold_no_answer() -> None:
+    pytest.importorskip("reasoning_gym.factory")
+    first, again = (reasoning_gym.tasks("chain_sum", 4, seed=7) for _ in range(2))
+    assert first == again != reasoning_gym.tasks("chain_sum", 4, seed=1000)
+    assert json.loads(json.dumps(first)) == first and all("answer" not in task for task in first)
+    hard = reasoning_gym.tasks("chain_sum", 1, config={"min_terms": 6, "max_terms": 6})
+    assert hard[0]["question"].count(" + ") + hard[0]["question"].count(" - ") >= 5
+    with pytest.raises(UsageError, match=r"no generator 'chain'; it has .*chain_sum"):
+        reasoning_gym.tasks("chain", 1)
+    with pytest.raises(UsageError, match=r"chain_sum: .*colour"):
+        reasoning_gym.tasks("chain_sum", 1, config={"colour": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_generators_grader_gives_its_own_answer_all() -> None:
+    factory = pytest.importorskip("reasoning_gym.factory")
+    wrong, refused = [], []
+    for name in sorted(factory.DATASETS):
+        try:
+            task = reasoning_gym.tasks(name, 2, seed=1)[0]
+        except UsageError:
+            refused.append(name)
+            continue
+        answer = reasoning_gym._dataset(name, 2, 1, "{}")[0]["answer"]
+        if answer is not None and reasoning_gym.grade(task, str(answer)) != 1.0:
+            wrong.append(name)
+        if reasoning_gym.grade(task, "no answer of any generator") == 1.0:
+            wrong.append(f"{name}: nonsense")
+    # One is made of others, which it has to be told; the seed of the other does not determine it.
+    assert refused == ["composite", "list_functions"]
+    # Its grader takes whatever is not "True" for "False".
+    assert wrong in ([], ["game_of_life_halting: nonsense"])
+
+
+async def test_the_agent_is_scored_by_the_generator() -> None:
+    pytest.importorskip("reasoning_gym.factory")
+    task = reasoning_gym.tasks("chain_sum", 1, seed=3)[0]
+    right = reasoning_gym._dataset("chain_sum", 1, 3, "{}")[0]["answer"]
+    for answer, reward in ((f"<answer>{right}</answer>", 1.0), ("no number", 0.0)):
+        async with ScriptedModelServer(lambda body, answer=answer: answer) as server:
+            store = SQLiteStore(":memory:")
+            rollout, record, why = await rolled_out(reasoning_gym.solver, task, store, server)
+            await store.close()
+        assert rollout.status == "succeeded", why
+        assert (record.rewards[-1].value == 1.0) is (reward == 1.0) and len(record.calls) == 1
