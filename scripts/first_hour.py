@@ -36,8 +36,8 @@ APART = {
     *("apo", "dashboard", "distill", "judge", "kubernetes", "openenv", "postgres"),
     *("ray", "tinker", "v03", "verifiers", "verl"),
 }
-"""Plugins with pages of their own: a library, a cluster, a database, former programs, a teacher, a judge or another
-search.
+"""Plugins with pages of their own: a library, a cluster, a database, former programs, a teacher, a judge or
+another search.
 """
 TYPED = re.compile(r"^```sh\n", re.M)
 HEAD, TAIL = 14, 16
