@@ -46,14 +46,16 @@ def page(title: str, body: str) -> str:
 def readme() -> str:
     """README as HTML; pictures are found from the repository's root."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    made = subprocess.run([PYTHON, "-c", MARKDOWN], input=text, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [PYTHON, "-c", MARKDOWN], input=text, capture_output=True, encoding="utf-8", check=True
+    )
     return page("README", f'<base href="{ROOT.as_uri()}/">{made.stdout}')
 
 
 def project(folder: Path) -> str:
     """What ``agl init`` says and writes."""
     words = [str(AGL), "init", "my-agent", "--framework", "langgraph"]
-    said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    said = subprocess.run(words, cwd=folder, capture_output=True, encoding="utf-8", check=True)
     files = sorted(path for path in (folder / "my-agent").iterdir())
     tree = [f"{path.name:<20}{len(path.read_text(encoding='utf-8').splitlines()):>5} lines" for path in files]
     agent = (folder / "my-agent" / "agent.py").read_text(encoding="utf-8")

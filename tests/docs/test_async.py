@@ -34,7 +34,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
         "core/src/agentlightning/credit/accounts.py",
     )
     code = "".join((SOURCE / place).read_text() for place in places)
-    code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "training" / "update.py").read_text()
+    code += (SOURCE / "plugins" / "local" / "src" / "agl_local" / "training" / "rules.py").read_text()
     own = set(re.findall(r'"((?:async|dynamic_sampling)/\w+)"', code))
     told = set(re.findall(r"`((?:async|dynamic_sampling)/\w+)`", PAGE))
     assert own == told and len(own) == 11

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import agentlightning as agl
-from agl_judge.group import BadVerdict
+from agl_judge.desk import BadVerdict
 from agl_judge.openai_graders import sandbox
 from agl_judge.openai_graders.grader import read_part, sample_of_text
 

@@ -14,12 +14,12 @@ from agl_testing import Reply, ScriptedModelServer
 import agentlightning as agl
 from agentlightning.store import SQLiteStore
 from agl_judge.check import check, figures, read_pairs
-from agl_judge.desk import JUDGE, Desk
+from agl_judge.desk import JUDGE, BadVerdict, Desk
 from agl_judge.graders.relative import Agree, Rank, Tournament, pairs_of, ranks, read_better, read_scores
 from agl_judge.graders.rubric import Criterion, Rubric
 from agl_judge.graders.showing import show
 from agl_judge.grading import grade_group
-from agl_judge.group import BadVerdict, Finished, Group, checked
+from agl_judge.group import Finished, Group, checked
 from agl_judge.room import open_desk, read_judge
 from plugins.judge.tests.conftest import KEY, candidates, plugins
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agl_judge.group import BadVerdict
+from agl_judge.desk import BadVerdict
 from agl_judge.openai_graders import sandbox
 from agl_judge.openai_graders.formula import Formula
 from agl_judge.openai_graders.grader import OpenAIGrader, read_part

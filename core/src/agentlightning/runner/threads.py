@@ -83,7 +83,8 @@ def blocking_threads() -> list[str]:
     """Return the names of the threads that keep this process from ending: threads that are no daemons, and
     threads of an executor.
     """
-    others = {*threading.enumerate()} - {threading.main_thread(), threading.current_thread()}
+    mine = (threading.main_thread(), threading.current_thread())
+    others = (one for one in threading.enumerate() if one not in mine)
     return [one.name for one in others if not one.daemon or one in _threads_queues]
 
 

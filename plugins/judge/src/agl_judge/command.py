@@ -114,7 +114,7 @@ async def _check(pairs: Any, judge: str, key_env: str | None, repeats: int, abou
 
 
 async def _grade(file: Path, item: Any, text: str, judge: str | None, key_env: str | None) -> float | None:
-    from agl_judge.group import BadVerdict
+    from agl_judge.desk import BadVerdict
     from agl_judge.openai_graders.grader import OpenAIGrader, sample_of_text
 
     plugins = load()

@@ -29,7 +29,13 @@ from agentlightning.types import (
     RolloutStatus,
     UsageError,
 )
-from agl_judge.group import BadVerdict, Message
+
+Message = Mapping[str, Any]
+
+
+class BadVerdict(ValueError):
+    """What a judge or a function said cannot be used; the message says why."""
+
 
 T = TypeVar("T")
 ONCE = RolloutConfig(max_attempts=1, timeout_seconds=None, unresponsive_seconds=None)

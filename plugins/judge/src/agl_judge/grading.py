@@ -25,8 +25,8 @@ from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Record, UsageError
-from agl_judge.desk import Desk
-from agl_judge.group import BadVerdict, Finished, Group, GroupGrader, checked, finished
+from agl_judge.desk import BadVerdict, Desk
+from agl_judge.group import Finished, Group, GroupGrader, checked, finished
 from agl_judge.store import Grade, add_group_rewards, is_graded
 
 log = logging.getLogger(__name__)

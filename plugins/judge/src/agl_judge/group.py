@@ -10,23 +10,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from agentlightning.capture.records import BadRecord, error_text, reward_number
 from agentlightning.credit.rewards import resolve
 from agentlightning.types import Record, UsageError
 from agentlightning.types.record import tool_calls_of
 from agl_audit.history.rescoring.trace import RolloutTrace, make_trace
-
-if TYPE_CHECKING:
-    from agl_judge.desk import Desk
+from agl_judge.desk import BadVerdict, Desk, Message
 
 T = TypeVar("T")
-Message = Mapping[str, Any]
-
-
-class BadVerdict(ValueError):
-    """What a judge or a function said cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

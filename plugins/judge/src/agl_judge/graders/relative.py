@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentlightning.types import UsageError
+from agl_judge.desk import BadVerdict
 from agl_judge.graders.reading import read_key, read_score
 from agl_judge.graders.showing import Shown, candidates, show, task_text
-from agl_judge.group import BadVerdict, Group, Rewards
+from agl_judge.group import Group, Rewards
 
 ALL_EQUAL = 0.5
 """Of rollouts that do not differ."""

@@ -21,7 +21,7 @@ from subprocess import DEVNULL, run
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_judge.group import BadVerdict
+from agl_judge.desk import BadVerdict
 
 SECONDS = 120
 """Documented limit of a python grader's run."""
@@ -104,7 +104,7 @@ except OSError as error:
     print("isolated" if error.errno == 101 else error)
 """
     with tempfile.TemporaryDirectory(prefix="agl-grader-") as root:
-        done = run(_words(probe, root, 10), stdin=DEVNULL, capture_output=True, text=True, timeout=60)
+        done = run(_words(probe, root, 10), stdin=DEVNULL, capture_output=True, encoding="utf-8", timeout=60)
     if done.returncode == 0 and done.stdout.strip() == "isolated":
         return ""
     return f"this machine does not isolate it: {(done.stderr or done.stdout).strip()[-300:]}"

@@ -60,7 +60,9 @@ def check() -> None:
     words = [executable(), "--unshare-pid", "--unshare-net", "--unshare-ipc"]
     words += [] if is_root() else ["--unshare-user"]
     words += ["--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    done = subprocess.run(words, capture_output=True, text=True, env={"PATH": os.environ.get("PATH", "")})
+    done = subprocess.run(
+        words, capture_output=True, encoding="utf-8", env={"PATH": os.environ.get("PATH", "")}
+    )
     if done.returncode:
         raise UsageError(
             f"sandbox: bubblewrap cannot make namespaces here ({done.stderr.strip()[:200]}): allow user "
@@ -73,7 +75,7 @@ def check() -> None:
 def is_root() -> bool:
     """Whether this process may become another user."""
     try:
-        status = Path("/proc/self/status").read_text()
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return False
     held = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff"))
@@ -91,7 +93,7 @@ def new_user() -> int | None:
 
 
 def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    return Path(path).read_text(encoding="utf-8").splitlines()
 
 
 def variables() -> dict[str, str]:
@@ -164,7 +166,7 @@ def words(
         *(word for path in read for word in ("--ro-bind", path, path)),
         "--bind", str(folder), FOLDER,
         "--remount-ro", "/dev", "--remount-ro", "/",
-        "--", sys._base_executable, "-I", "-S", "-c", Path(inside.__file__).read_text(),  # type: ignore[attr-defined]
+        "--", sys._base_executable, "-I", "-S", "-c", Path(inside.__file__).read_text(encoding="utf-8"),  # type: ignore[attr-defined]
         json.dumps(_told(section, command, user, control_fd, ports)),
     ]  # fmt: skip
 

@@ -28,7 +28,7 @@ def main(given: dict[str, Any]) -> None:
         owner = socket.socket(fileno=control)
         socket.send_fds(owner, [b"d"], [door.fileno() for door in doors])
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the command has its three streams, and nothing of ours
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
         file.write("1000")  # if memory ends all the same, the machine ends the sandbox first
     for name, number in given["limits"].items():
         kind = getattr(resource, f"RLIMIT_{name}")

@@ -46,7 +46,12 @@ def used(process: int, enough: int) -> Used:
         return found
     for number in numbers:
         try:
-            status = (folder / number / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            status = (
+                (folder / number / "stat")
+                .read_text(encoding="utf-8", errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
         except OSError:
             continue
         found.seconds += sum(map(int, status[11:15])) / _TICKS
@@ -60,7 +65,7 @@ def used(process: int, enough: int) -> Used:
 def _share(process: Path) -> int:
     """Bytes of memory of one process, in which a page of n processes counts as one nth."""
     try:
-        lines = (process / "smaps_rollup").read_text().splitlines()
+        lines = (process / "smaps_rollup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss:", "SwapPss:")))
