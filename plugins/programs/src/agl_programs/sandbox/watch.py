@@ -54,6 +54,7 @@ def used(process: int, enough: int) -> Used:
             )
         except OSError:
             continue
+        status = told.rpartition(")")[2].split()
         found.seconds += sum(map(int, status[11:15])) / _TICKS
         found.processes += int(status[17])  # threads
         found.memory += int(status[21]) * _PAGE
