@@ -46,12 +46,7 @@ def used(process: int, enough: int) -> Used:
         return found
     for number in numbers:
         try:
-            status = (
-                (folder / number / "stat")
-                .read_text(encoding="utf-8", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
+            told = (folder / number / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
         status = told.rpartition(")")[2].split()
