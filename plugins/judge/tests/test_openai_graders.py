@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agl_programs.sandbox import bubblewrap
 
 import agentlightning as agl
 from agl_judge.desk import BadVerdict
@@ -111,8 +112,11 @@ def test_a_model_without_a_judge_is_refused(tmp_path: Path) -> None:
 
 
 def test_code_that_cannot_be_isolated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "why_not", lambda: "there are no namespaces")
-    with pytest.raises(agl.UsageError, match="code of somebody else: there are no namespaces"):
+    def missing() -> None:
+        raise agl.UsageError("there is no bwrap")
+
+    monkeypatch.setattr(bubblewrap, "check", missing)
+    with pytest.raises(agl.UsageError, match="code of somebody else: there is no bwrap"):
         read_part({"type": "python", "source": "def grade(s, i): return 1"}, "g.json", judge=False)
 
 
@@ -120,19 +124,23 @@ def test_code_that_cannot_be_isolated_is_refused(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("return open('/etc/passwd').read()", "No such file"),
+        ("return open('/etc/shadow').read()", "No such file"),
         ("import os; return len(os.environ['SECRET'])", "KeyError"),
-        ("import socket; socket.create_connection(('127.0.0.1', 80), 2)", "unreachable"),
+        ("import socket; socket.create_connection(('127.0.0.1', 80), 2)", "refused|unreachable"),
         ("open('/usr/x', 'w')", "Read-only"),
-        ("return bytearray(4 << 30)", "MemoryError"),
+        ("return len(bytearray(4 << 30))", "MemoryError|limit of memory"),
+        ("import time; time.sleep(600)", "limit of seconds"),
         ("return 'good'", "could not convert"),
         ("return float('nan')", "gave no number"),
         ("raise SystemExit", "gave no number"),
     ],
 )
 async def test_code_reaches_nothing(body: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if why := sandbox.why_not():
-        pytest.skip(why)
+    try:
+        sandbox.sandbox()
+    except agl.UsageError as error:
+        pytest.skip(str(error))
     monkeypatch.setenv("SECRET", "x")
+    monkeypatch.setitem(sandbox.LIMITS, "seconds", 5)
     with pytest.raises(BadVerdict, match=said):
         await sandbox.grade(f"def grade(sample, item):\n    {body}", {}, {})

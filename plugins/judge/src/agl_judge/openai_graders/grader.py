@@ -207,7 +207,7 @@ class PythonCode:
         source = given.get("source")
         if not isinstance(source, str) or len(source.encode()) > sandbox.LONGEST_SOURCE:
             raise ValueError(f"source is no text of at most {sandbox.LONGEST_SOURCE} bytes")
-        sandbox.require()
+        sandbox.sandbox()
         return cls(source)
 
     async def score(self, names: Names, ask: Ask) -> float | None:

@@ -13,7 +13,8 @@ from typing import Any
 from agentlightning.types import UsageError
 
 INSTALL = (
-    "pip install -c constraints.txt ./core ./plugins/trackers ./plugins/audit './plugins/judge[similarity]'"
+    "pip install -c constraints.txt ./core ./plugins/trackers ./plugins/audit ./plugins/cluster "
+    "./plugins/programs './plugins/judge[similarity]'"
 )
 REFUSED = {
     "cosine": "it compares embeddings of text-embedding-3-large, which only OpenAI serves",
