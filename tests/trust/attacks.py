@@ -114,7 +114,7 @@ def reach_secrets(own: Own, other: Mapping[str, Any]) -> str | None:
 
 
 def reach_gold(own: Own, other: Mapping[str, Any]) -> str | None:
-    """What the reward compares with, in what the agent is given."""
+    """What the reward compares with, in what the agent is given, or in the files of the run."""
     places = {
         "the task": own.given.encode(),
         "its environment": " ".join(os.environ.values()).encode(),
@@ -123,6 +123,9 @@ def reach_gold(own: Own, other: Mapping[str, Any]) -> str | None:
         if own.kind in ("command", "job-command")
         else b"",
     }
+    if own.kind == "command":
+        stores = own.folder.parents[0].rglob("*.sqlite*")
+        places["the run's folder, as the same user"] = b"".join(one.read_bytes() for one in stores)
     return next((name for name, text in places.items() if GOLD in text), None)
 
 

@@ -296,6 +296,8 @@ def test_an_algorithm_or_a_critic_that_a_teacher_cannot_add_to_is_refused(studen
         ({"distill": {"teacher": "self"}}, "a policy learns nothing from itself"),
         ({"distill": {"teacher": "nobody"}}, "'nobody' is no folder .* and no pretrained policy"),
         ({"distill": {"teacher": "self", "hint": "nowhere:at"}}, "distill.hint: cannot import 'nowhere'"),
+        ({"distill": {"teacher": "self", "hint": "math:cos"}}, "distill.hint: .* cannot be called with"),
+        ({"distill": {"teacher": "self", "hint": "asyncio:wait"}}, "distill.hint: .*"),
         ({"distill": {"teacher": "self", "hint": "math:pi"}}, "distill.hint: .* is no function"),
         ({"distill": {"teacher": "T", "beta": 0.3}}, "beta: 'reverse' has none"),
         ({"distill": {"teacher": "T", "divergence": "hellinger"}}, "divergence"),

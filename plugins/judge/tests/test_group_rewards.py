@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -95,6 +96,8 @@ async def test_a_group_is_seen_whole_and_a_failed_rollout_is_not_judged_and_no_z
         (lambda group: [True, 1, 2, 3], "the reward of"),
         (lambda group: "good", "it is str"),
         (lambda group: 1 / 0, "ZeroDivisionError"),
+        (lambda group: sys.exit(3), "SystemExit: 3"),
+        (lambda group: group.ask("nobody", [], str), "serves no policy 'nobody'"),
     ],
 )
 @pytest.mark.slow

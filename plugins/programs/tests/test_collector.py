@@ -178,6 +178,13 @@ async def test_an_entry_is_ended_with_its_own_key_only(served: Served) -> None:
     assert ended == [("at-2", how)]
 
 
+async def test_what_it_does_not_serve_is_refused_and_counted(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await served.post(b"", "/nowhere"))[0] == 404
+    assert served.collector.refused == {"no-such-request": 1} and not caplog.records
+
+
 @pytest.mark.parametrize("path", [otlp.PATH, messages.ENTRIES])
 async def test_nonsense_is_refused(served: Served, path: str) -> None:
     async def begin(entry: BeginEntry) -> EntryBegun:

@@ -7,6 +7,7 @@ whole rows, so that a prompt which turns share is computed once.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -252,6 +253,15 @@ class Distillation:
             given = import_target(given, "distill.hint")
         if given is not None and not callable(given):
             raise ConfigError(f"distill.hint: {given!r} is no function (task, rollout, group) -> str")
+        if given is not None:
+            try:
+                inspect.signature(given).bind(None, None, None)
+            except TypeError as error:
+                raise ConfigError(
+                    f"distill.hint: {given!r} cannot be called with (task, rollout, group): {error}"
+                ) from None
+            if inspect.iscoroutinefunction(given):
+                raise ConfigError(f"distill.hint: {given!r} is a coroutine function; give a plain one")
         found: Hint | None = given
         return found
 

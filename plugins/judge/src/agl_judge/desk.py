@@ -63,6 +63,7 @@ class Desk:
     ``asks``: answers that are asked for until one can be used. ``tries``: requests in all where the endpoint
     answers 408, 429 or 5xx, or not at all; ``wait``: seconds before the second, doubled for each further one.
     ``timeout``: seconds of one. ``concurrency``: questions at a time. ``count``: told what became of them.
+    ``check`` raises for a judge that cannot be asked.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Desk:
         gateway: RunGateway | None,
         run_id: str,
         *,
+        check: Callable[[str], None] = lambda judge: None,
         count: Callable[[str, float], None] = lambda what, n: None,
         asks: int = 3,
         tries: int = 4,
@@ -79,6 +81,7 @@ class Desk:
         concurrency: int = 16,
     ) -> None:
         self._store, self._gateway, self._run_id, self._count = store, gateway, run_id, count
+        self._check = check
         self._asks, self._tries, self._wait = asks, tries, wait
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._gate = asyncio.Semaphore(concurrency)
@@ -107,6 +110,7 @@ class Desk:
         """Return what ``read`` makes of the judge's answer. ``about``: whom the question is about, for the
         record. ``sampling``: fields of the request; the temperature is 0 unless they say otherwise.
         """
+        self._check(judge)
         body = {"temperature": 0.0, **sampling, "messages": [dict(one) for one in messages]}
         asked = json.dumps([self._run_id, judge, repeat, body], sort_keys=True, ensure_ascii=False)
         key = hashlib.sha256(asked.encode()).hexdigest()

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agentlightning.algorithms.context import Context
@@ -77,7 +78,8 @@ class Grading:
         for judge in self.grader.judges:
             check_judge(judge, context)
         self._context = context
-        self._desk = Desk(context.store, context.gateway, context.run_id, count=self.counts.add)
+        check = partial(check_judge, context=context)
+        self._desk = Desk(context.store, context.gateway, context.run_id, check=check, count=self.counts.add)
         context.guards = [
             *context.guards,
             self.counts,
@@ -132,7 +134,7 @@ async def grade_group(grader: GroupGrader, group: Group, attempts: Mapping[str, 
         values = checked(group, await grader(group))
     except BadVerdict as error:
         why = f"bad-verdict: {grader.name}: {error}"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = f"grader-raised: {grader.name}: {type(error).__name__}: {error_text(error)}"
         log.exception("the group reward %s failed for the group %s", grader.name, group.group_id)
 

@@ -166,6 +166,9 @@ class Collector:
             return await handler(request)
         except RequestRefused as error:
             return web.Response(status=error.status, text=str(error))
+        except web.HTTPException as refused:  # another path or verb
+            self.refused["no-such-request"] += 1
+            return web.Response(status=refused.status, text=refused.reason)
         except (ValueError, *_BROKEN) as error:
             return web.Response(status=400, text=str(error))
         except Exception as error:  # it is sent to the program and raised there

@@ -100,6 +100,16 @@ async def test_a_folder_leads_nowhere(bwrap: None, tmp_path: Path) -> None:
             box.read("link", limit=2)
 
 
+async def test_the_limit_of_processor_time_is_named(bwrap: None) -> None:
+    result = await Sandbox(cpu_seconds=1, seconds=60).run("while :; do :; done")
+    assert (result.ended, result.ok) == ("cpu", False)
+
+
+def test_what_it_is_to_read_must_be_there(bwrap: None, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"sandbox\.read: there is no .*nowhere"):
+        Sandbox(read=[str(tmp_path / "nowhere")])
+
+
 async def test_it_reads_what_it_is_told_to_and_writes_none_of_it(bwrap: None, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("shown")
     tmp_path.chmod(0o755)

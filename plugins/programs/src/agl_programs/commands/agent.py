@@ -123,6 +123,7 @@ class CommandAgent(RunnableAgent):
             container_engine(container)
         elif self.program.sandbox is not None:
             bubblewrap.check()
+            bubblewrap.readable(self.program.sandbox.read, self.folder)
         elif not self.command.is_shell and not (self.program.files or placeholders(self.command.given[0])):
             executable(located(self.command.given, self.folder, self.folder, copied=False)[0], os.environ)
 

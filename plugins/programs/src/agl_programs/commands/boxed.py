@@ -59,7 +59,7 @@ async def run_boxed(
         stdin=stdin,
         output_bytes=output_bytes,
         doors=doors,
-        read=[*(str(here / Path(path).expanduser()) for path in section.read), *named],
+        read=[*bubblewrap.readable(section.read, here), *named],
     )
     await in_thread(files.only_own_files, folder)
     return end

@@ -67,6 +67,7 @@ class Sandbox:
             raise UsageError(f"Sandbox: {'.'.join(map(str, found['loc']))}: {found['msg']}") from None
         if self.section.image is None:
             bubblewrap.check()
+            bubblewrap.readable(self.section.read, Path.cwd())
         else:
             engine.found(self.section)
         self._user: int | None = None
@@ -105,7 +106,7 @@ class Sandbox:
         began = time.monotonic()
         if self.section.image is None:
             variables = {**bubblewrap.variables(), **(env or {})}
-            readable = [str(Path(path).expanduser().resolve()) for path in self.section.read]
+            readable = bubblewrap.readable(self.section.read, Path.cwd())
             end = await run(
                 self.section, words, variables, self._folder, self._user,
                 stdin=stdin, output_bytes=OUTPUT_BYTES, read=readable,

@@ -18,7 +18,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ def check() -> None:
             "namespaces (sysctl kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_"
             "unprivileged_userns=0), in a container start it with them; or name an image (sandbox.image)"
         )
+
+
+def readable(paths: Iterable[str], folder: Path) -> list[str]:
+    """Return the whole paths of what a sandbox may read beside the system; those that are relative begin at
+    ``folder``. Raise :class:`.UsageError` for one that is not there.
+    """
+    found = [folder / Path(path).expanduser() for path in paths]
+    if missing := [str(path) for path in found if not path.exists()]:
+        raise UsageError(f"sandbox.read: there is no {', '.join(missing)}")
+    return list(map(str, found))
 
 
 @functools.cache
@@ -156,11 +166,11 @@ def words(
         "--hostname", "sandbox", "--new-session", "--die-with-parent",
         *_rights(user),
         "--seccomp", str(filter_fd), "--info-fd", str(info_fd),
+        "--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp",  # first: this Python may lie in it
         *_folders([*_PREFIXES, "/etc/x"]),
         *_system(),
         "--proc", "/proc", "--dev", "/dev",
         "--perms", "1777", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm",
-        "--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp",
         *_data(files),
         *_folders(read),
         *(word for path in read for word in ("--ro-bind", path, path)),

@@ -34,7 +34,8 @@ def main(given: dict[str, Any]) -> None:
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         number = number if hard == resource.RLIM_INFINITY else min(number, hard)
-        resource.setrlimit(kind, (number, number))
+        # of processor time, the second more is what tells the limit's signal from any other end
+        resource.setrlimit(kind, (number, hard if name == "CPU" else number))
     if given["user"] is not None:
         os.setgroups([])
         os.setresgid(given["user"], given["user"], given["user"])
