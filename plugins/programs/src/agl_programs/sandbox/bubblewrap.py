@@ -166,7 +166,7 @@ def words(
         "--hostname", "sandbox", "--new-session", "--die-with-parent",
         *_rights(user),
         "--seccomp", str(filter_fd), "--info-fd", str(info_fd),
-        "--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp",  # first: this Python may lie in it
+        "--perms", "1777", "--size", str(int(section.disk)), "--tmpfs", "/tmp",  # Python may lie in it
         *_folders([*_PREFIXES, "/etc/x"]),
         *_system(),
         "--proc", "/proc", "--dev", "/dev",
