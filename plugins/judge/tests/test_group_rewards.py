@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
+from agentlightning.credit.rollout_reward import rollout_reward
 from agl_audit.run import open_run
 from agl_audit.verification.verify import verify
 from agl_judge.group import Group, group_reward
@@ -110,6 +111,7 @@ async def test_what_is_no_reward_is_missing_with_its_reason(world: World, gives:
         assert all(why in one.metadata[GRADED]["missing"] for one in found)
         records = await store.records([one.rollout_id for one in found])
     assert all(record.rewards[0].value != record.rewards[0].value for record in records)  # missing, never 0
+    assert all(why in rollout_reward(record).reason for record in records)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from agentlightning import semconv
 from agentlightning.credit.eligibility import NOT_LIVE, superseded_calls
 from agentlightning.credit.rewards import resolve
 from agentlightning.credit.verdicts import unrecorded
@@ -106,7 +107,9 @@ def _is_evaluated(rollout: Rollout) -> bool:
 
 def _reason(record: Record, failure: str) -> str:
     """Return the reason on record, after its kind."""
-    told = (record.attempt.reason if record.attempt else None) or record.rollout.reason or ""
+    missing = (one.attributes.get(semconv.REWARD_MISSING) for one in record.rewards)
+    told = (record.attempt.reason if record.attempt else None) or record.rollout.reason
+    told = told or next((str(why) for why in missing if why), "")
     if failure_kind(told) is not None:
         return told
     return f"{failure}: {told or FAILURE_KINDS.get(failure, 'no reason was given')}"

@@ -24,8 +24,6 @@ from agentlightning.types import Model, Rollout, Span
 
 GRADED = "group_reward"
 """In a rollout's metadata: the attempt that was graded, and by what."""
-REASON = "agl.group_reward.missing"
-"""On a reward that is missing: why."""
 GRADER = "agl.group_reward.by"
 """On a reward: what gave it."""
 JUDGED_IN = "agl.group_reward.calls"
@@ -99,7 +97,8 @@ def _attributes(grade: Grade) -> dict[str, Any]:
     """Return the attributes of a grade's span; a grade without a value has a reward without a number."""
     more = {GRADER: grade.by, **({JUDGED_IN: ",".join(grade.calls)} if grade.calls else {})}
     if grade.value is None:
-        return {semconv.REWARD_NAME: "reward", semconv.REWARD_FINAL: True, REASON: grade.reason, **more}
+        named = {semconv.REWARD_NAME: "reward", semconv.REWARD_FINAL: True}
+        return {**named, semconv.REWARD_MISSING: f"{GRADED}: {grade.reason}", **more}
     return {**reward_attributes(grade.value, final=True), **more}
 
 
