@@ -6,7 +6,7 @@ import verifiers.v1 as vf
 
 
 class Config(vf.TasksetConfig):
-    """``contained``: whether its tasks need a container."""
+    """Whether the tasks need a container."""
 
 
 class Contained(vf.Task[vf.TaskData]):

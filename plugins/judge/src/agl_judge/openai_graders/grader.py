@@ -55,7 +55,7 @@ def _texts(given: Mapping[str, Any], *keys: str) -> list[str]:
 
 @dataclass(frozen=True)
 class StringCheck:
-    """``string_check``: equality, or whether the reference stands in the input."""
+    """A ``string_check``: equality, or whether the reference stands in the input."""
 
     operation: str
     input: str
@@ -81,7 +81,7 @@ class StringCheck:
 
 @dataclass(frozen=True)
 class TextSimilarity:
-    """``text_similarity``: a metric of two texts, from 0 to 1. ``pass_threshold`` is for reports, not for the
+    """A ``text_similarity``: a metric of two texts, from 0 to 1. ``pass_threshold`` is for reports, not for the
     score."""
 
     measure: Callable[[str, str], float]
@@ -135,7 +135,7 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ScoreModel:
-    """``score_model``: a model gives a number within ``range``."""
+    """A ``score_model``: a model gives a number within ``range``."""
 
     messages: list[dict[str, str]]
     low: float
@@ -165,7 +165,7 @@ class ScoreModel:
 
 @dataclass(frozen=True)
 class LabelModel:
-    """``label_model``: a model chooses a label; 1 for a passing one, else 0."""
+    """A ``label_model``: a model chooses a label; 1 for a passing one, else 0."""
 
     messages: list[dict[str, str]]
     labels: list[str]
@@ -198,7 +198,7 @@ class LabelModel:
 
 @dataclass(frozen=True)
 class PythonCode:
-    """``python``: ``grade(sample, item)`` of its source, isolated (:mod:`.sandbox`)."""
+    """A ``python`` grader: ``grade(sample, item)`` of its source, isolated (:mod:`.sandbox`)."""
 
     source: str
 
@@ -216,7 +216,7 @@ class PythonCode:
 
 @dataclass(frozen=True)
 class Multi:
-    """``multi``: a formula over the scores of others."""
+    """A ``multi`` grader: a formula over the scores of others."""
 
     graders: dict[str, Part]
     formula: Formula
