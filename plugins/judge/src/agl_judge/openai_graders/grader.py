@@ -81,8 +81,8 @@ class StringCheck:
 
 @dataclass(frozen=True)
 class TextSimilarity:
-    """A ``text_similarity``: a metric of two texts, from 0 to 1. ``pass_threshold`` is for reports, not for the
-    score."""
+    """A ``text_similarity``: a metric of two texts, from 0 to 1. The score does not read ``pass_threshold``,
+    which is for reports."""
 
     measure: Callable[[str, str], float]
     input: str
