@@ -150,7 +150,7 @@ async def measure_real(pairs: int, forced: bool) -> dict[str, Any]:
     """Measure SmolLM2-135M on pairs of a right and a wrong answer. ``forced``: a grammar forces the form."""
     from agentlightning.plugins.manager import load as load_plugins
     from agl_judge.check import Pair, check
-    from agl_judge.room import open_desk
+    from agl_judge.own_gateway import open_client
 
     tasks = load("generated:heldout", limit=pairs, seed=2)
     made = []
@@ -171,9 +171,9 @@ async def measure_real(pairs: int, forced: bool) -> dict[str, Any]:
     try:
         judges = {"judge": agl.PolicyFolder("smollm2", train=False, options={"threads": 2, "max_len": 1024})}
         settings = {"count": count, "asks": 2, "concurrency": 4}
-        async with open_desk(store, judges, "real", plugins, **settings) as desk:
+        async with open_client(store, judges, "real", plugins, **settings) as client:
             more = {"response_format": FORM} if forced else {}
-            found = await check(desk, "judge", made, counts, repeats=1, max_tokens=16, **more)
+            found = await check(client, "judge", made, counts, repeats=1, max_tokens=16, **more)
     finally:
         await store.close()
     return {"judge": "SmolLM2-135M", "forced": forced, **found, "asked_again": counts["asked_again"]}

@@ -440,19 +440,22 @@ class CallGuard:
         return {}
 
 
-class Comparison(Protocol):
-    """Policies that nobody trains, and whose rewards bound what training may gain. It lives as long as the
-    run.
+class RunPart(Protocol):
+    """Lives as long as a run."""
+
+    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
+        """Entered when the run's other parts are open, before its record is written and its first rollout is
+        made; left before they close. Raise here for what a person can mend.
+        """
+
+
+class Comparison(RunPart, Protocol):
+    """Policies that nobody trains, and whose rewards bound what training may gain. ``open`` serves them, by
+    ``context.gateway.add_route``, and names them in ``context.resources.compared``.
     """
 
     name: str
     """Key of what :meth:`measure` returns, in the run's summary."""
-
-    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
-        """Entered when the run's parts are open, and its record is not yet written: serve the policies, by
-        ``context.gateway.add_route``, and name them in ``context.resources.compared``. Left before the
-        gateway closes.
-        """
 
     async def measure(self, context: Any, before: Evaluation | None) -> dict[str, float]:
         """The run has evaluated its policy (``before``) and has not yet trained it: evaluate the others, and
@@ -460,11 +463,8 @@ class Comparison(Protocol):
         """
 
 
-class GroupReward(Protocol):
-    """Gives rewards to finished rollouts, whose groups it sees whole. It lives as long as the run."""
-
-    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
-        """Entered when the run's parts are open, and before its first rollout. Left before they close."""
+class GroupReward(RunPart, Protocol):
+    """Gives rewards to finished rollouts, whose groups it sees whole."""
 
     async def grade(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records of whole groups, in their order, with the rewards that they have now, which are
@@ -472,11 +472,8 @@ class GroupReward(Protocol):
         """
 
 
-class BatchEdit(Protocol):
-    """Changes the batch of each step before the driver gets it. It lives as long as the run."""
-
-    def open(self, context: Any) -> AbstractAsyncContextManager[None]:
-        """As :meth:`Comparison.open`: raise here for what a person can mend."""
+class BatchEdit(RunPart, Protocol):
+    """Changes the batch of each step before the driver gets it."""
 
     async def edit(self, step: int, batch: Batch) -> Batch:
         """Return the batch that is trained. What it reads beside the store it keeps in the run's chain, by

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import agentlightning as agl
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 from agl_judge.openai_graders.grader import read_part, sample_of_text
 
 FILES = sorted(Path(__file__).with_name("graders").glob("*.json"))

@@ -16,7 +16,7 @@ from agl_testing import ScriptedModelServer
 import agentlightning as agl
 from agl_audit.run import open_run
 from agl_audit.store.reward_versions import find_version, read_records
-from agl_judge.desk import JUDGE, Desk
+from agl_judge.client import JUDGE, JudgeClient
 from agl_judge.graders.relative import Rank, Tournament
 from agl_judge.graders.rubric import Criterion, Rubric
 from agl_judge.grading import Grading
@@ -120,11 +120,11 @@ async def test_a_question_that_was_answered_is_not_sent_again_by_whoever_asks(wo
         async with grading.open(context):
             again = await grading.grade(await store.records(ids))
             assert grading.counts.summary() == {"by": "rank"}  # the groups have their rewards
-            desk, values = grading._desk, [one.rewards[0].value for one in again]
+            client, values = grading._client, [one.rewards[0].value for one in again]
             (question, *_) = [one for one in await store.query_rollouts(run_id="r") if JUDGE in one.metadata]
-            assert desk is not None
+            assert client is not None
             messages = question.input["messages"]
-            found = await desk.ask("judge", messages, lambda text: text)
+            found = await client.ask("judge", messages, lambda text: text)
     assert world.asked == asked and len(values) == 8 and found.rollout_id == question.rollout_id
 
 
@@ -136,14 +136,14 @@ async def test_rescoring_asks_a_judge_nothing_that_is_on_record(world: World) ->
     for _ in range(2):
         async with (
             open_run(folder, read_only=False, plugins=plugins()) as run,
-            Desk(run.store, None, "r") as desk,
+            JudgeClient(run.store, None, "r") as client,
         ):
-            found.append(await rescore(run, Rank("judge", values="ranks"), desk, Counter(), "ranks"))
+            found.append(await rescore(run, Rank("judge", values="ranks"), client, Counter(), "ranks"))
             version = await find_version(run.store, "r", "ranks")
             ids = [one.rollout_id for one in await run.store.query_rollouts(run_id="r")]
             again = await read_records(run.store, ids, version, Counter())
             with pytest.raises(agl.UsageError, match="nobody is there to ask"):
-                await desk.ask("judge", [{"role": "user", "content": "new"}], str)
+                await client.ask("judge", [{"role": "user", "content": "new"}], str)
     assert world.asked == asked and found[0]["scored"] == found[1]["scored"] == 8
     assert found[0]["stored"] == 8 and found[1]["stored"] == 0
     values = [one.rewards[0].value for one in again if one.rollout.mode == "train"]

@@ -10,7 +10,7 @@ import pytest
 from agl_programs.sandbox import bubblewrap
 
 import agentlightning as agl
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 from agl_judge.openai_graders import sandbox
 from agl_judge.openai_graders.formula import Formula
 from agl_judge.openai_graders.grader import OpenAIGrader, read_part

@@ -122,7 +122,7 @@ class TrainingSession:
                 losses=Losses(trackers=trackers.errors),
                 say=say,
             )
-            parts: list[Comparison | specs.GroupReward | specs.BatchEdit] = [*comparisons, *rewards, *edits]
+            parts: list[specs.RunPart] = [*comparisons, *rewards, *edits]
             for one in parts:
                 await stack.enter_async_context(one.open(context))
             await record_run(context, run_info(config, self.recipe, context, agent), resumed=run.resumed)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from agentlightning.algorithms.intervals import mean_interval
 from agentlightning.types import UsageError
-from agl_judge.desk import Desk
+from agl_judge.client import JudgeClient
 from agl_judge.graders.relative import ABOUT, PAIRING, read_better
 from agl_judge.graders.showing import Shown, candidates
 
@@ -59,7 +59,7 @@ def read_pairs(file: Path) -> list[Pair]:
 
 
 async def check(
-    desk: Desk,
+    client: JudgeClient,
     judge: str,
     pairs: Sequence[Pair],
     counts: Mapping[str, float],
@@ -68,7 +68,7 @@ async def check(
     about: str = ABOUT,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the judge's figures. ``counts``: what the desk counts. ``repeats``: how often each question is
+    """Return the judge's figures. ``counts``: what the client counts. ``repeats``: how often each question is
     asked; more than one asks at temperature 1, as a judge that is asked once more would answer. ``more``:
     further fields of the request.
     """
@@ -80,7 +80,7 @@ async def check(
             {"role": "system", "content": PAIRING.format(about=about)},
             {"role": "user", "content": candidates(shown)},
         ]
-        return (await desk.ask(judge, messages, read_better, repeat=repeat, **sampling)).value
+        return (await client.ask(judge, messages, read_better, repeat=repeat, **sampling)).value
 
     async def asked(pair: Pair) -> list[tuple[float | None, float | None]]:
         both = [(ask(pair, (0, 1), n), ask(pair, (1, 0), n)) for n in range(repeats)]

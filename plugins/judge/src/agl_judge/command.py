@@ -19,7 +19,7 @@ from agentlightning.types import UsageError
 from agl_audit.commands import OneOf, RunArgument, StoreOfRun
 from agl_judge.check import check as measure, read_pairs
 from agl_judge.graders.relative import ABOUT
-from agl_judge.room import open_desk, read_judge
+from agl_judge.own_gateway import open_client, read_judge
 
 Judge = Annotated[
     str,
@@ -107,14 +107,14 @@ async def _check(pairs: Any, judge: str, key_env: str | None, repeats: int, abou
     store, counts = open_store(place, plugins=plugins), Counter[str]()
     try:
         judges = {"judge": read_judge(judge, _key(key_env))}
-        async with open_desk(store, judges, "judge-check", plugins, count=_counter(counts)) as desk:
-            return await measure(desk, "judge", pairs, counts, repeats=repeats, about=about)
+        async with open_client(store, judges, "judge-check", plugins, count=_counter(counts)) as client:
+            return await measure(client, "judge", pairs, counts, repeats=repeats, about=about)
     finally:
         await store.close()
 
 
 async def _grade(file: Path, item: Any, text: str, judge: str | None, key_env: str | None) -> float | None:
-    from agl_judge.desk import BadVerdict
+    from agl_judge.client import BadVerdict
     from agl_judge.openai_graders.grader import OpenAIGrader, sample_of_text
 
     plugins = load()
@@ -122,10 +122,10 @@ async def _grade(file: Path, item: Any, text: str, judge: str | None, key_env: s
     store = open_store(":memory:", plugins=plugins)
     try:
         judges = {} if judge is None else {"judge": read_judge(judge, _key(key_env))}
-        async with open_desk(store, judges, "judge-grade", plugins) as desk:
+        async with open_client(store, judges, "judge-grade", plugins) as client:
 
             async def ask(messages: Any, read: Any, **sampling: Any) -> Any:
-                return (await desk.ask("judge", messages, read, **sampling)).value
+                return (await client.ask("judge", messages, read, **sampling)).value
 
             return await grader.part.score({"item": item, "sample": sample_of_text(text)}, ask)
     except BadVerdict as error:
@@ -145,7 +145,7 @@ async def _rescore(
     key_env: str | None,
 ) -> dict[str, Any]:
     from agl_audit.run import open_run
-    from agl_judge.desk import Desk
+    from agl_judge.client import JudgeClient
     from agl_judge.rescoring import rescore
     from agl_judge.section import make_grader
 
@@ -161,10 +161,10 @@ async def _rescore(
     counts = Counter[str]()
     plugins = load()
     async with open_run(what, store, run=run, read_only=False) as opened:
-        desk: Any = Desk(opened.store, None, opened.run_id, count=_counter(counts))
+        client: Any = JudgeClient(opened.store, None, opened.run_id, count=_counter(counts))
         if served:
-            desk = open_desk(opened.store, served, opened.run_id, plugins, count=_counter(counts))
-        async with desk as open_one:
+            client = open_client(opened.store, served, opened.run_id, plugins, count=_counter(counts))
+        async with client as open_one:
             return await rescore(opened, grader, open_one, counts, name)
 
 

@@ -26,7 +26,7 @@ from agentlightning.credit.rollout_reward import failure_of
 from agentlightning.specs import CallGuard
 from agentlightning.store.base import Store
 from agentlightning.types import Record, UsageError
-from agl_judge.desk import BadVerdict, Desk
+from agl_judge.client import BadVerdict, JudgeClient
 from agl_judge.group import Finished, Group, GroupGrader, checked, finished
 from agl_judge.store import Grade, add_group_rewards, is_graded
 
@@ -65,7 +65,7 @@ class Grading:
     grader: GroupGrader
     counts: Counts = field(init=False)
     _context: Context | None = None
-    _desk: Desk | None = None
+    _client: JudgeClient | None = None
 
     def __post_init__(self) -> None:
         self.counts = Counts(self.grader.name)
@@ -79,12 +79,11 @@ class Grading:
             check_judge(judge, context)
         self._context = context
         check = partial(check_judge, context=context)
-        self._desk = Desk(context.store, context.gateway, context.run_id, check=check, count=self.counts.add)
-        context.guards = [
-            *context.guards,
-            self.counts,
-        ]  # asked for the metrics of a step, and for the summary
-        async with self._desk:
+        asked = context.store, context.gateway, context.run_id
+        self._client = JudgeClient(*asked, check=check, count=self.counts.add)
+        # asked for the metrics of a step, and for the summary
+        context.guards = [*context.guards, self.counts]
+        async with self._client:
             yield
 
     async def grade(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -110,7 +109,7 @@ class Grading:
         if all(is_graded(one.rollout, one.attempt.attempt_id) for one in judged if one.attempt):
             return []  # nothing is to be judged, or all of it was
         missing = {one: str(why) for one, why in failed.items() if why not in JUDGED_FAILURES}
-        group = Group(judged[0].rollout.input, group_id, tuple(map(finished, judged)), missing, self._desk)
+        group = Group(judged[0].rollout.input, group_id, tuple(map(finished, judged)), missing, self._client)
         grades = await grade_group(self.grader, group, dict(ids))
         await add_group_rewards(store, grades)
         self._count(group, grades)

@@ -17,7 +17,7 @@ from agentlightning.credit.rewards import resolve
 from agentlightning.types import Record, UsageError
 from agentlightning.types.record import tool_calls_of
 from agl_audit.history.rescoring.trace import RolloutTrace, make_trace
-from agl_judge.desk import BadVerdict, Desk, Message
+from agl_judge.client import BadVerdict, JudgeClient, Message
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class Group:
     """Those that can be judged, in the order of their samples."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Rollout id → why it is not judged: the kind of its failure, ``straggler`` of a quorum included."""
-    desk: Desk | None = None
+    client: JudgeClient | None = None
     """What asks judges; ``None``: there is none."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Rollout id → why a function gave it no reward; a function may say so."""
@@ -129,10 +129,10 @@ class Group:
         again. ``None``: there is no usable answer. The same question is answered from the run's record;
         ``repeat`` counts questions that are meant to be asked anew. ``sampling``: fields of the request.
         """
-        if self.desk is None:
+        if self.client is None:
             raise UsageError(f"a judge ({judge!r}) was asked outside of a run: there is nobody who answers")
         about = {"group": self.group_id, "rollouts": [one.rollout_id for one in self.rollouts]}
-        found = await self.desk.ask(judge, messages, read, about=about, repeat=repeat, **sampling)
+        found = await self.client.ask(judge, messages, read, about=about, repeat=repeat, **sampling)
         self.asked.append(found.rollout_id)
         return found.value
 

@@ -40,7 +40,7 @@ def agl_names() -> dict[str, str]:
     relative, rubric = "agl_judge.graders.relative", "agl_judge.graders.rubric"
     return {
         "Agree": f"{relative}:Agree",
-        "BadVerdict": "agl_judge.desk:BadVerdict",
+        "BadVerdict": "agl_judge.client:BadVerdict",
         "Criterion": f"{rubric}:Criterion",
         "Group": "agl_judge.group:Group",
         "Rank": f"{relative}:Rank",

@@ -19,7 +19,7 @@ from agentlightning.types import Record, Reward, UsageError
 from agl_audit.history.rescoring.rescore import left_out
 from agl_audit.run import OpenRun
 from agl_audit.store.reward_versions import Rescored, RewardVersion, add_rescored, add_reward_version
-from agl_judge.desk import JUDGE, Desk
+from agl_judge.client import JUDGE, JudgeClient
 from agl_judge.grading import grade_group
 from agl_judge.group import Group, GroupFunction, GroupGrader, finished
 
@@ -47,10 +47,10 @@ def _plain(value: Any) -> Any:
 
 
 async def rescore(
-    run: OpenRun, grader: GroupGrader, desk: Desk, counts: Counter[str], name: str | None
+    run: OpenRun, grader: GroupGrader, client: JudgeClient, counts: Counter[str], name: str | None
 ) -> dict[str, Any]:
     """Store the rewards that ``grader`` gives the run's groups as the version ``name`` (default: the grader's
-    name and eight digits of its digest), and return what was counted. ``counts``: what the desk counts.
+    name and eight digits of its digest), and return what was counted. ``counts``: what the client counts.
     """
     digest = digest_of(grader)
     version = RewardVersion(
@@ -73,7 +73,7 @@ async def rescore(
         found.update(str(why) for one in records if (why := left_out(one)) is not None)
         if kept:
             await _rescore_group(
-                run, grader, Group(kept[0].rollout.input, group_id, (), {}, desk), kept, version, found
+                run, grader, Group(kept[0].rollout.input, group_id, (), {}, client), kept, version, found
             )
     judged = {what: n for what, n in counts.items() if n}
     return {

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 

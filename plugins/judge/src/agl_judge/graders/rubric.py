@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 from agl_judge.graders.reading import read_key, read_score
 from agl_judge.graders.showing import task_text
 from agl_judge.group import Finished, Group, Rewards

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentlightning.types import UsageError
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 from agl_judge.graders.reading import read_key, read_score
 from agl_judge.group import Finished, Group, Rewards
 from agl_judge.openai_graders import sandbox

@@ -11,7 +11,7 @@ from typing import Any
 from agl_programs.sandbox.box import Sandbox
 
 from agentlightning.types import UsageError
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 
 SECONDS = 120
 """Documented limit of a python grader's run."""

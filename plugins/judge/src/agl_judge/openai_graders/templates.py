@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agl_judge.desk import BadVerdict
+from agl_judge.client import BadVerdict
 
 _PLACE = re.compile(r"\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _PATH = re.compile(r"(item|sample)((?:\.[A-Za-z_][\w-]*|\[\d+\])+)")

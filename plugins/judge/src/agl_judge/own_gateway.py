@@ -1,4 +1,4 @@
-"""A desk outside of a run: a gateway of its own, which serves judges for as long as it is open."""
+"""A judge client outside of a run: a gateway of its own, which serves judges for as long as it is open."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agentlightning.train.policies import fetch_pretrained, route
 from agentlightning.train.serving import with_limits
 from agentlightning.types import LLM, UsageError
 from agentlightning.types.work import PolicyFolder, missing_policy_message
-from agl_judge.desk import Desk
+from agl_judge.client import JudgeClient
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_client(
     store: Store,
     judges: Mapping[str, LLM | PolicyFolder],
     run_id: str,
@@ -27,9 +27,9 @@ async def open_desk(
     *,
     count: Callable[[str, float], None] = lambda what, n: None,
     **settings: Any,
-) -> AsyncIterator[Desk]:
-    """Open a desk for ``judges``: endpoints, or folders that the driver ``local`` serves. ``settings``: those
-    of :class:`.Desk`.
+) -> AsyncIterator[JudgeClient]:
+    """Open a client of ``judges``: endpoints, or folders that the driver ``local`` serves. ``settings``:
+    those of :class:`.JudgeClient`.
     """
     async with AsyncExitStack() as stack:
         gateway = Gateway(store, Keys(), plugins=plugins)
@@ -50,7 +50,7 @@ async def open_desk(
             server = serve(PolicyFolder(folder, train=False, options=given.options, name=name))
             stack.push_async_callback(server.close)
             gateway.add_route(route(name, with_limits(await server.start(), folder)))
-        yield await stack.enter_async_context(Desk(store, gateway, run_id, count=count, **settings))
+        yield await stack.enter_async_context(JudgeClient(store, gateway, run_id, count=count, **settings))
 
 
 def read_judge(given: str, api_key: str | None, name: str = "judge") -> LLM | PolicyFolder:

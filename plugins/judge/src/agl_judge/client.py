@@ -56,7 +56,7 @@ class Verdict(NamedTuple, Generic[T]):
     reason: str = ""
 
 
-class Desk:
+class JudgeClient:
     """Asks the frozen policies of ``gateway`` for the run ``run_id``. ``gateway=None``: answers come from the
     store alone, and a question that it does not have is :class:`UsageError`.
 
@@ -89,7 +89,7 @@ class Desk:
         """Question → held by who asks it: others wait for the answer."""
         self._http: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> Desk:
+    async def __aenter__(self) -> JudgeClient:
         self._http = aiohttp.ClientSession(timeout=self._timeout)
         return self
 

@@ -1,4 +1,4 @@
-"""The desk: what a judge may answer, what is asked again, and what is never sent twice."""
+"""The client: what a judge may answer, what is asked again, and what is never sent twice."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agl_testing import Reply, ScriptedModelServer
 import agentlightning as agl
 from agentlightning.store import SQLiteStore
 from agl_judge.check import check, figures, read_pairs
-from agl_judge.desk import JUDGE, BadVerdict, Desk
+from agl_judge.client import JUDGE, BadVerdict, JudgeClient
 from agl_judge.graders.relative import Agree, Rank, Tournament, pairs_of, ranks, read_better, read_scores
 from agl_judge.graders.rubric import Criterion, Rubric
 from agl_judge.graders.showing import show
 from agl_judge.grading import grade_group
 from agl_judge.group import Finished, Group, checked
-from agl_judge.room import open_desk, read_judge
+from agl_judge.own_gateway import open_client, read_judge
 from plugins.judge.tests.conftest import KEY, candidates, plugins
 
 QUESTION = [{"role": "user", "content": "which?"}]
@@ -31,19 +31,21 @@ def rollout(number: int, answer: str, question: str = "2 + 3?") -> Finished:
     return Finished(f"ro-{number}", answer, (thread,), None, {}, {}, None)  # type: ignore[arg-type]
 
 
-def group_of(*answers: str, desk: Desk | None = None) -> Group:
-    return Group({"gold": "5"}, "g", tuple(rollout(n, one) for n, one in enumerate(answers)), desk=desk)
+def group_of(*answers: str, client: JudgeClient | None = None) -> Group:
+    return Group({"gold": "5"}, "g", tuple(rollout(n, one) for n, one in enumerate(answers)), client=client)
 
 
-class Desked:
-    """A desk with a judge whose answers are scripted, and what it counted."""
+class Asking:
+    """A client with a judge whose answers are scripted, and what it counted."""
 
-    def __init__(self, desk: Desk, server: ScriptedModelServer, store: Any, counts: Counter[str]) -> None:
-        self.desk, self.server, self.store, self.counts = desk, server, store, counts
+    def __init__(
+        self, client: JudgeClient, server: ScriptedModelServer, store: Any, counts: Counter[str]
+    ) -> None:
+        self.client, self.server, self.store, self.counts = client, server, store, counts
 
 
 @pytest.fixture
-async def desked() -> AsyncIterator[Desked]:
+async def asking() -> AsyncIterator[Asking]:
     store, counts = SQLiteStore(":memory:"), Counter[str]()
 
     def count(what: str, n: float) -> None:
@@ -51,8 +53,8 @@ async def desked() -> AsyncIterator[Desked]:
 
     async with ScriptedModelServer(lambda body: '{"scores": [1, 0]}', model="j", ids="never") as server:
         judge = agl.LLM(endpoint=server.url, model="j", api_key=KEY)
-        async with open_desk(store, {"judge": judge}, "r", plugins(), count=count, wait=0.0) as desk:
-            yield Desked(desk, server, store, counts)
+        async with open_client(store, {"judge": judge}, "r", plugins(), count=count, wait=0.0) as client:
+            yield Asking(client, server, store, counts)
     await store.close()
 
 
@@ -78,71 +80,71 @@ async def desked() -> AsyncIterator[Desked]:
     ],
 )
 async def test_an_answer_that_cannot_be_used_is_asked_again_and_then_missing(
-    desked: Desked, bad: str
+    asking: Asking, bad: str
 ) -> None:
-    desked.server.reply = lambda body: bad
+    asking.server.reply = lambda body: bad
     first, second = await grade_group(
-        Rank("judge"), group_of("5", "6", desk=desked.desk), {"ro-0": "at-0", "ro-1": "at-1"}
+        Rank("judge"), group_of("5", "6", client=asking.client), {"ro-0": "at-0", "ro-1": "at-1"}
     )
     assert first.value is second.value is None and first.reason.startswith("no-verdict")
-    assert len(desked.server.log) == 3
-    assert (desked.counts["asked_again"], desked.counts["given_up"], desked.counts["judge_calls"]) == (
+    assert len(asking.server.log) == 3
+    assert (asking.counts["asked_again"], asking.counts["given_up"], asking.counts["judge_calls"]) == (
         2,
         1,
         3,
     )
-    again = desked.server.log[-1].body["messages"]
+    again = asking.server.log[-1].body["messages"]
     assert [one["role"] for one in again[2:]] == ["assistant", "user"] * 2
     assert "That cannot be used" in again[-1]["content"]
-    (question,) = await desked.store.query_rollouts(run_id="r")
+    (question,) = await asking.store.query_rollouts(run_id="r")
     assert question.status == "failed" and question.reason.startswith("bad-verdict")
-    await desked.desk.ask("judge", desked.server.log[0].body["messages"], lambda text: text)
-    assert len(desked.server.log) == 3  # what cannot be answered is on record too
+    await asking.client.ask("judge", asking.server.log[0].body["messages"], lambda text: text)
+    assert len(asking.server.log) == 3  # what cannot be answered is on record too
 
 
 async def test_a_judge_that_mends_its_answer_is_heard_and_one_that_stumbles_is_tried_again(
-    desked: Desked,
+    asking: Asking,
 ) -> None:
     said: list[Any] = [
         Reply(status=503, message="busy"),
         "I like the first.",
         '```json\n{"scores": [1, 0]}\n```',
     ]
-    desked.server.reply = lambda body: said[len(desked.server.log) - 1]
-    found = await desked.desk.ask("judge", QUESTION, lambda text: read_scores(text, 2))
+    asking.server.reply = lambda body: said[len(asking.server.log) - 1]
+    found = await asking.client.ask("judge", QUESTION, lambda text: read_scores(text, 2))
     assert found.value == [1.0, 0.0]
-    calls = await desked.store.query_calls(found.rollout_id)
+    calls = await asking.store.query_calls(found.rollout_id)
     assert [call.status for call in calls] == ["error", "ok", "ok"]
     assert {call.tags["agent"] for call in calls} == {JUDGE} and not any(call.selected for call in calls)
 
 
-async def test_the_same_question_is_sent_once_however_many_ask_it(desked: Desked) -> None:
-    asked = [desked.desk.ask("judge", QUESTION, lambda text: read_scores(text, 2)) for _ in range(20)]
+async def test_the_same_question_is_sent_once_however_many_ask_it(asking: Asking) -> None:
+    asked = [asking.client.ask("judge", QUESTION, lambda text: read_scores(text, 2)) for _ in range(20)]
     found = await asyncio.gather(*asked)
-    assert len(desked.server.log) == 1 and {one.rollout_id for one in found} == {found[0].rollout_id}
-    assert desked.counts["cached"] == 19
-    await desked.desk.ask("judge", QUESTION, lambda text: text, repeat=1)
-    await desked.desk.ask("judge", QUESTION, lambda text: text, temperature=0.5)
-    assert len(desked.server.log) == 3  # other questions
+    assert len(asking.server.log) == 1 and {one.rollout_id for one in found} == {found[0].rollout_id}
+    assert asking.counts["cached"] == 19
+    await asking.client.ask("judge", QUESTION, lambda text: text, repeat=1)
+    await asking.client.ask("judge", QUESTION, lambda text: text, temperature=0.5)
+    assert len(asking.server.log) == 3  # other questions
 
 
-async def test_an_endpoint_that_does_not_answer_is_no_verdict_and_is_asked_anew_later(desked: Desked) -> None:
-    desked.server.reply = lambda body: Reply(status=500, message="broken")
-    dead = await desked.desk.ask("judge", QUESTION, lambda text: text)
-    assert dead.value is None and dead.reason.startswith("no-answer: HTTP 5") and len(desked.server.log) == 4
-    desked.server.reply = lambda body: "well"
-    assert (await desked.desk.ask("judge", QUESTION, lambda text: text)).value == "well"
+async def test_an_endpoint_that_does_not_answer_is_no_verdict_and_is_asked_anew_later(asking: Asking) -> None:
+    asking.server.reply = lambda body: Reply(status=500, message="broken")
+    dead = await asking.client.ask("judge", QUESTION, lambda text: text)
+    assert dead.value is None and dead.reason.startswith("no-answer: HTTP 5") and len(asking.server.log) == 4
+    asking.server.reply = lambda body: "well"
+    assert (await asking.client.ask("judge", QUESTION, lambda text: text)).value == "well"
 
 
-async def test_a_question_that_is_refused_is_not_tried_again(desked: Desked) -> None:
-    desked.server.reply = lambda body: Reply(status=400, message="too long")
-    assert (await desked.desk.ask("judge", QUESTION, lambda text: text)).value is None
-    assert len(desked.server.log) == 1
+async def test_a_question_that_is_refused_is_not_tried_again(asking: Asking) -> None:
+    asking.server.reply = lambda body: Reply(status=400, message="too long")
+    assert (await asking.client.ask("judge", QUESTION, lambda text: text)).value is None
+    assert len(asking.server.log) == 1
 
 
-async def test_without_a_gateway_answers_come_from_the_store_alone(desked: Desked) -> None:
-    await desked.desk.ask("judge", QUESTION, lambda text: text)
-    async with Desk(desked.store, None, "r") as stored:
+async def test_without_a_gateway_answers_come_from_the_store_alone(asking: Asking) -> None:
+    await asking.client.ask("judge", QUESTION, lambda text: text)
+    async with JudgeClient(asking.store, None, "r") as stored:
         assert (await stored.ask("judge", QUESTION, lambda text: text)).value == '{"scores": [1, 0]}'
         with pytest.raises(agl.UsageError, match="nobody is there to ask"):
             await stored.ask("judge", [{"role": "user", "content": "new"}], lambda text: text)
@@ -157,40 +159,40 @@ def test_what_all_begin_with_is_said_once_and_equal_rollouts_are_one_candidate()
     assert again.texts == shown.texts  # the order does not follow the samples
 
 
-async def test_rank_gives_each_rollout_the_score_of_what_it_said(desked: Desked) -> None:
+async def test_rank_gives_each_rollout_the_score_of_what_it_said(asking: Asking) -> None:
     def score(body: dict[str, Any]) -> str:
         return json.dumps({"scores": [float("5" in one) for one in candidates(body)]})
 
-    desked.server.reply = score
-    group = group_of("5", "6", "5", "seven", desk=desked.desk)
+    asking.server.reply = score
+    group = group_of("5", "6", "5", "seven", client=asking.client)
     assert await Rank("judge")(group) == [1.0, 0.0, 1.0, 0.0]
     assert await Rank("judge", values="ranks")(group) == [5 / 6, 1 / 6, 5 / 6, 1 / 6]
-    assert len(desked.server.log) == 1
-    question = desked.server.log[0].body["messages"][1]["content"]
+    assert len(asking.server.log) == 1
+    question = asking.server.log[0].body["messages"][1]["content"]
     assert question.count("2 + 3?") == 1 and '"gold"' not in question
     await Rank("judge", show=["gold"])(group)
-    assert '{"gold": "5"}' in desked.server.log[1].body["messages"][1]["content"]
+    assert '{"gold": "5"}' in asking.server.log[1].body["messages"][1]["content"]
 
 
-async def test_a_group_of_one_and_a_group_of_equals_ask_nobody(desked: Desked) -> None:
-    one = group_of("5", desk=desked.desk)
+async def test_a_group_of_one_and_a_group_of_equals_ask_nobody(asking: Asking) -> None:
+    one = group_of("5", client=asking.client)
     assert await Rank("judge")(one) == [None] and one.reasons == {"ro-0": "group-of-one"}
-    assert await Tournament("judge")(group_of("5", desk=desked.desk)) == [None]
+    assert await Tournament("judge")(group_of("5", client=asking.client)) == [None]
     assert await Agree()(group_of("5")) == [None]
-    assert await Rank("judge")(group_of("5", "5", desk=desked.desk)) == [0.5, 0.5]
-    assert not desked.server.log
+    assert await Rank("judge")(group_of("5", "5", client=asking.client)) == [0.5, 0.5]
+    assert not asking.server.log
 
 
-async def test_a_tournament_gives_points_and_a_bias_for_a_place_is_worth_nothing(desked: Desked) -> None:
-    group = group_of("5", "6", "seven", desk=desked.desk)
-    desked.server.reply = lambda body: json.dumps({"better": 1})
-    assert await Tournament("judge")(group) == [0.5, 0.5, 0.5] and len(desked.server.log) == 6
+async def test_a_tournament_gives_points_and_a_bias_for_a_place_is_worth_nothing(asking: Asking) -> None:
+    group = group_of("5", "6", "seven", client=asking.client)
+    asking.server.reply = lambda body: json.dumps({"better": 1})
+    assert await Tournament("judge")(group) == [0.5, 0.5, 0.5] and len(asking.server.log) == 6
 
     def right(body: dict[str, Any]) -> str:
         first, second = ("5" in one for one in candidates(body))
         return json.dumps({"better": 0 if first == second else 1 if first else 2})
 
-    desked.server.reply = right
+    asking.server.reply = right
     assert await Tournament("judge", about="It is five.")(group) == [1.0, 0.25, 0.25]
 
 
@@ -209,18 +211,18 @@ async def test_agreement_needs_no_judge_and_no_majority_is_no_reward() -> None:
 
 
 async def test_a_rubric_weighs_code_and_judge_and_a_criterion_nobody_could_tell_is_missing(
-    desked: Desked,
+    asking: Asking,
 ) -> None:
-    desked.server.reply = lambda body: json.dumps({"scores": {"polite": 0.5}})
+    asking.server.reply = lambda body: json.dumps({"scores": {"polite": 0.5}})
     rubric = Rubric(
         Criterion("polite", ask="It is polite."),
         Criterion("right", check=lambda task, one: one.answer == task["gold"], weight=3.0),
         judge="judge",
     )
-    group = group_of("5", "6", desk=desked.desk)
+    group = group_of("5", "6", client=asking.client)
     assert await rubric(group) == [0.875, 0.125] and group.parts["ro-0"] == {"polite": 0.5, "right": 1.0}
-    desked.server.reply = lambda body: json.dumps({"scores": {"polite": 0.5, "kind": 1}})
-    unheard = group_of("7", desk=desked.desk)
+    asking.server.reply = lambda body: json.dumps({"scores": {"polite": 0.5, "kind": 1}})
+    unheard = group_of("7", client=asking.client)
     assert await rubric(unheard) == [None] and not unheard.parts
     nobody = Rubric(Criterion("told", check=lambda task, one: None))
     assert await nobody(group_of("5")) == [None]
@@ -269,7 +271,7 @@ def test_better_is_one_of_three() -> None:
 
 
 # ------------------------------------------------------------------------------------------- agl judge check
-async def test_a_judge_is_measured_on_labelled_pairs(desked: Desked, tmp_path: Any) -> None:
+async def test_a_judge_is_measured_on_labelled_pairs(asking: Asking, tmp_path: Any) -> None:
     file = tmp_path / "pairs.jsonl"
     lines = [
         {"prompt": "2 + 3?", "a": "5", "b": "6", "better": "a"},
@@ -280,15 +282,15 @@ async def test_a_judge_is_measured_on_labelled_pairs(desked: Desked, tmp_path: A
     def right(body: dict[str, Any]) -> str:
         return json.dumps({"better": 1 if "5" in candidates(body)[0] else 2})
 
-    desked.server.reply = right
-    found = await check(desked.desk, "judge", read_pairs(file), desked.counts, repeats=2)
+    asking.server.reply = right
+    found = await check(asking.client, "judge", read_pairs(file), asking.counts, repeats=2)
     assert (
         found["agreement"] == 1.0
         and found["position_bias"] == found["contradicted"] == found["varied"] == 0.0
     )
-    assert found["calls"] == len(desked.server.log) == 8 and found["tokens"] > 0
-    desked.server.reply = lambda body: json.dumps({"better": 1})
-    biased = await check(desked.desk, "judge", read_pairs(file), desked.counts, repeats=1)
+    assert found["calls"] == len(asking.server.log) == 8 and found["tokens"] > 0
+    asking.server.reply = lambda body: json.dumps({"better": 1})
+    biased = await check(asking.client, "judge", read_pairs(file), asking.counts, repeats=1)
     assert biased["agreement"] == 0.5 and biased["position_bias"] == 0.5 and biased["contradicted"] == 1.0
     file.write_text('{"prompt": "x", "a": "y", "b": "z", "better": "c"}')
     with pytest.raises(agl.UsageError, match="line 1"):
