@@ -43,7 +43,7 @@ class Switch:
         self._adapter: Any = None
         if instrumentor is not None:
             module, _, name = instrumentor.partition(":")
-            self._adapter = getattr(import_module(module), name)()
+            self._adapter = getattr(import_module(f"{module}.instrumentor"), name)()
         self._wire: list[Patch] = []
 
     def on(self, way: str) -> None:

@@ -18,7 +18,7 @@ from agentlightning import capture
 from agentlightning.algorithms.counters import NothingTrained
 from agentlightning.plugins.manager import build
 from agentlightning.plugins.stores import open_store
-from agl_autogen import AutoGenInstrumentor
+from agl_autogen.instrumentor import AutoGenInstrumentor
 from calc_x.headroom import chance
 
 POLICY = Path(__file__).parents[2] / "examples" / "calc_x" / "policy"

@@ -5,7 +5,6 @@ A spec holds a name, a sentence and a factory that imports lazily, so that listi
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -18,6 +17,8 @@ from agentlightning.types import LLM, Batch, Call, Evaluation, Progress, Recipe,
 from agentlightning.types.work import PolicyFolder
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pydantic import BaseModel
 
     from agentlightning.store.base import Store

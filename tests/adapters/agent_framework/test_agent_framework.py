@@ -36,7 +36,8 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.context import tagged
-from agl_agent_framework import AgentFrameworkInstrumentor, entry_methods
+from agl_agent_framework.entries import entry_methods
+from agl_agent_framework.instrumentor import AgentFrameworkInstrumentor
 from agl_agent_framework.plugin import agl_adapters
 
 

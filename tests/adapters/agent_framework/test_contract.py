@@ -25,7 +25,7 @@ from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
 from openai import AsyncOpenAI
 
-from agl_agent_framework import AgentFrameworkInstrumentor
+from agl_agent_framework.instrumentor import AgentFrameworkInstrumentor
 
 
 class TestAgentFramework(AdapterContract):

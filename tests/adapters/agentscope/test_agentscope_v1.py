@@ -26,7 +26,8 @@ from pydantic import BaseModel, Field
 import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
-from agl_agentscope import AgentScopeInstrumentor, entry_methods
+from agl_agentscope.entries import entry_methods
+from agl_agentscope.instrumentor import AgentScopeInstrumentor
 from agl_agentscope.plugin import agl_adapters
 
 

@@ -32,7 +32,9 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.semconv import PARTIAL
-from agl_agentscope import AgentScopeInstrumentor, entry_methods, v2
+from agl_agentscope import v2
+from agl_agentscope.entries import entry_methods
+from agl_agentscope.instrumentor import AgentScopeInstrumentor
 from agl_agentscope.plugin import agl_adapters
 
 IGNORED_SCOPES = InjectionConfig(inject_runtime_state=False)

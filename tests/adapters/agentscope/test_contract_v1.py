@@ -20,7 +20,7 @@ from agentscope.tool import Toolkit, ToolResponse
 from agl_testing.contract.script import ARGUMENTS, SOLVER, TEAM
 from contract.adapter import AdapterContract
 
-from agl_agentscope import AgentScopeInstrumentor
+from agl_agentscope.instrumentor import AgentScopeInstrumentor
 
 
 def as_tool(function: Callable[..., Any]) -> Callable[..., Any]:

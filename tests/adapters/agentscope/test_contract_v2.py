@@ -20,7 +20,7 @@ from agentscope.tool import FunctionTool, Toolkit
 from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
 
-from agl_agentscope import AgentScopeInstrumentor
+from agl_agentscope.instrumentor import AgentScopeInstrumentor
 
 
 def unasked() -> AgentState:

@@ -25,7 +25,8 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import IGNORED_SCOPES
-from agl_autogen import PLUMBING, AutoGenInstrumentor, entry_methods
+from agl_autogen.entries import entry_methods
+from agl_autogen.instrumentor import PLUMBING, AutoGenInstrumentor
 from agl_autogen.plugin import agl_adapters
 
 HEADER = semconv.HEADER_SELECTED

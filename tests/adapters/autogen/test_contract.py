@@ -18,7 +18,7 @@ from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from contract.adapter import AdapterContract
 
-from agl_autogen import AutoGenInstrumentor
+from agl_autogen.instrumentor import AutoGenInstrumentor
 
 INFO = {
     "vision": False,

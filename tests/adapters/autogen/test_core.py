@@ -35,8 +35,8 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.delivery import IGNORED_SCOPES
-from agl_autogen import PLUMBING, AutoGenCoreInstrumentor, AutoGenInstrumentor
 from agl_autogen.entries import core_entry_methods
+from agl_autogen.instrumentor import PLUMBING, AutoGenCoreInstrumentor, AutoGenInstrumentor
 from agl_autogen.plugin import agl_adapters
 
 INFO: Any = {

@@ -18,7 +18,7 @@ from crewai.events.event_bus import CrewAIEventsBus
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import tool as crew_tool
 
-from agl_crewai import CrewAIInstrumentor
+from agl_crewai.instrumentor import CrewAIInstrumentor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 

@@ -27,8 +27,9 @@ import agentlightning as agl
 from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit import emit_reward
-from agl_crewai import CrewAIInstrumentor, entry_methods
+from agl_crewai.entries import entry_methods
 from agl_crewai.execution import SUMMARISED
+from agl_crewai.instrumentor import CrewAIInstrumentor
 from agl_crewai.plugin import agl_adapters
 from agl_crewai.tools import UNPAIRED
 

@@ -20,7 +20,7 @@ from agl_testing.template import text_of
 from contract.adapter import AdapterContract
 from dspy.clients.cache import Cache
 
-from agl_dspy import DSPyInstrumentor
+from agl_dspy.instrumentor import DSPyInstrumentor
 from agl_dspy.models import selecting
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own, of pydantic

@@ -24,7 +24,8 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.sdk_call import RETRIES
 from agentlightning.keys import CONTEXT_KEY
-from agl_dspy import DSPyInstrumentor, entry_methods
+from agl_dspy.entries import entry_methods
+from agl_dspy.instrumentor import DSPyInstrumentor
 from agl_dspy.models import selecting
 from agl_dspy.plugin import agl_adapters
 

@@ -22,7 +22,7 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 from openai import AsyncOpenAI
 
-from agl_google_adk import GoogleADKInstrumentor
+from agl_google_adk.instrumentor import GoogleADKInstrumentor
 from agl_google_adk.turns import node_class
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own, of pydantic

@@ -33,7 +33,8 @@ from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
-from agl_google_adk import SCOPE, GoogleADKInstrumentor, entry_methods
+from agl_google_adk.entries import entry_methods
+from agl_google_adk.instrumentor import SCOPE, GoogleADKInstrumentor
 from agl_google_adk.plugin import agl_adapters
 from agl_google_adk.turns import node_class
 

@@ -19,7 +19,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage
 
-from agl_langchain import LangChainInstrumentor
+from agl_langchain.instrumentor import LangChainInstrumentor
 
 
 class Forgiving(AgentMiddleware):

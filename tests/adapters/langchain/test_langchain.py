@@ -41,8 +41,9 @@ from agentlightning.capture import COUNTS
 from agentlightning.capture.emit import recorded_operation
 from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.semconv import PARTIAL
-from agl_langchain import LangChainInstrumentor, entry_methods
+from agl_langchain.entries import entry_methods
 from agl_langchain.handler import _HOOK, HANDLER
+from agl_langchain.instrumentor import LangChainInstrumentor
 from agl_langchain.plugin import agl_adapters
 from agl_langchain.runs import RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF

@@ -19,7 +19,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from agl_langgraph import LangGraphInstrumentor
+from agl_langgraph.instrumentor import LangGraphInstrumentor
 
 
 def speaker(model: Any, name: str) -> Callable[[MessagesState], dict[str, Any]]:

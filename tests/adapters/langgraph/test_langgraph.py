@@ -28,12 +28,13 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS
 from agentlightning.capture.identity import CALLER_SOURCES
 from agentlightning.capture.installation import capturing
-from agl_langchain import LangChainInstrumentor
+from agl_langchain.entries import entry_methods
 from agl_langchain.handler import HANDLER
+from agl_langchain.instrumentor import LangChainInstrumentor
 from agl_langchain.runs import ANSWER_LISTENERS, RUN_READERS, RUNS
 from agl_langchain.tools import HANDOFF
-from agl_langgraph import LangGraphInstrumentor, entry_methods
 from agl_langgraph.callers import CALLERS
+from agl_langgraph.instrumentor import LangGraphInstrumentor
 from agl_langgraph.plugin import agl_adapters
 
 

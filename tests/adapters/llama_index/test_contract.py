@@ -21,7 +21,7 @@ from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI
 
-from agl_llama_index import LlamaIndexInstrumentor
+from agl_llama_index.instrumentor import LlamaIndexInstrumentor
 from agl_llama_index.turns import STEPS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the framework's own, of pydantic

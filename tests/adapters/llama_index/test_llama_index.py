@@ -25,7 +25,8 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
-from agl_llama_index import LlamaIndexInstrumentor, entry_methods
+from agl_llama_index.entries import entry_methods
+from agl_llama_index.instrumentor import LlamaIndexInstrumentor
 from agl_llama_index.plugin import agl_adapters
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the framework's own, of pydantic

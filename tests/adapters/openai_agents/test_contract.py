@@ -30,7 +30,7 @@ from agl_testing.contract.script import SOLVER, TEAM
 from contract.adapter import AdapterContract
 from openai import AsyncOpenAI
 
-from agl_openai_agents import OpenAIAgentsInstrumentor
+from agl_openai_agents.instrumentor import OpenAIAgentsInstrumentor
 from agl_openai_agents.untraced import EXPORT
 
 

@@ -43,8 +43,9 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.context import tagged
 from agentlightning.capture.emit import emit_reward
-from agl_openai_agents import OpenAIAgentsInstrumentor, entry_methods
 from agl_openai_agents.bridge import BRIDGE, HANDOFF_FROM, HANDOFF_TO
+from agl_openai_agents.entries import entry_methods
+from agl_openai_agents.instrumentor import OpenAIAgentsInstrumentor
 from agl_openai_agents.plugin import agl_adapters
 from agl_openai_agents.untraced import WITHHELD
 

@@ -19,7 +19,7 @@ from pydantic_ai.capabilities import Hooks
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from agl_pydantic_ai import PydanticAIInstrumentor
+from agl_pydantic_ai.instrumentor import PydanticAIInstrumentor
 
 
 async def told(ctx: Any, *, error: Exception, **_: Any) -> Any:

@@ -36,7 +36,8 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
-from agl_pydantic_ai import PydanticAIInstrumentor, entry_methods
+from agl_pydantic_ai.entries import entry_methods
+from agl_pydantic_ai.instrumentor import PydanticAIInstrumentor
 from agl_pydantic_ai.plugin import agl_adapters
 
 

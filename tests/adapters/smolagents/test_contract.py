@@ -18,7 +18,7 @@ from agl_testing.template import text_of
 from contract.adapter import AdapterContract
 from smolagents import LogLevel, MultiStepAgent, OpenAIServerModel, Tool, ToolCallingAgent
 
-from agl_smolagents import SmolagentsInstrumentor
+from agl_smolagents.instrumentor import SmolagentsInstrumentor
 
 
 def as_tool(function: Callable[..., Any]) -> Tool:

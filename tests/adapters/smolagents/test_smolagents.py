@@ -21,7 +21,8 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.emit import emit_reward
 from agentlightning.keys import CONTEXT_KEY
-from agl_smolagents import SmolagentsInstrumentor, entry_methods
+from agl_smolagents.entries import entry_methods
+from agl_smolagents.instrumentor import SmolagentsInstrumentor
 from agl_smolagents.plugin import agl_adapters
 
 

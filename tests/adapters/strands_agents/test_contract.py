@@ -20,7 +20,7 @@ from strands.agent.conversation_manager import NullConversationManager
 from strands.models.openai import OpenAIModel
 from strands.tools.executors._executor import ToolExecutor
 
-from agl_strands_agents import StrandsInstrumentor
+from agl_strands_agents.instrumentor import StrandsInstrumentor
 
 
 def agent_of(model: Any, name: str, stream: bool, *tools: Any) -> Agent:

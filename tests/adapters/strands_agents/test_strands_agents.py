@@ -23,7 +23,8 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, caller_tags
 from agentlightning.capture.delivery import IGNORED_SCOPES
 from agentlightning.keys import CONTEXT_KEY
-from agl_strands_agents import SCOPE, StrandsInstrumentor, entry_methods
+from agl_strands_agents.entries import entry_methods
+from agl_strands_agents.instrumentor import SCOPE, StrandsInstrumentor
 from agl_strands_agents.plugin import agl_adapters
 
 

@@ -130,7 +130,7 @@ def test_moment_errors_are_counted_and_the_others_still_hear(caplog: pytest.LogC
 
     loaded = build([Bad(), Good()], discover=False)
     with caplog.at_level(logging.ERROR):
-        loaded.notify("agl_evaluated", evaluation=Evaluation(name="x", n=1, reward=0.0, ci=(0, 0)))
+        loaded.ask("agl_evaluated", evaluation=Evaluation(name="x", n=1, reward=0.0, ci=(0, 0)))
     assert heard == ["x"] and loaded.errors == {"agl_evaluated": 1} and "agl_evaluated failed" in caplog.text
 
 
@@ -164,7 +164,7 @@ def test_registration_hooks_run_once() -> None:
 
 def test_trace_prints_the_call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("AGL_TRACE_HOOKS", "1")
-    build(discover=False).notify("agl_run_finished", summary={})
+    build(discover=False).ask("agl_run_finished", summary={})
     assert "agl hook agl_run_finished(summary)" in capsys.readouterr().err
 
 

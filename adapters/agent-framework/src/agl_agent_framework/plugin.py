@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="agent-framework",
             framework="agent_framework",
-            instrumentor=lazily("agl_agent_framework:AgentFrameworkInstrumentor"),
+            instrumentor=lazily("agl_agent_framework.instrumentor:AgentFrameworkInstrumentor"),
             entry_methods=lazily("agl_agent_framework.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

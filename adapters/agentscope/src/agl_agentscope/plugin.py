@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="agentscope",
             framework="agentscope",
-            instrumentor=lazily("agl_agentscope:AgentScopeInstrumentor"),
+            instrumentor=lazily("agl_agentscope.instrumentor:AgentScopeInstrumentor"),
             entry_methods=lazily("agl_agentscope.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

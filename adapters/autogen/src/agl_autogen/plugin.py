@@ -14,14 +14,14 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="autogen",
             framework="autogen_agentchat",
-            instrumentor=lazily("agl_autogen:AutoGenInstrumentor"),
+            instrumentor=lazily("agl_autogen.instrumentor:AutoGenInstrumentor"),
             entry_methods=lazily("agl_autogen.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         ),
         AdapterSpec(
             name="autogen-core",
             framework="autogen_core",
-            instrumentor=lazily("agl_autogen:AutoGenCoreInstrumentor"),
+            instrumentor=lazily("agl_autogen.instrumentor:AutoGenCoreInstrumentor"),
             entry_methods=lazily("agl_autogen.entries:core_entry_methods"),
             requires=", ".join(CORE),
         ),

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="crewai",
             framework="crewai",
-            instrumentor=lazily("agl_crewai:CrewAIInstrumentor"),
+            instrumentor=lazily("agl_crewai.instrumentor:CrewAIInstrumentor"),
             entry_methods=lazily("agl_crewai.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="dspy",
             framework="dspy",
-            instrumentor=lazily("agl_dspy:DSPyInstrumentor"),
+            instrumentor=lazily("agl_dspy.instrumentor:DSPyInstrumentor"),
             entry_methods=lazily("agl_dspy.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

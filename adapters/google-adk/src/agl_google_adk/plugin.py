@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="google-adk",  # for Trainer(adapters=["google-adk"]) and agl run --adapter google-adk
             framework="google.adk",  # the module whose import makes the adapter active
-            instrumentor=lazily("agl_google_adk:GoogleADKInstrumentor"),
+            instrumentor=lazily("agl_google_adk.instrumentor:GoogleADKInstrumentor"),
             entry_methods=lazily("agl_google_adk.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="langchain",
             framework="langchain_core",
-            instrumentor=lazily("agl_langchain:LangChainInstrumentor"),
+            instrumentor=lazily("agl_langchain.instrumentor:LangChainInstrumentor"),
             entry_methods=lazily("agl_langchain.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="langgraph",
             framework="langgraph",
-            instrumentor=lazily("agl_langgraph:LangGraphInstrumentor"),
+            instrumentor=lazily("agl_langgraph.instrumentor:LangGraphInstrumentor"),
             entry_methods=lazily("agl_langchain.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="llama-index",  # for Trainer(adapters=["llama-index"]) and agl run --adapter llama-index
             framework="llama_index.core",  # the module whose import makes the adapter active
-            instrumentor=lazily("agl_llama_index:LlamaIndexInstrumentor"),
+            instrumentor=lazily("agl_llama_index.instrumentor:LlamaIndexInstrumentor"),
             entry_methods=lazily("agl_llama_index.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="openai-agents",
             framework="agents.tracing",  # `agents` alone is also what people call folders of their own
-            instrumentor=lazily("agl_openai_agents:OpenAIAgentsInstrumentor"),
+            instrumentor=lazily("agl_openai_agents.instrumentor:OpenAIAgentsInstrumentor"),
             entry_methods=lazily("agl_openai_agents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="pydantic-ai",  # for Trainer(adapters=["pydantic-ai"]) and agl run --adapter pydantic-ai
             framework="pydantic_ai",  # the module whose import makes the adapter active
-            instrumentor=lazily("agl_pydantic_ai:PydanticAIInstrumentor"),
+            instrumentor=lazily("agl_pydantic_ai.instrumentor:PydanticAIInstrumentor"),
             entry_methods=lazily("agl_pydantic_ai.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

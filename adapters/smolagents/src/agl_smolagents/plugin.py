@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="smolagents",
             framework="smolagents",
-            instrumentor=lazily("agl_smolagents:SmolagentsInstrumentor"),
+            instrumentor=lazily("agl_smolagents.instrumentor:SmolagentsInstrumentor"),
             entry_methods=lazily("agl_smolagents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

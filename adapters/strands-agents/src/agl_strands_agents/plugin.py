@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="strands-agents",
             framework="strands",
-            instrumentor=lazily("agl_strands_agents:StrandsInstrumentor"),
+            instrumentor=lazily("agl_strands_agents.instrumentor:StrandsInstrumentor"),
             entry_methods=lazily("agl_strands_agents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

@@ -219,7 +219,7 @@ class Context:
         about = {"greedy": greedy, "evaluation": name}
         rollouts = self.rollouts(tasks, samples, name=batch, mode=mode, policy=policy, metadata=about)
         ids = [rollout.rollout_id for rollout in rollouts]
-        self.plugins.notify("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
+        self.plugins.ask("agl_progress", progress=Progress(what=f"evaluation {name}", rollouts=ids))
         work = evaluate(self.store, name, rollouts, self.evaluations.counting, self.records)
         evaluation, records = await self.guard(work)
         await self.keep_evaluation(batch, version, evaluation, records)
@@ -233,7 +233,7 @@ class Context:
         await self.journal.entry("evaluation", batch, entry, records)
         self.evaluations.made[batch] = entry
         await self.store.update_run(self.run_id, {"evaluations": self.evaluations.made, **self.guarded()})
-        self.plugins.notify("agl_evaluated", evaluation=evaluation)
+        self.plugins.ask("agl_evaluated", evaluation=evaluation)
 
     async def records(self, rollout_ids: Sequence[str]) -> Sequence[Record]:
         """Return the records of whole groups of finished rollouts, with the rewards of their groups."""

@@ -164,7 +164,7 @@ class RLJob:
             self._fingerprints[name] = await asyncio.to_thread(
                 add_rows, fingerprints.values(), mine, policy=name, version=version
             )
-        self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
+        self.context.plugins.ask("agl_rows_built", step=step, batch=batch)
         # Only a step without a signal is described by its records, which are read again for that.
         silent = [] if self._no_signal.learnable(batch) else list(fingerprints)
         self._no_signal.step(step, batch, await self.context.store.records(silent))
@@ -182,7 +182,7 @@ class RLJob:
 
     def progress(self, progress: Progress) -> None:
         """Notify hooks of how far a long piece of work is."""
-        self.context.plugins.notify("agl_progress", progress=progress)
+        self.context.plugins.ask("agl_progress", progress=progress)
 
     async def report(self, report: StepReport) -> None:
         """Store the step of a policy with its fingerprints, add it to the totals, and notify hooks and
@@ -196,7 +196,7 @@ class RLJob:
         report.terms_digest = terms_digest(self.recipe, self.training.failure)
         await self.context.journal.step(report, self._fingerprints[report.policy])
         self.totals.count(report, multi_policy=isinstance(self._versions, Mapping))
-        self.context.plugins.notify("agl_policy_updated", report=report)
+        self.context.plugins.ask("agl_policy_updated", report=report)
         if guarded := self.context.guarded():  # what the step itself has cost is in it
             await self.context.store.update_run(self.run_id, guarded)
 
@@ -213,7 +213,7 @@ class RLJob:
     async def saved(self, folder: Path, step: int) -> None:
         """Add a checkpoint to the run's chain and notify hooks."""
         await self.context.journal.checkpoint(folder)
-        self.context.plugins.notify("agl_checkpoint_saved", folder=folder, step=step)
+        self.context.plugins.ask("agl_checkpoint_saved", folder=folder, step=step)
 
     # -------------------------------------------------------------------------------------- evaluation
     async def evaluate(self, step: int) -> Evaluation | None:

@@ -168,4 +168,4 @@ class InOrder:
     def say_awaited(self, step: int, ids: list[str]) -> None:
         """Notify hooks of the rollouts that a step waits for."""
         progress = Progress(what="rollouts", step=step, rollouts=ids)
-        self.context.plugins.notify("agl_progress", progress=progress)
+        self.context.plugins.ask("agl_progress", progress=progress)

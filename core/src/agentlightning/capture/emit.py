@@ -45,8 +45,6 @@ from agentlightning.types.record import (
 
 BODY = "agl.body"
 """Attribute with the content of a message or object span."""
-DIMENSIONS = "agl.reward.dimensions"
-"""All numbers of a reward with several dimensions."""
 
 
 def emit_reward(
@@ -103,7 +101,7 @@ def reward_attributes(
         semconv.EVALUATION_NAME: name,
         semconv.EVALUATION_SCORE: trained,
         semconv.REWARD_FINAL: final,
-        DIMENSIONS: dimensions,
+        semconv.REWARD_DIMENSIONS: dimensions,
     }
 
 

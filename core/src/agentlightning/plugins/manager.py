@@ -1,7 +1,7 @@
 """Finding plugins and calling their hooks.
 
 :func:`load` reads the built-ins, then the entry-point group ``agentlightning``, and returns :class:`Plugins`:
-specs by kind and name, and :meth:`Plugins.notify` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
+specs by kind and name, and :meth:`Plugins.ask` for notification hooks. ``AGL_PLUGINS=a,b`` loads only
 those entry points (empty: none). ``AGL_TRACE_HOOKS=1`` prints each call of a hook.
 
 Invariant: a name means one thing. Two plugins that register the same name are an error that names both; a
@@ -63,8 +63,6 @@ class Plugins:
         self.runners: dict[str, specs.RunnerSpec] = self.table("agl_runners")
         self.stores: dict[str, specs.StoreSpec] = self.table("agl_stores", "scheme")
         self.store_operations: dict[str, specs.StoreOperationSpec] = self.table("agl_store_operations")
-        self.credit_rules: dict[str, specs.CreditRuleSpec] = self.table("agl_credit_rules")
-        self.baselines: dict[str, specs.BaselineSpec] = self.table("agl_baselines")
         self.trackers: dict[str, specs.TrackerSpec] = self.table("agl_trackers")
         self.policies: dict[str, specs.PolicySpec] = self.table("agl_policies")
         self.commands: dict[str, specs.CommandSpec] = self.table("agl_commands")
@@ -83,7 +81,8 @@ class Plugins:
             return self._tables[hook]
         found: dict[str, Any] = {}
         owner: dict[str, str] = {}
-        for impl in _implementations(self.manager, hook):
+        caller = getattr(self.manager.hook, hook, None)
+        for impl in caller.get_hookimpls() if caller else ():
             given: Any = impl.function()
             for spec in given if key else given.items():
                 name, spec = (getattr(spec, key), spec) if key else spec
@@ -95,10 +94,6 @@ class Plugins:
                 found[name], owner[name] = spec, impl.plugin_name
         self._tables[hook] = found
         return found
-
-    def notify(self, hook: str, **kwargs: Any) -> None:
-        """Call a notification hook of every plugin. An error is counted and logged, never raised."""
-        self.ask(hook, **kwargs)
 
     def ask(self, hook: str, **kwargs: Any) -> list[Any]:
         """Call a hook of every plugin and return their answers but ``None``. An error is counted and logged,
@@ -129,6 +124,16 @@ class Plugins:
                 yield answer
 
     @property
+    def credit_rules(self) -> dict[str, specs.CreditRuleSpec]:
+        """Credit rules by name; asked for when rows are made, as they load what makes them."""
+        return self.table("agl_credit_rules")
+
+    @property
+    def baselines(self) -> dict[str, specs.BaselineSpec]:
+        """Baselines by name, as :attr:`credit_rules`."""
+        return self.table("agl_baselines")
+
+    @property
     def credit_functions(self) -> dict[str, Any]:
         """Credit rules and baselines by name, as keywords of :func:`agentlightning.credit.assign`."""
         return {
@@ -154,11 +159,6 @@ class Plugins:
     def has_listeners(self, hook: str) -> bool:
         """Return whether any plugin implements the hook. A hot path then skips making its arguments."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
-
-
-def _implementations(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookImpl]:
-    caller = getattr(manager.hook, hook, None)
-    return [] if caller is None else caller.get_hookimpls()
 
 
 def _specify(manager: pluggy.PluginManager) -> None:

@@ -118,7 +118,7 @@ class Runner:
         rollout, attempt_id = lease.rollout, lease.attempt.attempt_id
         spans: list[Span] = []
         fatal: CannotRun | None = None
-        self.plugins.notify("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
+        self.plugins.ask("agl_rollout_started", rollout=rollout, attempt=lease.attempt)
         self._heartbeat.add(attempt_id, rollout.config.unresponsive_seconds)
         agent = self._agents[attempt_id] = asyncio.create_task(self._run_agent(lease, spans))
         if self._stopping:
@@ -139,7 +139,7 @@ class Runner:
         notify_rewards(self.plugins, [*spans, *outcome.returned])
         if self.plugins.has_listeners("agl_rollout_finished"):
             rollout = await self.store.get_rollout_by_id(rollout.rollout_id)
-            self.plugins.notify("agl_rollout_finished", rollout=rollout, attempt=attempt)
+            self.plugins.ask("agl_rollout_finished", rollout=rollout, attempt=attempt)
         if fatal is not None:
             raise fatal
 
@@ -319,4 +319,4 @@ def notify_rewards(plugins: Plugins, spans: Iterable[Span]) -> None:
         return
     for span in find_reward_spans(spans):
         ids = {"rollout_id": span.rollout_id, "attempt_id": span.attempt_id}
-        plugins.notify("agl_reward_emitted", reward=reward_of(span), **ids)
+        plugins.ask("agl_reward_emitted", reward=reward_of(span), **ids)

@@ -162,7 +162,7 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
         info["resources"] = context.resources.ids
         await context.store.add_run(context.run_id, info, context.config)
         await context.journal.begin(info)
-        context.plugins.notify("agl_run_started", run=info)
+        context.plugins.ask("agl_run_started", run=info)
         return
     check_unchanged(known, info, [name for one in context.plugins.sections.values() for name in one.fixed])
     changed = changed_settings(known, info)
@@ -182,7 +182,7 @@ async def record_run(context: Context, info: dict[str, Any], *, resumed: bool) -
     }
     await context.store.update_run(context.run_id, again, context.config)
     await context.journal.resume(again, context.first_step, list(context.evaluations.made))
-    context.plugins.notify("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
+    context.plugins.ask("agl_run_resumed", run=info, reports=reports, evaluations=evaluations)
 
 
 async def stored_run(store: Store, run_id: str) -> dict[str, Any] | None:

@@ -132,7 +132,7 @@ class TrainingSession:
                 self._start_runner(context, runner, stack)
                 yield context
             except BaseException as error:
-                context.plugins.notify("agl_run_failed", run_id=run.run_id, error=error)
+                context.plugins.ask("agl_run_failed", run_id=run.run_id, error=error)
                 if self.config.trackers != []:  # the doctor's probe has none, and leaves no folder
                     say(f"The run did not finish. What there is of it: {run.folder}")
                     after = f"after {saved_steps(run.folder)} of {config.training.steps} steps"
@@ -266,7 +266,7 @@ async def finish(
     }
     summary["chain"] = await context.journal.end(summary, exported)
     await context.store.update_run(context.run_id, {"summary": summary, **context.guarded()})
-    context.plugins.notify("agl_run_finished", summary=summary)
+    context.plugins.ask("agl_run_finished", summary=summary)
     return summary
 
 
@@ -295,4 +295,4 @@ def _checked(callback: Any) -> Any:
 
 
 def _call_recorded(plugins: Plugins, call: Call) -> None:
-    plugins.notify("agl_call_recorded", call=call)
+    plugins.ask("agl_call_recorded", call=call)

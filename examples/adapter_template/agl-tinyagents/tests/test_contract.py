@@ -10,7 +10,7 @@ from agl_testing.contract import SOLVER, TEAM, AdapterContract
 from openai import AsyncOpenAI
 from tinyagents import Agent, Team
 
-from agl_tinyagents import TinyAgentsInstrumentor
+from agl_tinyagents.instrumentor import TinyAgentsInstrumentor
 
 
 class TestTinyAgents(AdapterContract):

@@ -145,7 +145,7 @@ class Scorer:
         if again:
             await store.requeue_rollouts(again, reason=RESUMED)
         ids = [rollout.rollout_id for rollout in rollouts]
-        context.plugins.notify("agl_progress", progress=Progress(what="prompts", rollouts=ids))
+        context.plugins.ask("agl_progress", progress=Progress(what="prompts", rollouts=ids))
         try:
             await store.wait_for_rollouts(ids)
         except asyncio.CancelledError:

@@ -141,7 +141,7 @@ async def test_what_a_service_trains_is_spent_too_and_a_resumed_run_goes_on_coun
     plugins = build(discover=False).with_listeners([spending])  # as a run's guards are
     # The service's counts are sums, so a report says again what the one before it said.
     for policy, trained in (("a", 400_000), ("b", 100_000), ("a", 900_000)):
-        plugins.notify("agl_policy_updated", report=report(policy, trained))
+        plugins.ask("agl_policy_updated", report=report(policy, trained))
     assert spending.spent.money == spending.summary()["training"] == 2.0
     assert await spending.exhausted() is None
     store = SQLiteStore(tmp_path / "store.sqlite")

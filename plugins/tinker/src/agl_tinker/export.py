@@ -14,7 +14,7 @@ from agentlightning.types import UsageError
 from agl_local.policy.adapters import add_adapter
 from agl_local.policy.export import export_policy
 from agl_local.policy.folder import fingerprint, load_policy
-from agl_tinker.options import request
+from agl_tinker.machine import request
 
 _CONFIG = "adapter_config.json"
 _TOKENIZER = (

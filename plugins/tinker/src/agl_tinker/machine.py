@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_tinker.options import NOT_INSTALLED, Options, key, read_options, request
+from agl_tinker.options import NOT_INSTALLED, Options, key, read_options
 
 _SECONDS = 20
 
@@ -24,6 +24,14 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:
         raise UsageError(NOT_INSTALLED) from None
     return {**found, **(_asked(read_options(options)) if options else {})}
+
+
+def request(url: str, server: str | None) -> urllib.request.Request:
+    """A GET of ``url``, with the key where it is ``server``'s; a redirection does not take the key along."""
+    made = urllib.request.Request(url)
+    if server is not None and url.startswith(f"{server}/"):
+        made.add_unredirected_header("X-API-Key", key())
+    return made
 
 
 def _asked(options: Options) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -89,14 +88,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def read_options(given: Mapping[str, Any] | None) -> Options:
     """``given`` as Options. Raises OptionError that names the option, and the nearest valid one."""
     return read_as(Options, given, "the driver tinker", {"base_model": "the server's name of the model"})
-
-
-def request(url: str, server: str | None) -> urllib.request.Request:
-    """A GET of ``url``, with the key where it is ``server``'s; a redirection does not take the key along."""
-    made = urllib.request.Request(url)
-    if server is not None and url.startswith(f"{server}/"):
-        made.add_unredirected_header("X-API-Key", key())
-    return made
 
 
 def key() -> str:

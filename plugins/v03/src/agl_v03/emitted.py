@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from agentlightning import semconv
 from agentlightning.capture.context import current_attempt, tagged
 from agentlightning.capture.delivery import COUNTS
-from agentlightning.capture.emit import BODY, DIMENSIONS, emit_reward, emit_span, get_reward_value
+from agentlightning.capture.emit import BODY, emit_reward, emit_span, get_reward_value
 from agentlightning.capture.records import error_text
 from agentlightning.proxies import go_direct
 from agentlightning.types import LLM, Span, UsageError
@@ -51,7 +51,7 @@ def get_rewards_from_span(span: Span) -> list[dict[str, Any]]:
     value = get_reward_value(span)
     if value is None:
         return []
-    dimensions = span.attributes.get(DIMENSIONS)
+    dimensions = span.attributes.get(semconv.REWARD_DIMENSIONS)
     if not isinstance(dimensions, dict):
         return [{"name": span.attributes.get(semconv.REWARD_NAME, "reward"), "value": value}]
     pairs = sorted(dimensions.items(), key=lambda pair: pair[1] != value)

@@ -20,8 +20,6 @@ from typing import Any, Final
 import msgspec
 
 from agentlightning import semconv
-from agentlightning.capture.delivery import span_of_response
-from agentlightning.capture.emit import DIMENSIONS
 from agentlightning.types import Span
 
 READ_FROM: Final = "agl.reward.read_from"
@@ -46,7 +44,7 @@ def as_reward_span(span: Span) -> Span:
         **_linked_call(span),
     }
     if len(found) > 1:
-        given[DIMENSIONS] = dict(found)
+        given[semconv.REWARD_DIMENSIONS] = dict(found)
     return msgspec.structs.replace(span, name=semconv.REWARD_SPAN, attributes=given)
 
 
@@ -73,6 +71,9 @@ def _of_output(output: Any) -> Any:
 
 def _linked_call(span: Span) -> dict[str, Any]:
     """Return the attributes that name the call of a linked response."""
+    # It loads OpenTelemetry's API, and every command loads this module.
+    from agentlightning.capture.delivery import span_of_response
+
     for _, link in _numbered(span.attributes, _LINK):
         if link.get("key_match") == semconv.RESPONSE_ID and isinstance(to := link.get("value_match"), str):
             at = span_of_response(span.attempt_id, to)

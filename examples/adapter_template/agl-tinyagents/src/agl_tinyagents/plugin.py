@@ -14,7 +14,7 @@ def agl_adapters() -> list[AdapterSpec]:
         AdapterSpec(
             name="tinyagents",  # for Trainer(adapters=["tinyagents"]) and agl run --adapter tinyagents
             framework="tinyagents",  # the module whose import makes the adapter active
-            instrumentor=lazily("agl_tinyagents:TinyAgentsInstrumentor"),
+            instrumentor=lazily("agl_tinyagents.instrumentor:TinyAgentsInstrumentor"),
             entry_methods=lazily("agl_tinyagents.entries:entry_methods"),
             requires=", ".join(INSTRUMENTS),
         )

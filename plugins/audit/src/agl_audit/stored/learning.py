@@ -297,7 +297,7 @@ class StoredJob(RLJob):
     ) -> None:
         self.totals.collected(batch.metrics)
         self._fingerprints[self.policy] = []
-        self.context.plugins.notify("agl_rows_built", step=step, batch=batch)
+        self.context.plugins.ask("agl_rows_built", step=step, batch=batch)
 
 
 async def _scores(driver: ScoringDriver, found: Sequence[Example]) -> dict[str, float]:

@@ -82,8 +82,7 @@ def credit(findings: Findings) -> Batch:
         findings.records,
         configured.trainer.recipe,
         version=context.versions,
-        rules={name: spec.rule for name, spec in context.plugins.credit_rules.items()},
-        baselines={name: spec.baseline for name, spec in context.plugins.baselines.items()},
+        **context.plugins.credit_functions,
         failure=configured.trainer.config.training.failure,
     )
 
