@@ -34,6 +34,7 @@ def test_the_keywords_of_the_trainer_are_current() -> None:
     assert KEYWORDS.read_text() == SCRIPT["keywords_text"](), "make schema"
 
 
+@pytest.mark.slow
 def test_every_field_is_described() -> None:
     schema = run_config_schema()
     model, sections, *_ = fields()

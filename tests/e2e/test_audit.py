@@ -21,6 +21,7 @@ from calc_x.agent import solve
 from calc_x.datasets import load
 
 
+@pytest.mark.slow
 async def test_looking_back_at_a_run(tmp_path: Path) -> None:
     watch = Watch()
     options: dict[str, Any] = {**THREAD, "digest_every": 1, "save_every": 2}

@@ -55,6 +55,7 @@ RAISED = {
 """Vice → why its attempt failed."""
 
 
+@pytest.mark.slow
 async def test_what_is_raised_or_returned_is_the_attempts_end_and_nobody_elses(tmp_path: Path) -> None:
     returned = [name for name in VICES if name.startswith("returns ")]
     honest = ["emits what has no json form", "an honest one"]

@@ -260,6 +260,7 @@ def test_options_of_the_command(agl: Agl, tmp_path: Path) -> None:
 
 
 @pytest.mark.plugins
+@pytest.mark.slow
 def test_a_run_goes_on_only_as_what_it_was(agl: Agl, tmp_path: Path) -> None:
     """Also: tasks that are huge, and twice the same, are tasks."""
     huge = json.dumps({"q": "x" * 10_000_000})

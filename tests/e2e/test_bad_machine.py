@@ -52,6 +52,7 @@ def statuses(line: Line) -> list[RolloutStatus]:
 # ------------------------------------------------------------------------------------------- the engine
 
 
+@pytest.mark.slow
 async def test_an_engine_that_was_never_there_ends_the_run(tmp_path: Path) -> None:
     with socket.socket() as nobody:  # bound and not listening: connections are refused
         nobody.bind(("127.0.0.1", 0))

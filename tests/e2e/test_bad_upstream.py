@@ -77,6 +77,7 @@ async def asks(task: str, llm: LLM) -> float:
     return 1.0
 
 
+@pytest.mark.slow
 async def test_each_kind_of_garbage_is_kept_and_explained_and_the_run_goes_on(tmp_path: Path) -> None:
     tasks = ["good", *FAULTS, *SPOILT, *RAW]
     async with Garbage() as server:

@@ -48,6 +48,7 @@ async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path:
     assert watch.calls + again.calls == spent + more["budget"]["refused"]
 
 
+@pytest.mark.slow
 async def test_a_budget_of_a_rollout_fails_that_rollout_with_its_kind(tmp_path: Path) -> None:
     watch = Watch()
     one = made(tmp_path, watch, steps=1, budget={"per_rollout": {"calls": 1}})
@@ -58,6 +59,7 @@ async def test_a_budget_of_a_rollout_fails_that_rollout_with_its_kind(tmp_path: 
     assert "ended" not in summary and summary["budget"]["per_rollout"] == {"calls": 1}
 
 
+@pytest.mark.slow
 async def test_what_a_service_trains_is_in_the_runs_money(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

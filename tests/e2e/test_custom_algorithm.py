@@ -32,6 +32,7 @@ def model() -> Iterator[ScriptedModelServer]:
         yield running
 
 
+@pytest.mark.slow
 def test_three_processes_find_the_best_prompt(model: ScriptedModelServer, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -59,6 +59,7 @@ async def solved(step: int, rollout: Rollout) -> float:
     return float(rollout.input % 2) if rollout.metadata["evaluation"].endswith("/hard") else 1.0
 
 
+@pytest.mark.slow
 async def test_each_set_is_evaluated_at_every_evaluation_and_verified(tmp_path: Path) -> None:
     sets: Mapping[str, Any] = {"easy": [100, 101], "hard": [200, 201, 202, 203]}
     async with ScriptedModelServer() as server:

@@ -162,6 +162,7 @@ async def test_several_samples_of_a_task_verify_and_are_paired(tmp_path: Path) -
     assert pair.interval == "all 2 tasks have the mean 0"
 
 
+@pytest.mark.slow
 async def test_compare_has_the_difference_of_the_rewards_that_it_shows(tmp_path: Path) -> None:
     """Rewards by call alone once counted as 0 where runs were paired."""
     for name, reward in (("one", 0.5), ("two", 0.75)):

@@ -82,6 +82,7 @@ def test_agl_store_listens_on_4747_by_default() -> None:
     assert agl.LightningStoreClient("http://localhost:4747").url == "http://localhost:4747"
 
 
+@pytest.mark.slow
 async def test_any_start_order_of_runner_algorithm_and_store(tmp_path: Path) -> None:
     """Runner and algorithm come first and wait; the store is started last, in a process of its own."""
     with socket.socket() as free:

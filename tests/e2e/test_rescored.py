@@ -68,6 +68,7 @@ async def store(tmp_path: Path) -> Any:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_the_function_gets_the_text_that_the_agent_got(store: SQLiteStore, tmp_path: Path) -> None:
     run = await run_in(store, RunLocation("", tmp_path / "r", "r"))
     found = await rescore(run, RescoreFunction("e2e.test_rescored:graded"), dry_run=True)

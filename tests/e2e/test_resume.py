@@ -170,6 +170,7 @@ async def test_settings_that_changed_are_said_and_kept(
     assert "changed" not in first and ["options.lr", 1e-4, 1e-3] in second["changed"]
 
 
+@pytest.mark.slow
 async def test_one_process_trains_a_run(tmp_path: Path) -> None:
     watch = Watch()
     made = trainer(tmp_path, watch, run="r", options={"threads": 1, "engine": "thread"})

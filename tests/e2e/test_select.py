@@ -107,6 +107,7 @@ async def test_one_of_two_agents_is_trained_and_the_others_calls_are_in_the_ledg
     assert metrics["rollouts_failed"] == 0
 
 
+@pytest.mark.slow
 async def test_a_class_that_returns_text_is_trained_by_its_reward_function(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -207,6 +208,7 @@ def sync_ask(task: dict[str, Any], llm: agl.LLM) -> str:
         return client.chat.completions.create(model=llm.model, messages=messages, max_tokens=4).id
 
 
+@pytest.mark.slow
 async def test_a_plain_class_in_a_thread(tmp_path: Path) -> None:
     @agl.agent(select="re:pla.*", reward=lambda result, task: task["id"])
     class Plain:

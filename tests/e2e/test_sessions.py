@@ -54,6 +54,7 @@ def asking(model: str | None = None) -> Callable[..., Any]:
     return ask
 
 
+@pytest.mark.slow
 async def test_a_select_that_matches_nobody_ends_the_run_and_says_who_called(tmp_path: Path) -> None:
     with pytest.raises(
         NothingTrained, match=r"3 steps in a row .* 2 × not-selected; .*from clerk \(see `select`\)"

@@ -51,6 +51,7 @@ async def calls_of(folder: Path) -> list[Call]:
     return found
 
 
+@pytest.mark.slow
 async def test_both_policies_move_and_the_frozen_one_never_does(tmp_path: Path) -> None:
     watch = Watch()
     async with judge() as referee:

@@ -89,6 +89,7 @@ async def test_a_resumed_run_keeps_its_reference_and_its_order(tmp_path: Path) -
 
 
 @pytest.mark.plugins
+@pytest.mark.slow
 async def test_what_cannot_be_learned_from_is_said(tmp_path: Path) -> None:
     saved_policy(tmp_path / "policy", 1)
     source = made(

@@ -150,6 +150,7 @@ def test_json_is_json_in_every_encoding(
     assert any(WORD in json.dumps(json.loads(line), ensure_ascii=False) for line in lines)
 
 
+@pytest.mark.slow
 def test_a_user_without_name_and_home_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 54_321)  # of which the list of users has no entry

@@ -28,6 +28,7 @@ def keys() -> set[str]:
     return early | of_run | of_train | options | {f"training.recipe.{name}" for name in FIELDS}
 
 
+@pytest.mark.slow
 def test_at_least_sixty_guesses_are_led_to_what_is_right_and_none_to_another_thing() -> None:
     guesses = listed()
     with project():

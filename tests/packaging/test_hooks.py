@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,7 @@ def answered(run: Path) -> set[str]:
     return found
 
 
+@cache
 def asked(folder: Path) -> set[str]:
     """What the code in ``folder`` names: texts and attributes, and no function that it defines."""
     found: set[str] = set()

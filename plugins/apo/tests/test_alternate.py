@@ -81,6 +81,7 @@ def alternate(world: World, agents: dict[str, Any] = BOTH, **settings: Any) -> A
     return Alternate(agents, critic=world.critic, **{**given, **settings})
 
 
+@pytest.mark.slow
 async def test_prompts_change_between_steps_and_later_rollouts_have_them(world: World) -> None:
     driver = CountingDriver(world.model.url)
     summary = await trainer(world, alternate(world), driver).afit(ask, TASKS[:8], TASKS[8:])
@@ -115,6 +116,7 @@ async def test_after_an_early_stop_the_last_round_is_of_the_steps_that_were_made
     assert [one["step"] for one in summary["rounds"]] == [2, 4, 5] and summary["steps"] == 5
 
 
+@pytest.mark.slow
 async def test_tasks_that_repeat_in_a_step_are_said(world: World, capsys: Any) -> None:
     driver = CountingDriver(world.model.url)
     await trainer(world, alternate(world), driver, steps=1, batch_size=3).afit(ask, TASKS[:2], TASKS[8:])

@@ -14,6 +14,7 @@ from .conftest import FIRST, TASKS, World
 SMALL = {"beam_width": 2, "branch_factor": 2, "beam_rounds": 4, "prompts": {"prompt_template": FIRST}}
 
 
+@pytest.mark.slow
 async def test_the_search_finds_a_better_prompt(world: World) -> None:
     summary = await world.fit(APO(critic=world.critic, **SMALL))
     assert (summary["reward_before"], summary["reward_after"]) == (0.0, 1.0)

@@ -16,6 +16,7 @@ from .conftest import FIRST, World
 from .test_beam import SMALL
 
 
+@pytest.mark.slow
 def test_candidates_and_their_ancestors(world_in_a_thread: World) -> None:
     world = world_in_a_thread
     summary = asyncio.run(world.fit(APO(critic=world.critic, **SMALL)))

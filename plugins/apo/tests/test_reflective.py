@@ -24,6 +24,7 @@ def reflection(body: dict[str, Any]) -> str:
 SETTINGS = {"prompts": {"prompt_template": FIRST}, "max_metric_calls": 90, "gradient_batch_size": 4}
 
 
+@pytest.mark.slow
 async def test_gepa_finds_a_better_prompt(world: World) -> None:
     world.served.reply = reflection
     summary = await world.fit(GEPA(critic=world.critic, **SETTINGS))

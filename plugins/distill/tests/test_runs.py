@@ -82,6 +82,7 @@ async def test_a_run_without_any_reward_learns_what_the_teacher_thinks(
     assert await differences(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_what_the_teacher_said_is_explained_and_an_edited_score_is_found(
     tmp_path: Path, student: Path, master: Path
 ) -> None:
@@ -107,6 +108,7 @@ async def test_what_the_teacher_said_is_explained_and_an_edited_score_is_found(
     assert "(edit 0/distill) was edited" in said and "advantages differ" in said
 
 
+@pytest.mark.slow
 async def test_a_teacher_adds_to_a_reward(tmp_path: Path, student: Path, master: Path) -> None:
     async def act(task: dict[str, Any], llm: Any, rollout: Rollout) -> float:
         await say(task, llm)
@@ -138,6 +140,7 @@ def gold(task: dict[str, Any], rollout: Record, group: Sequence[Record]) -> str:
     return "" if task["say"] == "bob" else f"secret {task['say']}"
 
 
+@pytest.mark.slow
 async def test_a_policy_teaches_itself_what_a_hint_shows_it(tmp_path: Path, student: Path) -> None:
     watch = Watch()
     settings = {"teacher": "self", "hint": gold}
@@ -172,6 +175,7 @@ async def test_a_policy_teaches_itself_what_a_hint_shows_it(tmp_path: Path, stud
         assert (await explain(opened_run, target))["token"]["hint"] == "secret ada"
 
 
+@pytest.mark.slow
 async def test_calls_that_an_endpoint_does_not_score_are_left_out_and_counted(
     tmp_path: Path, student: Path, master: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +214,7 @@ def bytes_of(server: PromptLogprobs, student: Path, n: int) -> bytes:
     return ChatTokenizer.load(student).decode(ids).encode() if len(ids) < 100 else b""
 
 
+@pytest.mark.slow
 async def test_each_named_policy_has_a_teacher_of_its_own(
     tmp_path: Path, student: Path, master: Path
 ) -> None:

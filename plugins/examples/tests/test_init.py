@@ -56,6 +56,7 @@ def test_the_project_is_a_run_and_its_test_passes(
         sys.modules.pop(module, None)
 
 
+@pytest.mark.slow
 def test_every_framework_has_an_agent_that_makes_its_client_in_the_rollout() -> None:
     assert {path.stem for path in (TEMPLATES / "agents").glob("*.py")} == {*FRAMEWORKS, "grading"}
     for framework in FRAMEWORKS:

@@ -54,6 +54,7 @@ async def test_a_function_of_the_group_gives_the_rewards_that_everybody_reads(wo
     assert checked.equal, [one.text for one in checked.differences]
 
 
+@pytest.mark.slow
 async def test_a_group_is_seen_whole_and_a_failed_rollout_is_not_judged_and_no_zero(world: World) -> None:
     seen: list[Group] = []
 

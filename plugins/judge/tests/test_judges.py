@@ -32,6 +32,7 @@ async def questions(world: World, run: str = "r") -> list[Any]:
         return [one for one in await store.query_rollouts(run_id=run) if JUDGE in one.metadata]
 
 
+@pytest.mark.slow
 async def test_a_judges_calls_are_recorded_beside_whom_they_judge_and_never_trained(world: World) -> None:
     summary = await world.trainer(group_reward=Rank("judge"), budget={"calls": 500}).afit(say, TASKS)
     asked = await questions(world)
@@ -51,6 +52,7 @@ async def test_a_judges_calls_are_recorded_beside_whom_they_judge_and_never_trai
     assert written and not any(KEY.encode() in path.read_bytes() for path in written)
 
 
+@pytest.mark.slow
 async def test_an_agent_reaches_neither_the_judge_nor_its_question(world: World) -> None:
     statuses: list[int] = []
 
@@ -69,6 +71,7 @@ async def test_an_agent_reaches_neither_the_judge_nor_its_question(world: World)
     assert sorted(set(statuses)) == [200, 403]
 
 
+@pytest.mark.slow
 async def test_a_judge_that_is_trained_or_unknown_is_refused_before_the_first_rollout(world: World) -> None:
     for name, why in (("student", "is trained"), ("nobody", "serves no policy")):
         with pytest.raises(agl.UsageError, match=why):

@@ -94,6 +94,7 @@ def test_what_names_nothing_is_refused(grading: Path, given: Any, why: str) -> N
     assert str(refused.value).startswith("group_reward")
 
 
+@pytest.mark.slow
 def test_the_field_of_a_file_is_a_name_or_one_with_options() -> None:
     given = {"group_reward": {"rank": {"judge": "j"}}}
     config: Any = build_config(given, "run.yaml", context=FILE, plugins=plugins())

@@ -112,6 +112,7 @@ def ask(url, body, headers):
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_a_closed_child_ends_by_itself_with_status_0_and_hears_no_terminal(policy_dir):
     child = EngineProcess(policy_dir, **OPTIONS)
     child.start()

@@ -62,6 +62,7 @@ def summary(told: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_streams_and_status_are_the_programs(tmp_path: Path, server: ScriptedModelServer) -> None:
     code = f"""
         import sys

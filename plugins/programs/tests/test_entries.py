@@ -67,6 +67,7 @@ def by_task(outcome: Outcome) -> dict[str, tuple[list[str], list[float], str]]:
     return found
 
 
+@pytest.mark.slow
 async def test_each_kind_of_entry_is_a_rollout(tmp_path: Path, server: ScriptedModelServer) -> None:
     source = (
         AGENTS

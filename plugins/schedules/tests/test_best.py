@@ -79,6 +79,7 @@ async def test_the_best_policy_stays_when_its_checkpoint_is_gone_and_training_en
     assert (await more.afit(Scripted(rewards), TRAIN, HELD_OUT))["steps"] == 3 and again.reports == []
 
 
+@pytest.mark.slow
 async def test_training_that_ends_between_two_checkpoints_saves_one(tmp_path: Path) -> None:
     options = {**THREAD, "save_every": 4}
     one = made(tmp_path, Watch(), options=options, early_stopping={"patience": 1, "min_delta": 0.2})

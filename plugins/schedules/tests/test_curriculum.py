@@ -45,6 +45,7 @@ def asked(made: Any) -> dict[int, list[int]]:
     return {step: sorted(tasks) for step, tasks in sorted(found.items())}
 
 
+@pytest.mark.slow
 async def test_a_run_asks_what_teaches_and_counts_the_rest(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 0, steps=12, batch_size=4, curriculum=HARD)

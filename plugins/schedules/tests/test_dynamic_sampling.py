@@ -105,6 +105,7 @@ def test_what_a_recipe_takes() -> None:
         assert found.open is not None and found.chooses_by == ["dynamic_sampling"]
 
 
+@pytest.mark.slow
 def test_deterministic_mode_excludes_what_depends_on_timing() -> None:
     policy = {"a": "a", "b": PolicyFolder("b", options={"deterministic": True})}
     from_fields({"policy": policy})

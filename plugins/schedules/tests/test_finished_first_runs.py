@@ -62,6 +62,7 @@ class OneSlow(Play):
         return float(rollout.sample)
 
 
+@pytest.mark.slow
 async def test_a_slow_rollout_in_ten_holds_no_step(tmp_path: Path) -> None:
     """One task of ten hangs until the very last step is waited for; all others are trained before it."""
     async with ScriptedModelServer() as server:

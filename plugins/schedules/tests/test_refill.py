@@ -31,6 +31,7 @@ def spread(*tasks: int) -> Callable[[int, Rollout], Awaitable[float]]:
 DROPS = GRPO(group_size=2, filter_zero_std_groups=True)
 
 
+@pytest.mark.slow
 async def test_a_step_is_refilled_until_enough_groups_have_a_spread(tmp_path: Path) -> None:
     async with ScriptedModelServer() as server:
         made = line(server, tmp_path, 0, algorithm=DROPS, dynamic_sampling=3, steps=3)

@@ -120,6 +120,7 @@ def test_without_a_configuration_the_machine_is_checked(examine: Examine) -> Non
 
 
 @pytest.mark.plugins
+@pytest.mark.slow
 def test_an_agent_that_never_succeeds_is_refused_with_the_reason(tmp_path: Path, examine: Examine) -> None:
     done = examine("-c", str(run_file(tmp_path)), "--quick", "--json")
     assert done.exit_code == 1, done.stderr

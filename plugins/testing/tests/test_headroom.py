@@ -49,6 +49,7 @@ async def test_what_cannot_be_compared_leaves_no_folder(headroom: Any, said: str
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 async def test_scripted_policies_are_served_and_measured(tmp_path: Path) -> None:
     said: list[str] = []
     async with ScriptedModelServer(lambda body: "4", model="m") as server:

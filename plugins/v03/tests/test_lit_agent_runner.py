@@ -108,6 +108,7 @@ async def test_an_error_at_the_end_takes_no_reward_away(
     assert [r.value for r in record.rewards] == [1.0] and "on_rollout_end" in caplog.text
 
 
+@pytest.mark.slow
 async def test_an_error_at_the_end_is_counted_where_the_agent_has_a_process_of_its_own(store: Store) -> None:
     agent = CannotCleanUp(3.0)
     async with serving(agent, store, concurrency=1, isolation="process") as runner:

@@ -314,6 +314,7 @@ async def supply_in_a_worker(task: Any) -> list[Triplet]:
     return [Triplet(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.5], reward=1.0)]
 
 
+@pytest.mark.slow
 async def test_supplied_transitions_come_back_over_the_pipe(store: Store) -> None:
     async with serving(supply_in_a_worker, store, concurrency=1, isolation="process"):
         [rollout] = await finish(store, [1])

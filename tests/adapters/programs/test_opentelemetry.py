@@ -48,6 +48,7 @@ async def test_outside_of_an_attempt_a_program_runs_as_ever(app: App) -> None:
             assert not [name for name in exchange.headers if name.startswith("x-agl")]
 
 
+@pytest.mark.slow
 async def test_under_agl_run_it_is_captured(tmp_path: Path) -> None:
     if "agl_program" not in {point.name for point in entry_points(group="opentelemetry_instrumentor")}:
         pytest.skip("agl-core was installed here before it had this entry point")

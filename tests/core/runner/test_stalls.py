@@ -52,6 +52,7 @@ async def survivors(store: Any, rollouts: list[Rollout]) -> int:
     return sum(r.status is RolloutStatus.SUCCEEDED and r.attempts == 1 for r in done)
 
 
+@pytest.mark.slow
 async def test_a_stall_of_the_loop_of_runner_and_store_costs_no_attempt(store: SQLiteStore) -> None:
     rollouts = await enqueue(store, STALL + 2 * SILENCE)
     async with serving(sleeps, store, heartbeat=0.1):

@@ -20,6 +20,7 @@ from spider.evaluate import POLICY
 EXAMPLE = POLICY.parent
 
 
+@pytest.mark.slow
 def test_the_cpu_profile() -> None:
     trainer, chosen, train, val = configure(read(EXAMPLE / "cpu.yaml", []))
     assert trainer.config.agent.select == ["write", "rewrite"]

@@ -41,6 +41,7 @@ def test_it_is_small_and_what_its_card_says(policy: Policy) -> None:
     assert f"{parameters:,} parameters" in (POLICY / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_greedy_reward_is_that_of_the_teachers_mode(greedy: Evaluation) -> None:
     assert 0.26 <= greedy.reward <= 0.4
     assert greedy.sound > 0.98

@@ -140,6 +140,7 @@ def test_no_database_is_in_two_sets() -> None:
         tasks.load("dev")
 
 
+@pytest.mark.slow
 def test_questions_by_solve_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     easy, mixed, hard = (one["id"] for one in tasks.load("train", limit=3))
     (tmp_path / "solved.json").write_text(json.dumps({easy: [4, 4], mixed: [1, 4], hard: [0, 4]}))

@@ -119,6 +119,7 @@ async def test_every_call_has_a_reward_of_its_own(tmp_path: Path) -> None:
     assert rewarded == sum(made.values())
 
 
+@pytest.mark.slow
 async def test_a_missing_database_is_a_failed_rollout_and_no_zero(tmp_path: Path) -> None:
     task = {"id": "1", "db_id": "zoo", "question": "?", "query": "SELECT 1", "kind": "", "folder": ""}
     data = tmp_path / "tasks.jsonl"

@@ -85,6 +85,7 @@ async def test_reasoning_stays_private() -> None:
         assert "秘密" not in json.dumps(heard, ensure_ascii=False)
 
 
+@pytest.mark.slow
 async def test_invalid_decisions_are_told_then_a_legal_default_stands_in() -> None:
     game, account, server = await spoken_game(chatter(4, invalid=1.0, beside=BESIDE), "mini7")
     assert game.outcome is not None

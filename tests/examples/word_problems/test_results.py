@@ -35,6 +35,7 @@ def result(**stages: float) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_everyone() -> None:
     table = markdown(result(base=0.13, sft=0.40, sft_rl=0.50))
     assert "SVAMP, test (n = 303) | GSM8K, one step (n = 213)" in table

@@ -51,6 +51,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     process.stdout.close()
 
 
+@pytest.mark.slow
 async def test_a_stall_of_the_runner_costs_no_attempt_of_a_store_in_another_process(remote: str) -> None:
     """The store is awake all the while, so only heartbeats from another thread keep the leases."""
     client = StoreClient(remote)

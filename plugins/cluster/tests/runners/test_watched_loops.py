@@ -32,6 +32,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
+@pytest.mark.slow
 async def test_one_that_blocks_for_ever_times_out_and_fifteen_finish(
     store: Store, gate: threading.Event
 ) -> None:
@@ -53,6 +54,7 @@ async def test_one_that_blocks_for_ever_times_out_and_fifteen_finish(
 
 
 @pytest.mark.usefixtures("hasty")
+@pytest.mark.slow
 async def test_all_of_them_block_longer_than_the_limit_and_each_is_settled(
     store: Store, gate: threading.Event
 ) -> None:

@@ -239,6 +239,7 @@ async def test_rows_stay_in_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         open_store("s3://bucket/prefix")
 
 
+@pytest.mark.slow
 def test_a_run_is_kept_and_goes_on_where_it_has_no_folder(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

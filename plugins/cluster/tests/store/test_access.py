@@ -39,7 +39,7 @@ async def ask(sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch, names: list[
 @pytest.mark.parametrize(
     "names",
     [
-        ["attempt", "runner of one rollout"],
+        pytest.param(["attempt", "runner of one rollout"], marks=pytest.mark.slow),
         pytest.param([b.name for b in BEARERS], marks=pytest.mark.nightly),
     ],
     ids=["attempts", "all"],

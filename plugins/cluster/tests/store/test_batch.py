@@ -87,6 +87,7 @@ async def test_it_is_run_again_when_another_write_of_the_turn_fails_half_way(sql
     assert attempt == found[1].attempt  # the run that counted
 
 
+@pytest.mark.slow
 async def test_a_full_disk_fails_all_of_it(sqlite: SQLiteStore) -> None:
     await sqlite.enqueue_rollout("kept")
     connection = sqlite.db.connection

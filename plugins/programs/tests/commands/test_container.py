@@ -105,6 +105,7 @@ async def test_what_a_program_asks_in_a_container_is_exact(
     assert asked == ["Rome?"] and ran.kinds == ["exact"] and [r.value for r in ran.rewards] == [0.5]
 
 
+@pytest.mark.slow
 async def test_a_container_whose_time_is_up_is_killed_by_name(log: Path) -> None:
     async with bench() as here:
         for limit in (4.0, 40.0):  # on a busy machine the engine may begin later than the first

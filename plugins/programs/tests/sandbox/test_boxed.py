@@ -95,6 +95,7 @@ async def test_a_link_of_the_program_leads_its_judge_nowhere(bwrap: None, tmp_pa
     assert ran.attempt.status == "failed" and "no file out" in str(ran.attempt.reason)
 
 
+@pytest.mark.slow
 async def test_when_its_time_is_up_no_process_is_left(bwrap: None) -> None:
     mark = f"boxed-{os.getpid()}"
     command = ["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & sleep 600", mark]

@@ -104,6 +104,7 @@ def said(check: Check) -> str:
     return "\n".join([check.title, *check.detail])
 
 
+@pytest.mark.slow
 async def test_a_whole_run_is_looked_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = await examined(tmp_path, monkeypatch)
     assert {c.status for c in found.values()} <= {"ok", "warn"}, [
