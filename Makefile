@@ -154,6 +154,9 @@ programs: .venv/demo ## programs of other people, and in the shape of theirs, un
 test-former: ## programs for Agent Lightning 0.1 to 0.3, file for file as they were published (some: PROGRAMS="apo"); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment former) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" tests/adapters/other_clients/test_litellm.py >&2 && "$$python" bench/former/run.py $(PROGRAMS)
 
+test-doors: .venv/demo ## programs for Agent Lightning 1.0, Agent Framework's lab package and AgentScope's tuner, trained for three steps each (some: DOORS="shell"); the last line is JSON
+	@$(PY) bench/doors/run.py $(DOORS)
+
 test-node: .venv/test ## programs in JavaScript as commands, under `agl run` and at the gateway; the last line is JSON
 	@folder=$$(scripts/node_clients) && AGL_NODE_DIR="$$folder" $(PY) -m pytest -q -n 2 tests/adapters/other_clients/test_node_clients.py >&2 && $(PY) bench/programs/node.py
 

@@ -36,15 +36,21 @@ class Sub(agl.AgentOpsTracer):
         super().teardown()
         self.told.append("teardown")
 
+    def instrument(self, worker_id: int) -> None:
+        self.told.append(f"instrument {worker_id}")
 
-TOLD = ["init", "init_worker 0", "teardown_worker 0", "teardown"]
+    def uninstrument(self, worker_id: int) -> None:
+        self.told.append(f"uninstrument {worker_id}")
+
+
+TOLD = ["init", "instrument 0", "init_worker 0", "uninstrument 0", "teardown_worker 0", "teardown"]
 
 
 async def test_a_runner_tells_its_tracer_of_begin_and_end() -> None:
     store, tracer = SQLiteStore(":memory:"), Sub()
     runner = agl.LitAgentRunner[str](tracer)
     with runner.run_context(agent=lambda task: 1.0, store=store):
-        assert tracer.told == TOLD[:2]
+        assert tracer.told == TOLD[:3]
         await runner.step("x")
     assert tracer.told == TOLD
     await store.close()
@@ -53,8 +59,12 @@ async def test_a_runner_tells_its_tracer_of_begin_and_end() -> None:
 def test_a_lifespan_does_too() -> None:
     tracer = Sub()
     with tracer.lifespan():
-        pass
+        assert tracer.worker_id == 0
     assert tracer.told == TOLD
+    tracer.told, tracer.instrument_managed = [], False
+    with tracer.lifespan():
+        pass
+    assert tracer.told == [one for one in TOLD if "instrument" not in one]
 
 
 @pytest.mark.parametrize("made", [agl.OtelTracer(), Sub()])

@@ -140,6 +140,8 @@ class Tracer:
     """
 
     captures = True
+    worker_id: int | None = None
+    """The worker in which it was begun."""
     trace = staticmethod(trace)
     last_trace = staticmethod(last_trace)
     _last: tuple[str | None, list[Span]] | None = None
@@ -155,7 +157,10 @@ class Tracer:
 
     def init_worker(self, worker_id: int, store: Any = None) -> None:
         """Called after :meth:`init`. ``store``: for each :meth:`trace_context` that names none."""
-        self._store = store
+        self.worker_id, self._store = worker_id, store
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Do nothing, as in v0.3: the work is the agent's."""
 
     def teardown_worker(self, worker_id: int) -> None:
         """Called before :meth:`teardown`."""
@@ -360,9 +365,31 @@ class AgentOpsTracer(OtelTracer):
     def __init__(
         self, *, agentops_managed: bool = False, instrument_managed: bool = True, daemon: bool = True
     ) -> None:
-        """The arguments are those of v0.3, and change nothing: nothing of AgentOps is managed."""
+        """The arguments are those of v0.3. Nothing of AgentOps is managed; ``instrument_managed``: whether
+        :meth:`init_worker` calls :meth:`instrument`.
+        """
+        self.agentops_managed, self.instrument_managed = agentops_managed, instrument_managed
+        self.daemon = daemon
         if find_spec("agentops") is None:
             _LOG.info("AgentOps is not installed: AgentOpsTracer captures what OtelTracer does")
+
+    def init_worker(self, worker_id: int, store: Any = None) -> None:
+        """As :meth:`Tracer.init_worker`, and :meth:`instrument`."""
+        super().init_worker(worker_id, store)
+        if self.instrument_managed:
+            self.instrument(worker_id)
+
+    def teardown_worker(self, worker_id: int) -> None:
+        """As :meth:`Tracer.teardown_worker`, before it :meth:`uninstrument`."""
+        if self.instrument_managed:
+            self.uninstrument(worker_id)
+        super().teardown_worker(worker_id)
+
+    def instrument(self, worker_id: int) -> None:
+        """For a subclass that instruments more. Here capture is on in each block that is traced."""
+
+    def uninstrument(self, worker_id: int) -> None:
+        """Undo :meth:`instrument`."""
 
 
 class DummyTracer(Tracer):
