@@ -16,6 +16,7 @@ from rich.console import Console
 
 from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.store import SQLiteStore
+from agentlightning.train.config import from_fields
 from agentlightning.types import Batch, Call, Ledger, Record, Span, StepReport
 from agentlightning.types.failure import DEFAULT_FAILURE_TABLE
 from agl_audit.behaviour.alarms import KINDS, WINDOW, alarms, alarms_of, evidence
@@ -30,6 +31,7 @@ from agl_audit.behaviour.rollout import (
 from agl_audit.behaviour.watch import BehaviourWatch
 from agl_audit.commands.runs import _show
 from agl_audit.commands.top import screen
+from agl_audit.plugin import agl_batch_edits
 from agl_audit.rollout_list import list_rollouts
 from agl_audit.run import open_run
 from agl_audit.run_log import NAME, run_log
@@ -255,6 +257,14 @@ async def test_a_run_raises_an_alarm_once_says_it_and_records_it() -> None:
         await early.step(8, step_of(8, 0), 0.9)
     assert (await store.query_runs())[0]["alarms"] == {}
     await store.close()
+
+
+def test_only_a_run_that_trains_and_that_somebody_is_told_of_is_watched() -> None:
+    def asked(**fields: Any) -> Any:
+        return agl_batch_edits(from_fields({"policy": "p", "steps": 1, **fields}, plugins=plugins()))
+
+    assert isinstance(asked(), BehaviourWatch)
+    assert asked(steps=0) is None and asked(trackers=[]) is None, "an evaluation; a probe of `agl doctor`"
 
 
 async def test_an_error_of_the_watch_costs_figures_and_never_the_run(

@@ -126,31 +126,32 @@ def step_metrics(rollouts: Sequence[Seen]) -> dict[str, float]:
     ``distinct`` and ``distinct_in_group`` are shares: of a step's rollouts, and in the mean of a group's,
     that differ in their action sequences. ``commonest`` is the share of the rollouts with the commonest one.
     """
-    acted = [one for one in rollouts if one.behaviour.answers]
-    found: dict[str, float] = {}
-    beside: dict[str, float] = {}
-    if acted:
-        all_of = [one.behaviour for one in acted]
-        answers = sum(one.answers for one in all_of)
-        found = {
-            "turns": sum(one.turns for one in all_of) / len(acted),
-            "tool_calls": sum(one.tool_calls for one in all_of) / len(acted),
-            "answer_tokens": sum(one.answer_tokens for one in all_of) / answers,
-            "cut": sum(one.cut for one in all_of) / answers,
-            "distinct": len({one.actions for one in all_of}) / len(acted),
-        }
-        if ran := sum(one.tools_ran for one in all_of):
-            found["tool_failures"] = sum(one.tool_failures or 0 for one in all_of) / ran
-        if shares := _in_groups(acted):
-            found["distinct_in_group"] = math.fsum(shares) / len(shares)
-        if len({one.task for one in acted}) >= FEW_TASKS:
-            found["commonest"] = Counter(one.actions for one in all_of).most_common(1)[0][1] / len(acted)
-        if sampled := sum(one.sampled_tokens for one in all_of):
-            beside["entropy"] = math.fsum(one.surprise for one in all_of) / sampled
     rewards = [one.reward for one in rollouts if one.reward is not None]
+    found: dict[str, float] = {}
     if rewards:
-        beside |= {"reward_min": min(rewards), "reward_max": max(rewards)}
-    return {**{f"behaviour/{name}": value for name, value in found.items()}, **beside}
+        found |= {"reward_min": min(rewards), "reward_max": max(rewards)}
+    acted = [one for one in rollouts if one.behaviour.answers]
+    if not acted:
+        return found
+    all_of = [one.behaviour for one in acted]
+    answers = sum(one.answers for one in all_of)
+    found |= {
+        "behaviour/turns": sum(one.turns for one in all_of) / len(acted),
+        "behaviour/tool_calls": sum(one.tool_calls for one in all_of) / len(acted),
+        "behaviour/answer_tokens": sum(one.answer_tokens for one in all_of) / answers,
+        "behaviour/cut": sum(one.cut for one in all_of) / answers,
+        "behaviour/distinct": len({one.actions for one in all_of}) / len(acted),
+    }
+    if ran := sum(one.tools_ran for one in all_of):
+        found["behaviour/tool_failures"] = sum(one.tool_failures or 0 for one in all_of) / ran
+    if shares := _in_groups(acted):
+        found["behaviour/distinct_in_group"] = math.fsum(shares) / len(shares)
+    if len({one.task for one in acted}) >= FEW_TASKS:
+        commonest = Counter(one.actions for one in all_of).most_common(1)
+        found["behaviour/commonest"] = commonest[0][1] / len(acted)
+    if sampled := sum(one.sampled_tokens for one in all_of):
+        found["entropy"] = math.fsum(one.surprise for one in all_of) / sampled
+    return found
 
 
 def shown_figures(metrics: Mapping[str, float]) -> dict[str, float]:
