@@ -28,6 +28,8 @@ from agl_audit.store.fingerprints import query_fingerprints
 from agl_audit.store.tools import tool_runs, tools_of
 
 log = logging.getLogger(__name__)
+LOGGED = 3
+"""Errors of a watch that are logged; further ones are counted."""
 ADVICE = 'docs/troubleshooting.md, "Reward rises and the agent gets worse", says what to look at'
 
 
@@ -95,7 +97,11 @@ class BehaviourWatch:
     async def _look(self, records: Sequence[Record]) -> list[Seen]:
         context = self._context
         assert context is not None
-        runs = await tool_runs(context.store, [one.rollout.rollout_id for one in records])
+        try:
+            runs = await tool_runs(context.store, [one.rollout.rollout_id for one in records])
+        except Exception:  # a server without this plugin
+            runs = {}
+            self._failed("tools")
         policies = {*context.drivers}
 
         def look() -> list[Seen]:
@@ -137,10 +143,12 @@ class BehaviourWatch:
         return await self._look(await context.store.records(ids))
 
     def _failed(self, what: str) -> None:
-        """Count and log an error of the watch."""
+        """Count an error of the watch, and log the first ones."""
         assert self._context is not None
-        self._context.plugins.errors["behaviour"] += 1
-        log.exception("the behaviour of %s is unknown; the run goes on", what)
+        errors = self._context.plugins.errors
+        errors["behaviour"] += 1
+        if errors["behaviour"] <= LOGGED:
+            log.exception("the behaviour of %s is unknown; the run goes on", what)
 
 
 def _is_evaluated(record: Record) -> bool:
