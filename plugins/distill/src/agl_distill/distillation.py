@@ -17,7 +17,6 @@ from typing import Any
 
 from agentlightning.algorithms.context import Context
 from agentlightning.store.pages import RECORD_PAGE, pages
-from agentlightning.train.run_record import differences
 from agentlightning.types import Batch, Call, Recipe, Record, Row
 from agentlightning.types.base import ConfigError
 from agl_distill.edit import edited, pack
@@ -300,11 +299,13 @@ async def check_unchanged(context: Context, now: Mapping[str, Any]) -> None:
             f"{NAME}: a teacher trained this run, and none is set now: use what it began with, or begin "
             "another run"
         )
-    for key, before, after in differences(_without_addresses(then), _without_addresses(now)):
-        raise ConfigError(
-            f"{NAME}.{key} was {before!r} when the run began and is {after!r}: use what it began with, or "
-            "begin another run"
-        )
+    before, after = _compared(then), _compared(now)
+    for key in {**before, **after}:
+        if (was := before.get(key)) != (given := after.get(key)):
+            raise ConfigError(
+                f"{NAME}.{key} was {was!r} when the run began and is {given!r}: use what it began with, or "
+                "begin another run"
+            )
 
 
 async def _first_settings(context: Context) -> dict[str, Any] | None:
@@ -316,9 +317,10 @@ async def _first_settings(context: Context) -> dict[str, Any] | None:
     return None
 
 
-def _without_addresses(settings: Mapping[str, Any]) -> dict[str, Any]:
-    teachers = settings.get("teachers") or {}
-    return {**settings, "teachers": {policy: one.partition(AT)[0] for policy, one in teachers.items()}}
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names, teachers without their addresses."""
+    teachers = {f"teachers.{policy}": one.partition(AT)[0] for policy, one in settings["teachers"].items()}
+    return {**{name: value for name, value in settings.items() if name != "teachers"}, **teachers}
 
 
 def _tokenizer(policy: Path) -> Renders:
