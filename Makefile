@@ -187,6 +187,9 @@ verl-compose: ## every documented GPU configuration of verl, as far as a CPU goe
 distill: .venv/demo ## a trained policy teaches the untrained one without any reward, then a policy itself by a hint; the last line is JSON
 	@$(PY) bench/distill/run.py $(DISTILL)
 
+behaviour: .venv/demo ## rewards that make an agent worse raise their alarms, the examples none; the last line is JSON
+	@$(PY) bench/behaviour/run.py $(BEHAVIOUR)
+
 test-trackers: ## TensorBoard, wandb, MLflow and Trackio read back what trackers wrote, in their environment
 	@python=$$($(PYTHON) scripts/environment trackers) && "$$python" -m pytest -q -n 2 plugins/trackers/tests
 

@@ -149,7 +149,9 @@ own prompt the template does not give again, id for id, is left out (`distill-no
 for which the function gives no text (`distill-no-hint`), or raises (`distill-hint-error`).
 
 What the teacher said of each token is in the run's [chain](audit.md): `agl explain` shows it, with the hint,
-and `agl verify` makes every advantage again from it.
+the dashboard colours tokens by the gap (the policy's logprob minus the teacher's), and `agl verify` makes
+every advantage again from it. A run resumes with the teacher, divergence, coefficient and hint that it
+began with.
 [Measured](../plugins/distill/README.md): the calculator's agent, without any reward.
 """
 

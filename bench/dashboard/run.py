@@ -358,6 +358,7 @@ def seen_by(
         tab.close()
     checks.part("a store behind a URL", lambda: remote(browser, stores, checks))
     checks.part("views of the examples", lambda: views(browser, stores.parent / "examples", checks))
+    checks.part("a teacher's gap", lambda: taught(browser, stores.parent / "taught", checks))
     checks.part("10,000 and 100,000 rollouts", lambda: large(browser, stores, checks))
 
 
@@ -381,6 +382,58 @@ def views(browser: Browser, folder: Path, checks: Checks) -> None:
     with serving(folder) as address:
         tab = Tab(browser, address, checks)
         elsewhere.open_views(tab, folder, checks)
+        tab.close()
+
+
+def taught(browser: Browser, folder: Path, checks: Checks) -> None:
+    """The tokens of a distilled call, coloured by their gap to the teacher as `agl explain` has it."""
+    words = [str(PYTHON), str(ROOT / "bench/dashboard/taught.py"), str(folder)]
+    subprocess.run(words, check=True, stdout=sys.stderr)
+    store = str(folder / "taught" / "store.sqlite")
+
+    def ask(*words: str) -> Any:
+        """Return the first JSON object of a command about the run."""
+        told = subprocess.run(
+            [str(AGL), *words, "--run", "taught", "--store", store, "--json"],
+            check=True,
+            capture_output=True,
+            encoding="utf-8",
+        )
+        return json.loads(told.stdout.splitlines()[0])
+
+    line = ask("rollouts", "taught")
+    call = line["calls"][0]["call"]
+    with serving(folder) as address:
+        tab = Tab(browser, address, checks)
+        page = tab.open(f"/s/taught/rollouts/{line['rollout']}/calls/{call}")
+        key = page.locator(".scale.gap")
+        checks.check("no key before it is chosen", not key.is_visible())
+        page.get_by_label("teacher’s gap").check()
+        checks.check("a key to the gap", key.is_visible() and "as likely" in key.inner_text())
+        tokens, seen = page.locator("[data-tokens] a.t"), set()
+        for n in range(tokens.count()):
+            token = tokens.nth(n)
+            colour = token.evaluate("t => getComputedStyle(t).backgroundColor")
+            steps = [one for one in str(token.get_attribute("class")).split() if one.startswith("g")]
+            seen.add((*steps, colour))
+            if n < 2:
+                found = ask("explain", f"{call}:{n}")["token"]
+                gap = found["logprob_then"] - found["said"]["teacher"]
+                title = str(token.get_attribute("title"))
+                checks.check(f"the gap of token {n} is that of agl explain", f"gap {gap:+.4f}" in title, gap)
+        checks.check(
+            "a colour for each step of the gap", len({step for step, _ in seen}) == len(seen) > 1, seen
+        )
+        tokens.first.click()
+        page.locator("aside.explanation dl").wait_for(timeout=60_000)
+        told = page.locator("aside.explanation").inner_text()
+        checks.check(
+            "the explanation has the teacher and the hint", "teacher" in told and "hint" in told, told[:200]
+        )
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            violations = Axe().run(page).response["violations"]
+            checks.axe += [f"a teacher's gap ({scheme}): {one['id']}" for one in violations]
         tab.close()
 
 

@@ -24,6 +24,7 @@ ROOMS = (
     "core/src/agentlightning/credit",
     "plugins/distill/src/agl_distill",
     "plugins/gateway/src/agl_gateway/budget/spending.py",
+    "plugins/audit/src/agl_audit/behaviour/rollout.py",
     "plugins/audit/src/agl_audit/stored",
     "plugins/judge/src/agl_judge/grading.py",
     "plugins/local/src/agl_local/driver.py",

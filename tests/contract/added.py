@@ -21,9 +21,12 @@ from agentlightning.types import (
     Reward,
     RolloutFingerprint,
     RolloutStatus,
+    Span,
     StepReport,
 )
+from agl_audit.behaviour.rollout import ToolRuns
 from agl_audit.store.reward_versions import Rescored, RewardVersion
+from agl_audit.store.tools import tool_runs
 
 
 def version(name: str = "v", **fields: object) -> RewardVersion:
@@ -339,6 +342,24 @@ class AddedOperationsContract:
         with pytest.raises(ValueError, match="twice"):
             await store.add_step(report(1), [fingerprint(1, 1), fingerprint(1, 1)])
         assert await store.query_fingerprints("r", 1) == []
+
+    async def test_tools_that_ran_are_counted_by_their_spans(self, store: Store) -> None:
+        lease = await leased(store)
+        name = lease.rollout.rollout_id
+        ids: Any = {"rollout_id": name, "attempt_id": lease.attempt.attempt_id}
+        tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "add"}
+        named = {"gen_ai.tool.name": "add"}
+        other = {"gen_ai.operation.name": "invoke_agent", **named}
+        await store.add_many_spans(
+            [
+                Span(**ids, name="execute_tool add", attributes=tool),
+                Span(**ids, name="add", attributes=named, status="error"),
+                Span(**ids, name="invoke_agent", attributes=other, status="error"),
+                Span(**ids, name="agentlightning.reward", attributes={"agl.reward.value": 1.0}),
+            ]
+        )
+        found = await tool_runs(store, [name, "ro-none"])
+        assert found == {name: {lease.attempt.attempt_id: ToolRuns(ran=2, failed=1)}}
 
     async def test_workers_show_what_they_do(self, store: Store) -> None:
         lease = await leased(store)

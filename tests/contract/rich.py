@@ -12,8 +12,8 @@ from contract.runs import calls_of, spans_of
 
 from agentlightning import semconv
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
-from agentlightning.credit.fingerprint import terms_digest
+from agentlightning.credit import assign, canonical_order, rows_digest
+from agentlightning.credit.fingerprint import fingerprint_rollouts, terms_digest
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore
 from agentlightning.types import AttemptStatus, Call, Rollout, RolloutConfig, Span, StepReport

@@ -8,7 +8,8 @@ from typing import Any
 from agentlightning import semconv
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.journal import Journal
-from agentlightning.credit import assign, canonical_order, fingerprint_rollouts, rows_digest
+from agentlightning.credit import assign, canonical_order, rows_digest
+from agentlightning.credit.fingerprint import fingerprint_rollouts
 from agentlightning.plugins.manager import Plugins, build
 from agentlightning.recipes import GRPO
 from agentlightning.store import SQLiteStore

@@ -24,7 +24,7 @@ GAP = "…"
 def templates() -> list[str]:
     """Every text of the suite's code, with a gap for each part that is put in."""
     found: list[str] = []
-    for room in ("core/src", "plugins/cluster/src", "plugins/local/src"):
+    for room in ("core/src", "plugins/cluster/src", "plugins/local/src", "plugins/audit/src"):
         for file in (ROOT / room).rglob("*.py"):
             found += [text for node in ast.walk(ast.parse(file.read_text())) if (text := template(node))]
     return found

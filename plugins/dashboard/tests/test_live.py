@@ -34,6 +34,28 @@ async def test_a_run_shows_what_it_spent(tmp_path: Path, serve: Serve) -> None:
     assert "my-critic (4 calls)" in page.words
 
 
+async def test_a_run_shows_its_alarms_and_behaviour(tmp_path: Path, serve: Serve) -> None:
+    alarm = {
+        "kind": "tools", "says": "the reward rises while tools die out", "first": [1, 5], "last": [6, 10],
+        "figures": {"behaviour/tool_calls": [1.0, 0.0]}, "rollouts": ["ro-0-0", "ro-1-1"],
+    }  # fmt: skip
+    folder = await make_run(tmp_path, info={"alarms": {"tools": alarm}})
+    store = SQLiteStore(folder / "store.sqlite")
+    metrics = {"behaviour/turns": 2.0, "behaviour/distinct": 0.5}
+    await store.add_step(StepReport(run_id=RUN, step=2, policy="policy", policy_version=3, metrics=metrics))
+    await store.close()
+    browser = await serve(tmp_path)
+    page = await browser.get(f"/s/{RUN}/runs/{RUN}")
+    assert "Alarm: the reward rises while tools die out: tool calls a rollout 1 → 0" in page.words
+    assert "Turns and tools" in page.words and "Distinct action sequences" in page.words
+    (both,) = [link for link in page.links if "difference" in link]
+    assert "ro-0-0" in (await browser.get(both)).words
+    assert "alarm: the reward rises while tools die out" in (await browser.get("/")).words
+    rollout = await browser.get(f"/s/{RUN}/rollouts/ro-0-0")
+    assert "Behaviour turns 2 tool calls 1 of which failed 0 tokens an answer 2 cut 0" in rollout.words
+    assert not page.active and not rollout.active
+
+
 def test_a_run_that_trains_has_spent_what_its_newest_step_says() -> None:
     steps = [
         StepReport(

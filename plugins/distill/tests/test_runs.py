@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from contract.runs import edit
 
 from agentlightning import GRPO, PolicyFolder, Rollout
+from agentlightning.algorithms.journal import Journal
 from agentlightning.credit.digest import canonical_order, rows_digest
 from agentlightning.plugins.stores import open_store
+from agentlightning.store import SQLiteStore
 from agentlightning.store.codec import pack as packed
 from agentlightning.train.config import from_fields
 from agentlightning.types import Record
@@ -20,6 +24,9 @@ from agentlightning.types.base import ConfigError
 from agl_audit.commands.explain import view
 from agl_audit.explanation.explain import explain
 from agl_audit.targets import open_target
+from agl_dashboard.data.places import Places
+from agl_dashboard.server.access import Access
+from agl_dashboard.server.app import start
 from agl_distill import endpoint
 from agl_distill.distillation import distillation_of
 from agl_distill.edit import pack, unpack
@@ -27,6 +34,7 @@ from agl_distill.recipe import distill
 from agl_local.inspect import LocalInspector
 from agl_local.policy.folder import load_policy
 from agl_local.text.tokenizer import ChatTokenizer
+from plugins.dashboard.tests.browsing import TOKEN, Browser
 from plugins.distill.tests.teaching import (
     TASKS,
     PromptLogprobs,
@@ -98,6 +106,7 @@ async def test_what_the_teacher_said_is_explained_and_an_edited_score_is_found(
     assert token["advantage"] == pytest.approx(token["said"]["teacher"] - token["logprob_then"], abs=1e-6)
     assert found["advantage"]["value"] == segment.advantage and found["advantage"]["edits"] == ["distill"]
     assert view(found)
+    await shows_the_gap(tmp_path / "r", f"/s/r/rollouts/{row.rollout_id}/calls/{segment.call_id}", token)
     # one score is changed in the store: the chain names the link, and what follows from it
     store = open_store(tmp_path / "r" / "store.sqlite", read_only=True)
     (link,) = [one for one in await store.query_links("r") if one.kind == "edit"]
@@ -106,6 +115,25 @@ async def test_what_the_teacher_said_is_explained_and_an_edited_score_is_found(
     edit(tmp_path / "r", ("UPDATE links SET link = ? WHERE number = ?", (packed(link), link.number)))
     said = " ".join(await differences(tmp_path))
     assert "(edit 0/distill) was edited" in said and "advantages differ" in said
+
+
+async def shows_the_gap(folder: Path, call: str, token: dict[str, Any]) -> None:
+    """Check that the dashboard colours a token by the gap of which `agl explain` has both sides."""
+    gap = token["logprob_then"] - token["said"]["teacher"]
+    dashboard = await start(Places(str(folder), plugins()), Access(TOKEN, lambda _: None))
+    async with aiohttp.ClientSession() as session:
+        browser = Browser(dashboard, session)
+        page = await browser.get(call)
+        (shown,) = [
+            given for _, given in page.elements if given.get("href") == f"{call}/tokens/{token['index']}"
+        ]
+        assert f"gap {gap:+.4f}" in str(shown["title"])
+        step = max(1, min(4, math.ceil(abs(gap) / 0.5)))
+        assert f"g{'-' if gap < 0 else ''}{step}" in str(shown["class"]).split()
+        assert "teacher’s gap" in page.words and "as likely" in page.words, "a way to choose it, and its key"
+        one = await browser.get(f"{call}/tokens/{token['index']}")
+        assert f"logprob of teacher {token['said']['teacher']:.6g}" in one.words
+    await dashboard.close()
 
 
 @pytest.mark.slow
@@ -279,6 +307,45 @@ async def test_a_resumed_run_ends_as_one_that_was_not_interrupted(
         r.rows_digest for r in whole.reports
     ]
     assert await differences(tmp_path / "cut") == []
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"coefficient": 2.0}, "distill.coefficient was 1 when the run began and is 2.0"),
+        ({"divergence": "forward"}, "distill.divergence was 'reverse' when the run began and is 'forward'"),
+        (
+            {"teacher": "OTHER"},
+            r"distill.teachers.policy was '.*/master\d*/policy' .* and is '.*/student\d*/policy'",
+        ),
+        ({"hint": gold}, "distill.hint was None when the run began and is 'gold'"),
+        (None, "distill: a teacher trained this run, and none is set now"),
+    ],
+)
+async def test_a_run_that_a_teacher_trained_does_not_resume_by_other_settings(
+    tmp_path: Path, student: Path, master: Path, now: dict[str, Any] | None, said: str
+) -> None:
+    store = SQLiteStore(":memory:")
+    context: Any = SimpleNamespace(store=store, run_id="r", say=print, journal=Journal(store, "r", tmp_path))
+    fields: dict[str, Any] = {"policy": str(student), "steps": 1, "algorithm": "grpo", "resume": True}
+
+    def edit_of(settings: dict[str, Any] | None) -> Any:
+        config = from_fields({**fields, **({"distill": settings} if settings else {})}, plugins=plugins())
+        return distillation_of(config, GRPO(), plugins())
+
+    began = {"teacher": str(master)}
+    first = edit_of(began)
+    async with first.open(context):
+        await context.journal.entry("edit", "0/distill", {"settings": first._told(), "scores": {}})
+    async with edit_of(began).open(context):
+        pass
+    changed = None if now is None else {**began, **now}
+    if changed and changed["teacher"] == "OTHER":
+        changed["teacher"] = str(student)
+    with pytest.raises(ConfigError, match=said):
+        async with edit_of(changed).open(context):
+            pass
+    await store.close()
 
 
 def test_an_algorithm_or_a_critic_that_a_teacher_cannot_add_to_is_refused(student: Path) -> None:

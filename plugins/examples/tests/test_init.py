@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from agl_testing import ScriptedModelServer
 from typer.testing import CliRunner
 
@@ -54,6 +56,20 @@ def test_the_project_is_a_run_and_its_test_passes(
         scope[name]()  # type: ignore[operator]
     for module in ("agent", "grading", "reward", "tools"):
         sys.modules.pop(module, None)
+
+
+def test_a_program_gets_the_modules_that_it_imports_into_its_folder() -> None:
+    """A sandbox has nothing of the project's folder but what the run names."""
+    files = dict(project("mine", "command", "tiny"))
+    imported = {
+        name
+        for node in ast.walk(ast.parse(files["agent.py"]))
+        if isinstance(node, ast.ImportFrom)
+        for name in (f"{node.module}.py",)
+        if name in files
+    }
+    agent = yaml.safe_load(files["config.yaml"])["agent"]
+    assert imported == {"tools.py"} and {*agent["program"]["files"]} == {"agent.py", *imported}
 
 
 @pytest.mark.slow

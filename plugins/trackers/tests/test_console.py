@@ -20,6 +20,7 @@ RUN = {"run_id": "run-1", "steps": 3, "about": {"agent": "calc"}, "note": "A tin
 SUMMARY = {
     "totals": {"calls": 6.0, "calls_exact": 6.0, "tokens_trained": 30.0, "logprob_gap_max": 2e-6},
     "accounts": {"runner": {"abandoned": 2}},
+    "alarms": {"tools": {"text": "the reward rises while tools die out"}},
 }
 
 
@@ -44,6 +45,7 @@ def test_the_terminal_shows_progress_comparison_and_what_was_counted(tmp_path: P
     text = out.getvalue()
     for part in ("A tiny policy, made from nothing.", "3/3", "before, greedy", "0.100 – 0.500", "× 3.00"):
         assert part in text
+    assert "alarm the reward rises while tools die out" in text
     assert "6 calls, 6 captured exactly" in text and "2.0e-06" in text and "runner: 2 × abandoned" in text
     assert "\x1b[?25h" in text or not terminal  # the cursor is given back
 

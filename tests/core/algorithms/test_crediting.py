@@ -14,9 +14,9 @@ from contract.rich import RECIPE, RUN, TABLE, make_rich
 from agentlightning.algorithms import crediting
 from agentlightning.algorithms.crediting import StepCrediting, group_pages
 from agentlightning.algorithms.queue import TaskGroups
-from agentlightning.credit import assign, fingerprint_rollouts
+from agentlightning.credit import assign
 from agentlightning.credit.assign import StepCredit
-from agentlightning.credit.fingerprint import add_rows
+from agentlightning.credit.fingerprint import add_rows, fingerprint_rollouts
 from agentlightning.store import SQLiteStore
 from agentlightning.types import Recipe, Record, Reward, Rollout, RolloutStatus
 from agentlightning.types.failure import read_failure_table

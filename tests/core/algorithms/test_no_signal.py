@@ -8,7 +8,7 @@ import pytest
 from core.credit.builders import make_record, one_call
 
 from agentlightning import Trainer
-from agentlightning.algorithms.counters import NoSignalGuard, NothingTrained
+from agentlightning.algorithms.counters import NoSignalGuard, NothingTrained, nothing_learned
 from agentlightning.algorithms.evaluate import NothingRewarded
 from agentlightning.credit import assign
 from agentlightning.recipes import GRPO
@@ -47,6 +47,7 @@ def batch(out: dict[str, int] | None = None, **metrics: float) -> Batch:
     [
         (batch({"not-selected": 1}, reward_count=1), NothingTrained, r"3 steps in a row .* 1 × not-selected"),
         (batch(reward_count=1), NothingTrained, "made no model call"),
+        (batch({"distill-failed": 1}, rollouts=1), NothingTrained, r"3 steps in a row .* 1 × distill-failed"),
         (batch({"failed-rollout": 1}), NothingRewarded, "steps 4 to 6: not one rollout got a reward"),
     ],
 )
@@ -58,6 +59,16 @@ def test_the_third_step_ends_it(found: Batch, error: type[UsageError], said: str
     second.restore(first.state())
     with pytest.raises(error, match=said):
         second.step(5, found, [])
+
+
+@pytest.mark.parametrize(
+    ("idle", "flat", "advice"),
+    [(0, False, "left_out/…"), (0, True, "grades in finer steps"), (8, False, "grades in finer steps")],
+)
+def test_the_advice_at_the_end_fits_the_cause(idle: int, flat: bool, advice: str) -> None:
+    said = nothing_learned(2, idle, flat)
+    assert "not one token was trained in 2 steps" in said and advice in said
+    assert ("8 had advantage 0" in said) == (idle == 8)
 
 
 def test_a_step_that_could_learn_begins_the_count_anew() -> None:

@@ -93,17 +93,21 @@ NO_VARIANCE_REASONS = frozenset({"zero-std", "group-of-one"})
 
 
 HOW_TO_GET_VARIANCE = (
-    "Take tasks that the policy solves sometimes, a reward with more than two values, a higher temperature "
-    "or larger groups; `agl doctor` measures the spread"
+    "Take tasks that the policy solves sometimes, rewards or grades in finer steps, a higher temperature or "
+    "larger groups; `agl doctor` measures the spread"
 )
 
 
-def nothing_learned(steps: int, idle: float) -> str:
-    """Return what a run prints that trained no token in ``steps`` steps, ``idle`` tokens with advantage 0."""
-    flat = f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else ""
-    return (
-        f"This run learned nothing: not one token was trained in {steps} steps{flat}. {HOW_TO_GET_VARIANCE}."
-    )
+LEFT_OUT = "The metrics left_out/… count why calls were not trained; `agl explain CALL` says it of one"
+
+
+def nothing_learned(steps: int, idle: float, flat: bool) -> str:
+    """Return what a run prints that trained no token in ``steps`` steps, ``idle`` tokens with advantage 0.
+    ``flat``: no group of its last step had a spread.
+    """
+    equal = f" ({idle:.0f} had advantage 0: no group had a spread)" if idle else ""
+    advice = HOW_TO_GET_VARIANCE if idle or flat else LEFT_OUT
+    return f"This run learned nothing: not one token was trained in {steps} steps{equal}. {advice}."
 
 
 class NothingTrained(UsageError):
@@ -135,11 +139,8 @@ class NoSignalGuard:
 
     def state(self) -> dict[str, Any]:
         """Return the guard's part of a checkpoint."""
-        kept: dict[str, Any] = {"barren": self.no_signal_steps}
-        if self.outage_steps:
-            kept["outage"] = self.outage_steps
-        if self.zero_variance_steps:
-            kept["flat"] = self.zero_variance_steps
+        more = {"outage": self.outage_steps, "flat": self.zero_variance_steps}
+        kept = {"barren": self.no_signal_steps, **{name: n for name, n in more.items() if n}}
         return {**kept, "silent": dict(self.idle_policies)} if self.idle_policies else kept
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -174,7 +175,7 @@ class NoSignalGuard:
                 f"{failure_reasons(records)}"
             )
         first = (self.outage_steps if outage else self.no_signal_steps) == 1
-        if first and records and not batch.metrics.get("reward_count"):
+        if first and records and _unrewarded(batch):
             self._say(
                 f"step {step + 1}: not one of {len(records)} rollouts got a reward: "
                 f"{failure_reasons(records)}{first_traceback(records)}"
@@ -208,6 +209,13 @@ class NoSignalGuard:
             )
 
 
+def _unrewarded(batch: Batch) -> bool:
+    """Whether every rollout of the step lacks the reward that its credit rule reads, if it reads one."""
+    m = batch.metrics
+    lacking = sum(n for name, n in m.items() if name.startswith("failed/"))
+    return not m.get("reward_count") and lacking >= m.get("rollouts", 0)
+
+
 def _is_outage(batch: Batch) -> bool:
     """Whether every rollout of the step failed, and by an outage."""
     kinds = {k.removeprefix("failed/"): n for k, n in batch.metrics.items() if k.startswith("failed/")}
@@ -218,7 +226,7 @@ def _is_outage(batch: Batch) -> bool:
 def _ending_error(step: int, batch: Batch, records: Sequence[Record], rule: str, limit: int) -> UsageError:
     """Return the error that ends the run."""
     idle = batch.metrics.get("failed/no-call") == len(records)
-    if batch.metrics.get("reward_count") or idle:
+    if idle or not _unrewarded(batch):
         why = _why_untrained(records, batch, rule)
         return NothingTrained(f"{limit} steps in a row trained not one call: {why}")
     return NothingRewarded(

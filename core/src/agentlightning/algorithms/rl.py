@@ -208,7 +208,8 @@ class RLJob:
     def say_if_nothing_learned(self) -> None:
         """Print at the end that the run left the policy as it was."""
         if self.learned is False:
-            self.context.say(nothing_learned(self.steps, self.totals.values["tokens_zero_advantage"]))
+            idle, flat = self.totals.values["tokens_zero_advantage"], self._no_signal.zero_variance_steps > 0
+            self.context.say(nothing_learned(self.steps, idle, flat))
 
     async def saved(self, folder: Path, step: int) -> None:
         """Add a checkpoint to the run's chain and notify hooks."""

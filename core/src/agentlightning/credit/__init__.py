@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from agentlightning.credit.assign import assign as assign
 from agentlightning.credit.digest import canonical_order as canonical_order, rows_digest as rows_digest
-from agentlightning.credit.fingerprint import fingerprint_rollouts as fingerprint_rollouts
 from agentlightning.credit.forest import build_forest as build_forest
 from agentlightning.credit.rewards import resolve as resolve
 from agentlightning.credit.rollout_reward import failure_of as failure_of

@@ -15,6 +15,7 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -121,12 +122,14 @@ def _array(values: Sequence[float] | None) -> bytes:
     return b"-" if values is None else array("d", values).tobytes() + b"."
 
 
-def fingerprint_rollouts(batch: Batch, records: Sequence[Record], **about: Any) -> list[RolloutFingerprint]:
-    """Return one fingerprint for each record of the step, with rows or without, in the records' order.
-    ``about``: :func:`header` of each.
+def fingerprint_rollouts(
+    batch: Batch, records: Sequence[Record], *, run_id: str, step: int, policy: str, version: int | None
+) -> list[RolloutFingerprint]:
+    """Return one fingerprint for each record of the step, with rows or without, in the records' order. The
+    rest is part of each.
     """
-    made = [fingerprint_record(record, **about) for record in records]
-    return add_rows(made, batch, policy=about["policy"], version=about["version"])
+    make = partial(fingerprint_record, run_id=run_id, step=step, policy=policy, version=version)
+    return add_rows(map(make, records), batch, policy=policy, version=version)
 
 
 def add_rows(
@@ -142,18 +145,14 @@ def add_rows(
     out: list[RolloutFingerprint] = []
     for one in fingerprints:
         mine, ledger = rows.get(one.rollout_id, []), ledgers[one.rollout_id]
-        left_out = ledger.left_out
-        whole = msgspec.structs.replace(
-            one,
-            policy=policy,
-            version=version,
-            rows=len(mine),
-            tokens_digest=digest_of(part for row in mine for part in _tokens(row)),
-            advantages_digest=digest_of(real_bytes(row.advantages) for row in mine),
-            weights_digest=digest_of(real_bytes(row.weights) for row in mine),
-            ledger={"made": ledger.made, "trained": ledger.trained, **left_out},
-        )
-        out.append(whole)
+        digests = {
+            "tokens_digest": digest_of(part for row in mine for part in _tokens(row)),
+            "advantages_digest": digest_of(real_bytes(row.advantages) for row in mine),
+            "weights_digest": digest_of(real_bytes(row.weights) for row in mine),
+        }
+        counts = {"made": ledger.made, "trained": ledger.trained, **ledger.left_out}
+        known: dict[str, Any] = {"policy": policy, "version": version, "rows": len(mine), "ledger": counts}
+        out.append(msgspec.structs.replace(one, **known, **digests))
     return out
 
 
@@ -180,11 +179,6 @@ def fingerprint_record(
         rewards_digest=digest_of(part for reward in record.rewards for part in _reward(reward)),
         inputs={name: digest_of([_json(value)]) for name, value in inputs.items()},
     )
-
-
-def header(fingerprint: RolloutFingerprint) -> dict[str, Any]:
-    """Return the arguments with which a fingerprint is made again."""
-    return {name: getattr(fingerprint, name) for name in ("run_id", "step", "policy", "version")}
 
 
 def terms_digest(recipe: Recipe, failure: FailureTable) -> str:

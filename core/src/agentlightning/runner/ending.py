@@ -118,7 +118,7 @@ async def classify(
         return replace(outcome, reason=f"{kind}{error}") if kind else outcome
     if any(call.status == "ok" or (call.status == "cancelled" and call.response_ids) for call in calls):
         return outcome
-    reason = f"{NO_CALL}: the agent returned without one answer of the model"
+    reason = f"{NO_CALL}: {outcome.reason or 'the agent returned without one answer of the model'}"
     return replace(outcome, status=AttemptStatus.FAILED, reason=reason)
 
 

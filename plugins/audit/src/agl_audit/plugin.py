@@ -1,4 +1,6 @@
-"""Registers commands that look at runs, their log, formats of traces, and learning from stored rollouts."""
+"""Registers commands that look at runs, their log and behaviour, formats of traces, and learning from stored
+rollouts.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,7 @@ _OPERATIONS = (
     ("query_spans", "trace", "GET", "/rollouts/{rollout_id}/spans", "attempt"),
     ("query_fingerprints", "fingerprints", "GET", "/runs/{run_id}/fingerprints", "trainer"),
     ("query_workers", "workers", "GET", "/workers", "trainer"),
+    ("tool_runs", "tools", "POST", "/rollouts/tools", "trainer"),
     ("get_worker_by_id", "workers", "GET", "/workers/{worker_id}", "runner"),
     ("update_worker", "workers", "PATCH", "/workers/{worker_id}", "runner"),
 )
@@ -95,6 +98,15 @@ def agl_algorithms() -> list[specs.AlgorithmSpec]:
 @hookimpl
 def agl_sections() -> list[specs.SectionSpec]:
     return [specs.SectionSpec("log", "", lazy_type("agl_audit.run_log:LoggedRun"))]
+
+
+@hookimpl
+def agl_batch_edits(config: Any) -> specs.BatchEdit | None:
+    if not config.training.steps or config.trackers == []:  # nobody is told of the run
+        return None
+    from agl_audit.behaviour.watch import BehaviourWatch
+
+    return BehaviourWatch(config.training.failure)
 
 
 @hookimpl

@@ -17,8 +17,10 @@ from agentlightning.types import Attempt, Mode, Record, UsageError
 from agentlightning.types.base import Model
 from agentlightning.types.failure import TRACEBACK
 from agentlightning.types.record import by_agent_beside_judge
+from agl_audit.behaviour.rollout import Behaviour, ToolRuns, behaviour_of
 from agl_audit.run import OpenRun
 from agl_audit.store.reward_versions import find_version, read_records
+from agl_audit.store.tools import tool_runs, tools_of
 
 _PAGE = 100
 """Rollouts whose records are read at once, with every token."""
@@ -68,6 +70,8 @@ class RolloutSummary(Model):
     """The latest attempt; ``agl trace --all`` shows the earlier ones."""
     calls: list[CallSummary] = []
     """The calls of the latest attempt."""
+    behaviour: Behaviour | None = None
+    """What the policy did in it."""
     reason: str | None = None
     raised_at: str | None = None
     """The line of the agent that raised; ``agl trace`` shows the traceback."""
@@ -127,8 +131,10 @@ async def list_rollouts(
     wanted, lines = reward_filter(reward), list[RolloutSummary]()
     filters: dict[str, Any] = {"run_id": run.run_id, "mode": mode, "task_id": task}
     while page := await run.store.query_rollouts(**filters, limit=_PAGE, after=after):
-        for record in await read_records(run.store, [one.rollout_id for one in page], version):
-            line = _line(run, record)
+        ids = [one.rollout_id for one in page]
+        runs = await tool_runs(run.store, ids)
+        for record in await read_records(run.store, ids, version):
+            line = _line(run, record, tools_of(record, runs))
             if not wanted(line.reward) or (failed and line.failure is None):
                 continue
             if step is not None and line.batch.partition("+")[0] != f"train/{step}":
@@ -140,7 +146,7 @@ async def list_rollouts(
     return RolloutPage(lines, None)
 
 
-def _line(run: OpenRun, record: Record) -> RolloutSummary:
+def _line(run: OpenRun, record: Record, tools: ToolRuns | None) -> RolloutSummary:
     earned, of_calls = rollout_reward(record, run.failure_table), resolve(record).calls
     rollout, attempt = record.rollout, record.attempt
     return RolloutSummary(
@@ -163,6 +169,7 @@ def _line(run: OpenRun, record: Record) -> RolloutSummary:
             )
             for call in record.calls
         ],
+        behaviour=behaviour_of(record, run.trained, tools),
         reason=rollout.reason or (attempt.reason if attempt else None) or earned.reason or _ignored(record),
         raised_at=_raised_at(attempt),
     )

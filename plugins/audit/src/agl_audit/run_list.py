@@ -17,6 +17,7 @@ from agentlightning.store.sqlite.lock import holder_of
 from agentlightning.store.sqlite.store import SQLiteStore
 from agentlightning.types import StepReport, UsageError
 from agentlightning.types.base import Model
+from agl_audit.behaviour.alarms import Alarm, alarms_of
 from agl_audit.locations import ALL, RunLocation, opened
 
 STOPPED = "stopped by budget"
@@ -50,6 +51,8 @@ class RunSummary(Model):
     seconds: float | None = None
     spent: dict[str, float] = {}
     """Calls, tokens, money and seconds, of a run with a budget."""
+    alarms: list[Alarm] = []
+    """Those that its behaviour raised."""
     reason: str | None = None
     """Why it could not be read."""
 
@@ -101,6 +104,7 @@ def summarise(
         training=_finite(rewards[-1]) if rewards else None,
         status=_status(summary, store),
         seconds=seconds,
+        alarms=alarms_of(info),
         spent=(summary.get("budget") or info.get("budget") or {}).get("spent", {}),
     )
 

@@ -13,9 +13,10 @@ import logging
 import logging.handlers
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from agentlightning.hookspecs import hookimpl
 from agentlightning.redaction import shown
@@ -23,6 +24,7 @@ from agentlightning.store.places import find_home
 from agentlightning.trackers import TrackerHooks
 from agentlightning.trackers.lines import LinesTracker
 from agentlightning.types.sections import Section
+from agl_audit.behaviour.alarms import alarms_of
 
 NAME = "training.log"
 VARIABLE = "AGL_LOG"
@@ -67,6 +69,11 @@ class RunLog(LinesTracker):
                 continue
             handler.setFormatter(_Lines(folder.name))
             self.handlers.append(handler)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        for alarm in alarms_of(summary):
+            self.write(logging.WARNING, f"alarm: {alarm.text()}")
+        super().finish(summary)
 
     def write(self, level: int, text: str, error: BaseException | None = None) -> None:
         """Write a line into every file; with ``error`` its traceback below it."""

@@ -17,6 +17,7 @@ from agentlightning.plugins.manager import Plugins
 from agentlightning.store import Store
 from agentlightning.types import RolloutStatus, StepReport, UsageError, Worker
 from agentlightning.types.base import Model
+from agl_audit.behaviour.rollout import shown_figures
 from agl_audit.drawing import short
 from agl_audit.locations import RunLocation, opened, places_of
 from agl_audit.run_list import RunSummary, list_runs, to_show
@@ -66,6 +67,8 @@ class RunDetail(Model):
     """Quantiles: ``p50, p90, p99, max``."""
     step_seconds: dict[str, float] = {}
     """Phase → seconds of the last step."""
+    behaviour: dict[str, float] = {}
+    """What the policy did in the rollouts of the last step, by the names of its metrics."""
     failed: dict[str, int] = {}
     """Kind of failure → rollouts of finished steps."""
     left_out: dict[str, int] = {}
@@ -166,6 +169,7 @@ class Watcher:
             tokens_per_second=tokens_rate,
             call_seconds=found.get("call_seconds") or {},
             step_seconds=reports[-1].seconds if reports else {},
+            behaviour=shown_figures(reports[-1].metrics) if reports else {},
             failed=_sums(reports, "failed/"),
             left_out=_sums(reports, "left_out/"),
             failures=[

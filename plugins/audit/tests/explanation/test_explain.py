@@ -12,7 +12,8 @@ import pytest
 from contract.runs import RUN, add_rollout, edit_reward, make_run, plugins
 from rich.console import Console
 
-from agentlightning.credit import assign, fingerprint_rollouts
+from agentlightning.credit import assign
+from agentlightning.credit.fingerprint import fingerprint_rollouts
 from agentlightning.hookspecs import hookimpl
 from agentlightning.recipes import GRPO
 from agentlightning.specs import DriverSpec

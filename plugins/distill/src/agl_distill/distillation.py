@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.algorithms.context import Context
-from agentlightning.store.pages import RECORD_PAGE
+from agentlightning.store.pages import RECORD_PAGE, pages
 from agentlightning.types import Batch, Call, Recipe, Record, Row
 from agentlightning.types.base import ConfigError
 from agl_distill.edit import edited, pack
-from agl_distill.endpoint import EndpointTeacher
+from agl_distill.endpoint import AT, EndpointTeacher
 from agl_distill.hint import Hint, Renders, hint_of, hinted_row
 from agl_distill.names import NAME, RULE
 from agl_distill.settings import SELF, DistillSection, EndpointSection
@@ -30,7 +30,7 @@ ROUNDING = 1e-4
 """The largest logprob above 0 that rounding can explain."""
 
 
-def distillation_of(config: Any, recipe: Recipe, plugins: Any) -> Distillation | None:
+def distillation_of(config: Any, recipe: Recipe, plugins: Any) -> Distillation | Untaught | None:
     """Return the edit that a run's description asks for. Raise :class:`ConfigError` for one that cannot be
     carried out.
     """
@@ -43,7 +43,7 @@ def distillation_of(config: Any, recipe: Recipe, plugins: Any) -> Distillation |
                 f"distill: recipe {recipe.name!r} has no advantages but a teacher's, and there is none; say "
                 "who teaches, e.g. distill: {teacher: FOLDER}"
             )
-        return None
+        return Untaught() if config.resume else None
     given = config.training.algorithm
     if isinstance(given, str) and given not in plugins.recipes and given != "rl":
         raise ConfigError(
@@ -90,14 +90,16 @@ class Distillation:
         """Open the teachers, and refuse those that read other ids than their policies."""
         self._context = context
         made: dict[str, Teacher] = {}
+        for policy, given in self._chosen.items():
+            key = str(given) if isinstance(given, Path) else given.model_dump_json()
+            if key not in made:
+                made[key] = self._make(given)
+            self._teacher[policy] = made[key]
+        await check_unchanged(context, self._told())
         try:
-            for policy, given in self._chosen.items():
-                key = str(given) if isinstance(given, Path) else given.model_dump_json()
-                if key not in made:
-                    made[key] = self._make(given)
-                self._teacher[policy] = made[key]
-                await made[key].open(self._policies[policy])
-                context.say(f"distill: {made[key]} teaches policy {policy!r} ({self.settings.divergence})")
+            for policy, teacher in self._teacher.items():
+                await teacher.open(self._policies[policy])
+                context.say(f"distill: {teacher} teaches policy {policy!r} ({self.settings.divergence})")
                 if self._hint is not None:
                     self._tokenizers[policy] = _tokenizer(self._policies[policy])
             yield
@@ -118,18 +120,23 @@ class Distillation:
                 for call_id, start, end in spans:
                     self._tell(told, call_id, answer, row, start, end)
         body = {
-            "settings": {
-                "coefficient": self.settings.coefficient,
-                "divergence": self.settings.divergence,
-                "beta": 0.5 if self.settings.beta is None else self.settings.beta,
-                "teachers": {policy: str(one) for policy, one in self._teacher.items()},
-            },
+            "settings": self._told(),
             "scores": told.scores,
             "left_out": told.out,
             "hints": told.hints,
         }
         await self._context.journal.entry("edit", f"{step}/{NAME}", body)
         return edited(batch, self.recipe, body)
+
+    def _told(self) -> dict[str, Any]:
+        """Return the settings as the links of the run hold them."""
+        return {
+            "coefficient": self.settings.coefficient,
+            "divergence": self.settings.divergence,
+            "beta": 0.5 if self.settings.beta is None else self.settings.beta,
+            "teachers": {policy: str(one) for policy, one in self._teacher.items()},
+            "hint": self._hint and getattr(self._hint, "__qualname__", type(self._hint).__name__),
+        }
 
     # ------------------------------------------------------------------------------------ what is asked
     def _asked(
@@ -264,6 +271,56 @@ class Distillation:
                 raise ConfigError(f"distill.hint: {given!r} is a coroutine function; give a plain one")
         found: Hint | None = given
         return found
+
+
+class Untaught:
+    """The edit of a run that resumes without a teacher: there must have been none (`BatchEdit`)."""
+
+    @asynccontextmanager
+    async def open(self, context: Context) -> AsyncIterator[None]:
+        """Refuse a run that a teacher has trained."""
+        await check_unchanged(context, {})
+        yield
+
+    async def edit(self, step: int, batch: Batch) -> Batch:
+        """Return the batch as it is."""
+        return batch
+
+
+async def check_unchanged(context: Context, now: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` if a teacher has trained the run by other settings than ``now``, which are
+    empty without one. The address of an endpoint may change, its model may not.
+    """
+    then = await _first_settings(context)
+    if then is None:
+        return
+    if not now:
+        raise ConfigError(
+            f"{NAME}: a teacher trained this run, and none is set now: use what it began with, or begin "
+            "another run"
+        )
+    before, after = _compared(then), _compared(now)
+    for key in {**before, **after}:
+        if (was := before.get(key)) != (given := after.get(key)):
+            raise ConfigError(
+                f"{NAME}.{key} was {was!r} when the run began and is {given!r}: use what it began with, or "
+                "begin another run"
+            )
+
+
+async def _first_settings(context: Context) -> dict[str, Any] | None:
+    async for page in pages(context.store.query_links, context.run_id):
+        for link in page:
+            if link.kind == "edit" and link.name.endswith(f"/{NAME}"):
+                found: dict[str, Any] = link.body["settings"]
+                return found
+    return None
+
+
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names, teachers without their addresses."""
+    teachers = {f"teachers.{policy}": one.partition(AT)[0] for policy, one in settings["teachers"].items()}
+    return {**{name: value for name, value in settings.items() if name != "teachers"}, **teachers}
 
 
 def _tokenizer(policy: Path) -> Renders:

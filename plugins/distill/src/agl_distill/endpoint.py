@@ -31,6 +31,8 @@ AT_ONCE = 256
 """Ids of one probe."""
 PAUSE = 0.5
 """Seconds before the second try; each later one waits twice as long."""
+AT = " at "
+"""Between model and address of a teacher in words."""
 
 
 class NoTeacher(UsageError, ValueError):
@@ -47,7 +49,7 @@ class EndpointTeacher:
         self._session: aiohttp.ClientSession | None = None
 
     def __str__(self) -> str:
-        return redacted(f"{self.settings.model} at {self.settings.endpoint}")
+        return redacted(f"{self.settings.model}{AT}{self.settings.endpoint}")
 
     async def open(self, policy: Path) -> None:
         if self._session is None:

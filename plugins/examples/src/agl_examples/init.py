@@ -103,7 +103,8 @@ def project(name: str, framework: str, model: str) -> Iterator[tuple[str, str]]:
     }
     config = with_policy(written["config.yaml"], model)
     if key == "command":
-        program = '{command: [python, agent.py, "{task.question}"], reward: grading:graded, '
+        program = '{command: [python, agent.py, "{task.question}"], program: {files: [agent.py, tools.py]},\n'
+        program += "  reward: grading:graded, "
         config = replaced(config, "{target: agent:solve, ", program)
         config = replaced(config, "val.jsonl}\n", "val.jsonl}\n  private: [answer]\n")
         written["grading.py"] = (TEMPLATES / "agents" / "grading.py").read_text(encoding="utf-8")

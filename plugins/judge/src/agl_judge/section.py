@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
 from agentlightning.train.configured import import_target
-from agentlightning.types.base import ConfigError, UsageError, meant
+from agentlightning.types.base import ConfigError, UsageError, meant, nearest
 from agentlightning.types.sections import FILE, Section
 from agl_judge.graders.relative import Agree, Rank, Tournament
 from agl_judge.graders.rubric import Criterion, Rubric
@@ -59,20 +60,28 @@ class GroupRewardRun(Section):
     they have of themselves."""
 
 
-def _rubric(criteria: Mapping[str, Any], **options: Any) -> Rubric:
+def _rubric(
+    criteria: Mapping[str, Any], judge: str | None = None, show: Sequence[str] = (), **sampling: Any
+) -> Rubric:
     """Make a rubric of ``{name: {ask: …, weight: …}}`` or ``{name: {check: module:function}}``."""
+    if not isinstance(criteria, Mapping):
+        raise UsageError(
+            f"rubric: criteria is {criteria!r:.80}; give each a name, as in {{correct: It is right.}}"
+        )
     made = []
     for name, given in criteria.items():
         given = dict(given if isinstance(given, Mapping) else {"ask": given})
         if isinstance(check := given.get("check"), str):
             given["check"] = import_target(check, f"{KEY}.rubric.criteria.{name}.check")
-        made.append(Criterion(name, **given))
-    return Rubric(*made, **options)
+        if not isinstance(weight := given.get("weight", 1.0), int | float) or isinstance(weight, bool):
+            raise UsageError(f"rubric: criteria.{name}: weight is {weight!r:.80}; give a number above 0")
+        made.append(_called(Criterion, {"name": name, **given}, f"rubric: criteria.{name}"))
+    return Rubric(*made, judge=judge, show=show, **sampling)
 
 
-def _agree(read: Any = None, **options: Any) -> Agree:
+def _agree(values: Any = "majority", read: Any = None) -> Agree:
     found = import_target(read, f"{KEY}.agree.read") if isinstance(read, str) else read
-    return Agree(read=found, **options)
+    return Agree(values=values, read=found)
 
 
 def _grader(file: str, folder: Path, **options: Any) -> GroupGrader:
@@ -90,6 +99,25 @@ OURS: Mapping[str, Callable[..., GroupGrader]] = {
     "tournament": Tournament,
 }
 """Name → what makes the grader of its options."""
+HIDDEN = ("name", "folder")
+"""Parameters of those that are no options of theirs."""
+
+
+def _called(made: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
+    """Return what ``made`` makes of the options. Raise :class:`UsageError` for one that it does not know, and
+    for one that it needs and does not get; the message begins with ``where``.
+    """
+    parameters = signature(made).parameters
+    open_ended = [one.kind for one in parameters.values() if one.kind == one.VAR_KEYWORD]
+    known = [name for name, one in parameters.items() if one.kind != one.VAR_KEYWORD and name not in HIDDEN]
+    for name in options:
+        near = nearest(name, known) if open_ended else name
+        if name not in (*known, *HIDDEN) and near is not None:
+            raise UsageError(f"{where}: there is no option {name!r}{meant(name, known, '')}")
+    for name in known:
+        if parameters[name].default is Parameter.empty and name not in options:
+            raise UsageError(f"{where}: the option {name!r} is missing; it has {', '.join(known)}")
+    return made(**options)
 
 
 def make_grader(given: Any, folder: Path, key: str = KEY) -> GroupGrader:
@@ -111,7 +139,7 @@ def make_grader(given: Any, folder: Path, key: str = KEY) -> GroupGrader:
             given = made
         else:
             try:
-                given = made(**(options or {}))
+                given = _called(made, options or {}, given)
             except TypeError as error:
                 raise ConfigError(f"{key}: {given}: {error}") from None
             except UsageError as error:

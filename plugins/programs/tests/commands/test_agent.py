@@ -16,6 +16,8 @@ from agl_programs.commands.agent import CommandAgent
 from agl_programs.commands.result import CommandResult
 from agl_testing import Reply, ScriptedModelServer
 
+from agentlightning.algorithms.evaluate import failure_reasons
+from agentlightning.credit.rollout_reward import rollout_reward
 from agentlightning.credit.verdicts import refusal_of, refused, unrecorded
 from agentlightning.decorator.reward_function import AgentError
 from agentlightning.types import AttemptStatus, UsageError
@@ -360,3 +362,14 @@ async def test_malformed_tags_of_a_program_are_refused_by_the_gateway(here: Benc
     ran = await here.run(python(f"{ASK_WITH}\n{source}"), reward=look)
     assert "400" in SEEN[0].stdout and "x-agl-tags is not a URL-quoted JSON object" in SEEN[0].stdout
     assert ran.rollout.status == "succeeded"
+
+
+async def test_a_program_that_asks_no_model_says_why_by_its_last_line(here: Bench) -> None:
+    silent = "import sys; print('started', file=sys.stderr); print('no config file', file=sys.stderr)"
+    ran = await here.run(python(silent), TASK, reward="exit-status")
+    assert ran.rollout.status == "succeeded" and rollout_reward(ran.record).failure == "no-call"
+    said = rollout_reward(ran.record).reason
+    assert said.startswith("no-call: ") and said.endswith("the end of its standard error: no config file")
+    assert failure_reasons([ran.record]) == f"1 × {said}", "what `agl doctor` and an evaluation print"
+    asking = await here.run(python(f"{ASK}\nask()\n{silent}"), TASK, reward="exit-status")
+    assert rollout_reward(asking.record).value == 1.0 and asking.attempt.reason is None

@@ -180,6 +180,8 @@ class ConsoleTracker(RewardHistory):
             )
         if note := agents_word({metric: totals.get(total, 0.0) for total, metric in TOTALS.items()}):
             self._print(Text(note, "yellow"))
+        for alarm in (summary.get("alarms") or {}).values():  # of agl-audit
+            self._print(Text.assemble(("alarm", "bold red"), f" {alarm['text']}"))
         for who, counts in summary.get("accounts", {}).items():
             listed = ", ".join(f"{n} × {reason}" for reason, n in counts.items())
             self._print(Text.assemble(("counted", "yellow"), f" {who}: {listed}"))

@@ -66,6 +66,9 @@ def _show(lines: list[RunSummary], place: str | None) -> None:
         if line.reason:
             text = Text.assemble(("unreadable", "red"), f" {line.run}: {line.reason}")
             console.print(text, highlight=False, soft_wrap=True)
+        for alarm in line.alarms:
+            text = Text.assemble(("alarm", "red"), f" {line.run}: {alarm.text()}")
+            console.print(text, highlight=False, soft_wrap=True)
     if readable:
         which = _where(readable[0]) if len(readable) == 1 else "RUN"
         console.print(f"what a run did: agl rollouts {which}", highlight=False, soft_wrap=True)

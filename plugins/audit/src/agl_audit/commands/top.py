@@ -144,6 +144,9 @@ def screen(found: Look) -> RenderableType:
     line = next((line for line in found.runs if line.run == found.selected), None)
     if line is not None and found.detail is not None:
         parts.append(_run(line, found.detail))
+        if line.alarms:
+            said = Text("\n".join(alarm.text() for alarm in line.alarms))
+            parts.append(Panel(said, title="alarms", title_align="left", border_style="red"))
         if found.workers:
             parts.append(_workers(found))
         if (errors := _errors(found, found.detail)) is not None:
@@ -198,6 +201,8 @@ def _facts(line: RunSummary, detail: RunDetail, rewards: list[float]) -> Iterato
     if detail.call_seconds:
         quantiles = (f"{name} {detail.call_seconds[name]:.2f} s" for name in ("p50", "p99", "max"))
         yield "a call", " · ".join(quantiles)
+    if detail.behaviour:
+        yield "behaviour", " · ".join(f"{name} {value:.3g}" for name, value in detail.behaviour.items())
     if detail.step_seconds:
         yield "a step", " · ".join(f"{name} {value:.1f} s" for name, value in detail.step_seconds.items())
 

@@ -6,7 +6,7 @@ from the driver's inspector, if it has one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from agentlightning.credit.rollout_reward import failure_of, rollout_reward
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.types import Attempt, Call, Record, Reward
 from agentlightning.types.failure import FAILURE_KINDS
-from agentlightning.types.record import by_agent_beside_judge, effective_reward, tool_calls_of
+from agentlightning.types.record import by_agent_beside_judge, effective_reward
 from agentlightning.types.select import caller_name
+from agl_audit.behaviour.rollout import speech
 from agl_audit.explanation.advantage import REASONS, find_segment, group_values, weight_share
 from agl_audit.explanation.recomputed_step import RecomputedStep, recompute_step
 from agl_audit.explanation.token import of_token
@@ -187,7 +188,7 @@ def _identity(call: Call) -> dict[str, Any]:
         "version": call.policy_version,
         "prompt_tokens": None if call.prompt_ids is None else len(call.prompt_ids),
         "response_tokens": None if call.response_ids is None else len(call.response_ids),
-        "text": _speech(call.response or {}),
+        "text": speech(call.response or {}),
     }
 
 
@@ -277,14 +278,5 @@ def _tail(call: Call) -> list[dict[str, str]]:
         prompt = (call.request or {}).get("prompt")
         return [] if prompt is None else [{"role": "prompt", "content": str(prompt)}]
     return [
-        {"role": str(m.get("role", "")), "content": _speech(m)} for m in found[-_TAIL:] if isinstance(m, dict)
+        {"role": str(m.get("role", "")), "content": speech(m)} for m in found[-_TAIL:] if isinstance(m, dict)
     ]
-
-
-def _speech(message: Mapping[str, Any]) -> str:
-    """A message's text and its tool calls as ``name(arguments)``."""
-    said = message.get("content") or message.get("text") or ""
-    functions = [(tool.get("function"), tool) for tool in tool_calls_of(message)]
-    asked = [function if isinstance(function, Mapping) else tool for function, tool in functions]
-    tools = [f"{function.get('name')}({function.get('arguments', '')})" for function in asked]
-    return " ".join([str(said), *tools]).strip()

@@ -14,10 +14,11 @@ from typing import Any
 from agentlightning.credit.accounts import policy_batch
 from agentlightning.credit.baselines import Advantage
 from agentlightning.credit.eligibility import Versions
-from agentlightning.credit.fingerprint import fingerprint_rollouts, header
+from agentlightning.credit.fingerprint import fingerprint_rollouts
 from agentlightning.types import Batch, Record, Rollout, RolloutFingerprint
 from agl_audit.locations import ALL
 from agl_audit.run import CannotRecompute, OpenRun
+from agl_audit.store.fingerprints import header
 from agl_audit.verification.compare import changed_outputs, input_differences
 
 

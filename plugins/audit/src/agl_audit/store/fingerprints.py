@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import select, tuple_
 
 from agentlightning.store import codec
@@ -40,6 +42,11 @@ def query_fingerprints(
     if after is not None:
         query = query.where(tuple_(_e.c.step, _e.c.seq) > tuple_(*_place(store, run_id, after)))
     return [codec.unpack(row[0], RolloutFingerprint) for row in store.db.all(query)]
+
+
+def header(fingerprint: RolloutFingerprint) -> dict[str, Any]:
+    """Return the arguments with which a fingerprint is made again."""
+    return {name: getattr(fingerprint, name) for name in ("run_id", "step", "policy", "version")}
 
 
 def _place(store: Tables, run_id: str, after: str) -> tuple[int, int]:

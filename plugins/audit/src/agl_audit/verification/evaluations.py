@@ -10,10 +10,11 @@ import msgspec
 from agentlightning.algorithms.evaluate import summarise
 from agentlightning.algorithms.evaluations import scores, sets_summary
 from agentlightning.credit.digest import plain
-from agentlightning.credit.fingerprint import fingerprint_record, header
+from agentlightning.credit.fingerprint import fingerprint_record
 from agentlightning.store.pages import pages
 from agentlightning.types import AuditLink, Evaluation, RolloutFingerprint
 from agl_audit.run import OpenRun
+from agl_audit.store.fingerprints import header
 from agl_audit.verification.chain import Chain
 from agl_audit.verification.compare import input_differences
 from agl_audit.verification.differences import (

@@ -30,6 +30,8 @@ LONG: Final = 20_000
 """Characters of one message that are shown unless all are asked for."""
 MESSAGES: Final = 200
 """Messages that are shown: the last ones."""
+_GAP: Final = 2.0
+"""The gap to a teacher, in nats, from which on the colour stays the same."""
 _LOGPROB_STEPS: Final = (0.99, 0.9, 0.7, 0.4, 0.15, 0.05, 0.01)
 """Probabilities at which the colour changes."""
 
@@ -42,8 +44,8 @@ class ShownToken(NamedTuple):
     text: str
     special: bool
     classes: str
-    """Classes of its colours: ``l0``–``l7`` by probability, ``a-4``–``a4`` by advantage, ``r-4``–``r4`` by
-    ratio, ``m0``/``m1`` by mask."""
+    """Classes of its colours: ``l0``–``l7`` by probability, ``a-4``–``a4`` by advantage, ``g-4``–``g4`` by
+    the teacher's gap, ``r-4``–``r4`` by ratio, ``m0``/``m1`` by mask."""
     title: str
 
 
@@ -68,6 +70,8 @@ class CallCredit(NamedTuple):
     left_out: str = ""
     note: str = ""
     row: str = ""
+    teacher: Sequence[float | None] = ()
+    """Logprobs of the teacher of a run that distils; empty: there was none."""
 
 
 async def page(request: web.Request) -> web.Response:
@@ -125,9 +129,10 @@ async def call_credit(run: OpenRun, rollout: Rollout, call_id: str) -> CallCredi
         return CallCredit(verdict=verdict, left_out=reason, note=REASONS.get(reason, reason) or step.note)
     row, segment = found
     part = slice(segment.start, segment.end)
-    return CallCredit(
-        list(row.advantages[part]), list(row.mask[part]), verdict, note=step.note, row=row.row_id
-    )
+    mask, said = list(row.mask[part]), row.metadata.get("tokens", {}).get("teacher")
+    teacher = () if said is None else [one if on else None for one, on in zip(said[part], mask, strict=True)]
+    advantages = list(row.advantages[part])
+    return CallCredit(advantages, mask, verdict, note=step.note, row=row.row_id, teacher=teacher)
 
 
 async def token_ratios(run: OpenRun, rollout: Rollout, call_id: str) -> tuple[list[float | None], str]:
@@ -194,6 +199,7 @@ class _Facts(NamedTuple):
     advantage: float | None = None
     trained: bool | None = None
     ratio: float | None = None
+    teacher: float | None = None
 
 
 def _token_facts(
@@ -207,6 +213,7 @@ def _token_facts(
         credit.advantages[index] if known else None,
         bool(credit.mask[index]) if known else False,
         ratios[index] if index < len(ratios) else None,
+        credit.teacher[index] if index < len(credit.teacher) else None,
     )
 
 
@@ -225,6 +232,10 @@ def _shown(index: int, token: int, text: TokenText, one: _Facts) -> ShownToken:
     if one.advantage is not None and one.trained:
         classes.append(f"a{_step(one.advantage / 2)}")
         said.append(f"advantage {one.advantage:+.4f}")
+    if one.teacher is not None and one.logprob is not None:
+        gap = one.logprob - one.teacher
+        classes.append(f"g{_step(gap / _GAP)}")
+        said.append(f"teacher's logprob {one.teacher:.4f}, gap {gap:+.4f}")
     if one.ratio is not None:
         classes.append(f"r{_step(one.ratio / math.log(2))}")
         said.append(f"ratio {math.exp(min(one.ratio, 700)):.4f}")

@@ -11,8 +11,10 @@ from aiohttp import web
 from agentlightning.store.pages import pages
 from agentlightning.types import Rollout
 from agl_audit.attempt_tree import attempt_trees
+from agl_audit.behaviour.rollout import behaviour_of
 from agl_audit.explanation.explain import explain, rewards
 from agl_audit.run import OpenRun
+from agl_audit.store.tools import tool_runs, tools_of
 from agl_audit.store.trace import query_spans
 from agl_audit.targets import Target
 from agl_dashboard.data.places import NoSuchPlace
@@ -41,6 +43,7 @@ async def page(request: web.Request) -> web.Response:
     )
     calls = {call.call_id: call for call in await run.store.query_calls(rollout_id, wanted)} if wanted else {}
     (record,) = await run.store.records([rollout_id])
+    tools = tools_of(record, await tool_runs(run.store, [rollout_id]))
     index = await context.index(place)
     tree = trees[0] if trees else None
     values = {
@@ -51,6 +54,7 @@ async def page(request: web.Request) -> web.Response:
         "timeline": timeline(tree.roots, spans, calls) if tree else None,
         "calls": calls,
         "rewards": rewards(record),
+        "behaviour": behaviour_of(record, run.trained, tools) if rollout.status.final else None,
         "group": await index.group(rollout.group_id) if rollout.group_id else [],
         "live": "" if rollout.status.final else f"/s/{place}/events",
     }

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from agentlightning.algorithms.intervals import t_quantile
 from agentlightning.types import StepReport
+from agl_audit.behaviour.rollout import FIGURES
 from agl_audit.run import OpenRun
 from agl_audit.run_list import summarise
 from agl_dashboard.data.places import NoSuchPlace
@@ -22,7 +23,16 @@ from agl_dashboard.server.render import path, render
 CHARTS: Final = (
     ("Loss", ("loss",), "the objective of the update, as the recipe defines it"),
     ("Gradient norm", ("grad_norm",), "before clipping"),
-    ("Entropy", ("entropy",), "mean over trained tokens, in nats"),
+    ("Entropy", ("entropy",), "mean over the policy's tokens, in nats"),
+    ("Turns and tools", ("behaviour/turns", "behaviour/tool_calls"), "of a rollout, in the mean"),
+    ("Tools that failed", ("behaviour/tool_failures",), "share of the tools that ran"),
+    ("Length of answers", ("behaviour/answer_tokens",), "tokens, in the mean"),
+    ("Cut answers", ("behaviour/cut",), "share that ended at their limit of tokens"),
+    (
+        "Distinct action sequences",
+        ("behaviour/distinct", "behaviour/distinct_in_group"),
+        "shares of a step's rollouts, and of a group's",
+    ),
     ("Change of the policy", ("approx_kl", "clip_fraction", "kl_reference"), "within one update"),
     ("Trained tokens", ("tokens_trained", "tokens_zero_advantage"), "with and without an advantage"),
     ("Logprob gap", ("logprob_gap_max", "logprob_gap_mean"), "trainer against engine, before the update"),
@@ -140,7 +150,8 @@ def charts(reports: Sequence[StepReport], evaluations: Sequence[Evaluated]) -> l
         for policy in policies:
             mine = [r for r in reports if r.policy == policy and name in r.metrics]
             points = [Point(r.step + 1, r.metrics[name]) for r in mine]
-            found.append((name if len(policies) == 1 else f"{name} · {policy}", points))
+            word = FIGURES.get(name, name)
+            found.append((word if len(policies) == 1 else f"{word} · {policy}", points))
         return found
 
     found = reward_chart(reports, evaluations)

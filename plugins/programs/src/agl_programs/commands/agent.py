@@ -28,7 +28,7 @@ from agentlightning.child_environment import child_environment, matches
 from agentlightning.decorator.agents import RunnableAgent
 from agentlightning.decorator.reward_function import AgentError
 from agentlightning.plugins.manager import load
-from agentlightning.runner.outcome import Outcome
+from agentlightning.runner.outcome import Outcome, read_return
 from agentlightning.runner.threads import in_thread
 from agentlightning.semconv import COMMAND_SPAN, REWARD_SPAN
 from agentlightning.train.config import RunConfig
@@ -49,7 +49,7 @@ from agl_programs.commands.container import (
 from agl_programs.commands.folder import WorkFolder, located
 from agl_programs.commands.relay import Relay
 from agl_programs.commands.result import CommandResult
-from agl_programs.commands.reward import RewardReader
+from agl_programs.commands.reward import RewardReader, last_line
 from agl_programs.commands.settings import EXIT_STATUS, JSON_LINE, ProgramSection, RewardSection
 from agl_programs.commands.spans import AttemptKeyRing, AttemptSpans
 from agl_programs.inside.settings import ChildSettings
@@ -158,7 +158,14 @@ class CommandAgent(RunnableAgent):
             boxed = self.program.sandbox is not None
             written = RewardFile(folder.path / REWARD if boxed else folder.scratch / "reward")
             result = await self._run(task, context, folder, written)
-            return await self._judge(context, result, written)
+            value = await self._judge(context, result, written)
+            said = "" if any(call.status == 200 for call in result.calls) else last_line(result.stderr)
+            if not said:
+                return value
+            with attempt_context(context):
+                outcome = read_return(value)
+            asked = "no call of the program was answered; the end of its standard error"
+            return dataclasses.replace(outcome, reason=outcome.reason or f"{asked}{said}")
         finally:
             folder.close()
 

@@ -61,7 +61,7 @@ class RewardReader:
         if result.ended:
             raise ProgramFailed(f"the program passed a limit of its sandbox: {result.ended}")
         if result.exit_code:
-            raise ProgramFailed(f"the program {describe_exit(result.exit_code)}{_last_line(result.stderr)}")
+            raise ProgramFailed(f"the program {describe_exit(result.exit_code)}{last_line(result.stderr)}")
         if self.section is None:
             return written.read()
         found, where = _object(self.section, result)
@@ -124,6 +124,7 @@ def _missing(why: str) -> NoReturn:
     raise BadRecord(why, "no-reward")
 
 
-def _last_line(stderr: str) -> str:
+def last_line(stderr: str) -> str:
+    """Return the last line of a program's standard error, after a colon; empty if there is none."""
     lines = stderr.strip().splitlines()
     return f": {lines[-1].strip()[:_SHOWN]}" if lines else ""
