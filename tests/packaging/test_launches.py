@@ -38,6 +38,19 @@ def test_the_committed_counts_do_not_rise() -> None:
     ]
 
 
+def test_the_page_says_what_was_counted() -> None:
+    now, page = figures((ROOT / KEPT).read_text(encoding="utf-8")), (ROOT / "docs/gpu.md").read_text("utf-8")
+    text = " ".join(page.split())
+    assert now["graphs"] == now["waits_per_token"] == now["waits_of_choices"] == 1
+    for said in (
+        f"is {now['decode_launches']:.0f} launches, of which one replays a captured graph "
+        f"of {now['graph_nodes']:.0f},",
+        f"is {now['update_launches_per_1k_tokens']} launches for 1,000 tokens, "
+        f"{now['update_launches_per_1k_tokens_padded']} where shared prompts",
+    ):
+        assert said in text
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(pretend.compiler() is None, reason="no g++ to compile the pretend device")
 def test_the_counts_are_those_committed() -> None:

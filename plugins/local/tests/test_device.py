@@ -41,6 +41,18 @@ def test_the_drivers_tests_pass_on_a_device() -> None:
 
 
 @pytest.mark.plugins
+@pytest.mark.nightly
+def test_what_is_run_on_a_card_runs_without_one(tmp_path: Path) -> None:
+    done = run("-m", "bench.gpu.run", "--out", str(tmp_path))
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and last["ok"], last
+    assert list(last["stages"]) == ["env", "parity", "decode", "update", "sync", "demo", "driver"]
+    assert last["card"] is last["decode_ms"] is last["update_s"] is last["peak_gb"] is None
+    assert 0 < last["parity"] < 1e-4
+    assert {file.stem for file in tmp_path.glob("*.json")} == set(last["stages"])
+
+
+@pytest.mark.plugins
 @pytest.mark.slow
 def test_a_run_on_a_device_is_exact(tmp_path: Path) -> None:
     few = ("training.steps=2", "training.batch_size=2", "environment.val.args.limit=4")
