@@ -290,6 +290,12 @@ bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
 	@$(PY) bench/tree/run.py
 
+bench-launches: .venv/test ## what decoding and an update launch, copy and wait for on a device, counted without one; the last line is JSON
+	@$(PY) -m bench.gpu.launches
+
+gpu: .venv/test ## the local driver on a card: exact, and how fast; on the pretend device where there is none (some: GPU="--stages parity,decode"); the last line is JSON
+	@$(PY) -m bench.gpu.run $(GPU)
+
 bench-real: .venv/test ## a pretrained model of 135M beside transformers, vLLM and TRL; the last line is JSON
 	@$(PY) bench/real_model/run.py
 

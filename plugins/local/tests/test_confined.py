@@ -51,7 +51,7 @@ def test_draws_and_logprobs_are_those_of_the_whole_vocabulary(tokens):
     only = torch.tensor(ids)
     want, got = (
         sample_batch(Logits(logits), samples, EOS),
-        sample_batch(Logits(logits[:, only], only), samples, EOS),
+        sample_batch(Logits(logits[:, only], only.tolist()), samples, EOS),
     )
     assert got.tokens == want.tokens and set(got.tokens) <= set(ids)
     assert got.logprobs == pytest.approx(want.logprobs, abs=1e-6)

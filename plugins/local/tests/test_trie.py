@@ -46,10 +46,10 @@ def exact() -> CausalLM:
 def scored(model: CausalLM, forest: Forest, share: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprobs of the trained tokens, and the gradient of a sum with a weight for each."""
     model.zero_grad()
-    packed = pack([s for s, _ in forest], [t for _, t in forest], share)
+    packed = pack([s for s, _ in forest], [t for _, t in forest], share).to(model.device)
     found = token_logprobs(model, packed, entropy=True)
     assert found.entropy is not None
-    weights = torch.linspace(-1.0, 1.5, len(found.logprobs), dtype=found.logprobs.dtype)
+    weights = torch.linspace(-1.0, 1.5, len(found.logprobs)).to(found.logprobs)
     (weights * (found.logprobs + 0.3 * found.entropy)).sum().backward()  # type: ignore[no-untyped-call]
     return found.logprobs.detach(), gradients(model)
 
@@ -118,7 +118,7 @@ def test_a_few_groups_in_float32(arch: str) -> None:
 def test_nothing_to_train_and_no_sequences() -> None:
     model = tiny_model()
     for sequences in ([], [[1, 2, 3]], [[1], [2]]):
-        packed = pack(sequences, [[] for _ in sequences], share=True)
+        packed = pack(sequences, [[] for _ in sequences], share=True).to(model.device)
         assert packed.inputs.computed == 0
         assert token_logprobs(model, packed).logprobs.shape == (0,)
 
@@ -127,7 +127,8 @@ def test_only_nodes_that_are_read_go_through_the_last_layer() -> None:
     model, seen = tiny_model(), []
     for layer in model.model.layers:
         layer.mlp.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
-    token_logprobs(model, pack([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]], [[3], [3], [2]], share=True))
+    packed = pack([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]], [[3], [3], [2]], share=True)
+    token_logprobs(model, packed.to(model.device))
     assert seen == [3, 2]
 
 

@@ -22,6 +22,7 @@ from agl_local.generation.stats import Stats
 from agl_local.network.kv import KVCache
 from agl_local.network.model import CausalLM
 from agl_local.network.sampling import allowed_next
+from agl_local.network.sending import sent_list
 from agl_local.trie.forward import Keep, read_states
 from agl_local.trie.nodes import batches, plant_paths
 
@@ -80,8 +81,7 @@ class ChoiceTables:
             self._known.popitem(last=False)
         ids = sorted({token for row in rows for token in row})
         values = [[row.get(token, float("-inf")) for token in ids] for row in rows]
-        device = self._model.device
-        return Logits(torch.tensor(values, device=device), torch.tensor(ids, device=device))
+        return Logits(sent_list(self._model.device, values), ids)
 
     def forget(self) -> None:
         """Drop all tables: the weights have changed."""
@@ -120,7 +120,7 @@ class ChoiceTables:
         keep = self._keeper(kept) if kept else None
         states = read_states(self._model, trie.to(device), keep)[at.to(device)]
         ids = sorted({token for row in rows for token in row})
-        values = self._model.logits(states, torch.tensor(ids, device=device)).float().tolist()
+        values = self._model.logits(states, sent_list(device, ids)).float().tolist()
         self._stats.steps += 1
         for row, logits in zip(rows, values, strict=True):
             row.update((token, value) for token, value in zip(ids, logits, strict=True) if token in row)

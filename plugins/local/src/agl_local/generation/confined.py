@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agl_local.generation.request import Sample
 from agl_local.network.sampling import allowed_next
+from agl_local.network.sending import sent
 
 _MOST = 1024
 """Tokens of all answers of a step up to which choosing rows of the output layer pays."""
@@ -24,7 +25,7 @@ class Logits(NamedTuple):
     """``values`` [B, K] are logits of the tokens ``ids`` [K], ascending; None: of the whole vocabulary."""
 
     values: Tensor
-    ids: Tensor | None = None
+    ids: Sequence[int] | None = None
 
 
 def confined_to(samples: Sequence[Sample], eos_ids: Sequence[int]) -> list[int] | None:
@@ -42,16 +43,16 @@ def confined_to(samples: Sequence[Sample], eos_ids: Sequence[int]) -> list[int] 
     return sorted(found)
 
 
-def confine(logits: Tensor, ids: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
+def confine(logits: Tensor, ids: Sequence[int], samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
     """``logits`` [B, K] of the tokens ``ids`` [K], with -inf where a sample may not be given the token."""
-    column = {token: at for at, token in enumerate(ids.tolist())}
+    column = {token: at for at, token in enumerate(ids)}
     rows: list[int] = []
     columns: list[int] = []
     for row, sample in enumerate(samples):
         allowed = _allowed(sample, eos_ids) or []
         rows += [row] * len(allowed)
         columns += [column[token] for token in allowed]
-    at = (torch.tensor(rows, device=logits.device), torch.tensor(columns, device=logits.device))
+    at = sent(logits.device, torch.tensor(rows), torch.tensor(columns))
     return torch.full_like(logits, float("-inf")).index_put_(at, logits[at])
 
 

@@ -452,9 +452,13 @@ class Engine:
         self.version = version
 
     def _take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Compute with ``tensors``: in place of the old ones where they can be used as they are."""
-        own = state(self._model)
-        if all(tensors[n].dtype == p.dtype and tensors[n].device == p.device for n, p in own.items()):
+        """Compute with ``tensors``: on a CPU in place of the old ones, where they can be used as they are. On
+        a device they are copied: captured steps read parameters where they are.
+        """
+        own = state(self._model).items()
+        if all(
+            tensors[n].dtype == p.dtype and tensors[n].device.type == p.device.type == "cpu" for n, p in own
+        ):
             for name, parameter in self._model.weights.named_parameters():
                 parameter.data = tensors[name]
         else:

@@ -19,7 +19,10 @@ from agl_local.generation.request import Sample
 from agl_local.generation.sampler import Drawn, sample_batch
 from agl_local.generation.slots import SlotTable
 from agl_local.generation.stats import Stats
+from agl_local.network.kv import KVCache
 from agl_local.network.model import LanguageModel
+from agl_local.network.sending import sent_list
+from agl_local.network.steps import Steps
 from agl_local.trie.forward import can_share
 
 
@@ -56,9 +59,12 @@ class Batched:
     ) -> None:
         self.model = model
         self.eos_ids = eos_ids
-        self.table = SlotTable(slots, model.new_cache(slots, max_len))
+        cache = model.new_cache(slots, max_len)
+        self.table = SlotTable(slots, cache)
         self.stats = stats
         self.choices = ChoiceTables(model, self.table, stats, eos_ids) if can_share(model) else None
+        graphs = can_share(model) and isinstance(cache, KVCache) and Steps.serve(model.device)
+        self._steps = Steps(model, cache) if graphs else None  # type: ignore[arg-type]
 
     def check(self) -> None:
         """Nothing is promised that could fail."""
@@ -67,16 +73,22 @@ class Batched:
         return prefill(self.model, self.table, samples, self.stats, self.eos_ids)
 
     def decode(self, samples: Sequence[Sample]) -> Logits:
-        device = self.model.device
-        ids = torch.tensor([[last_token(s)] for s in samples], device=device)
-        positions = torch.tensor([[len(s.prompt) + len(s.tokens) - 1] for s in samples], device=device)
-        slots = torch.tensor([s.slot for s in samples], device=device)
+        ids = [last_token(s) for s in samples]
+        positions = [len(s.prompt) + len(s.tokens) - 1 for s in samples]
+        slots = [s.slot for s in samples]
         few = confined_to(samples, self.eos_ids)
-        only = None if few is None else torch.tensor(few, device=device)
-        logits = self.model.step(ids, positions, self.table.cache, slots, only=only)[:, 0]
+        only = None if few is None else sent_list(self.model.device, few)
+        if self._steps is not None:
+            logits = self._steps(ids, positions, slots)
+            logits = logits if only is None else logits.index_select(1, only)
+        else:
+            columns = torch.tensor([ids, positions]).unsqueeze(2)
+            logits = self.model.step(
+                columns[0], columns[1], self.table.cache, torch.tensor(slots), only=only
+            )[:, 0]
         self.table.filled(samples)
         self.stats.steps += 1
-        return Logits(logits, only)
+        return Logits(logits, few)
 
     def draw(self, logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
         return sample_batch(logits, samples, eos_ids)

@@ -18,6 +18,7 @@ from agl_local.generation.request import Sample
 from agl_local.generation.slots import SlotTable
 from agl_local.generation.stats import Stats
 from agl_local.network.model import LanguageModel
+from agl_local.network.sending import sent_list
 
 # A prompt waits for the next wave when that spares at least so many tokens.
 _WORTH_WAITING = 32
@@ -57,8 +58,8 @@ def prefill(
         for rows in _batches([row for row in wave if len(row.ids) > 1]):
             done = [row.sample for row in rows]
             few = confined_to(done, eos_ids)
-            only = None if few is None else torch.tensor(few, device=model.device)
-            logits = Logits(_run(model, table, rows, stats, only), only)
+            only = None if few is None else sent_list(model.device, few)
+            logits = Logits(_run(model, table, rows, stats, only), few)
             table.filled(done)
             yield done, logits
 
@@ -137,12 +138,11 @@ def _chunk(
         ids.append(part + [0] * padding)
         positions.append([*range(first, first + len(part)), *[-1] * padding])
         last.append(len(part) - 1)
-    device = model.device
     return model.step(
-        torch.tensor(ids, device=device),
-        torch.tensor(positions, device=device),
+        torch.tensor(ids),
+        torch.tensor(positions),
         table.cache,
-        torch.tensor([row.sample.slot for row in rows], device=device),
-        torch.tensor(last, device=device),
+        torch.tensor([row.sample.slot for row in rows]),
+        torch.tensor(last),
         only,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from agl_local.generation.confined import Logits, confine
 from agl_local.generation.request import Sample, TopLogprobs
 from agl_local.network.sampling import constrain, draw, penalise, truncate, uniform
+from agl_local.network.sending import sent, sent_list
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Drawn:
 
 
 def sample_batch(logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Drawn:
-    """Draw the next token of each of ``samples`` [B] from ``logits``."""
+    """Draw the next token of each of ``samples`` [B] from ``logits``. The host waits for the device once."""
     rows, ids = logits.values.float(), logits.ids
     if ids is not None:
         confined = confine(rows, ids, samples, eos_ids)
@@ -37,9 +38,37 @@ def sample_batch(logits: Logits, samples: Sequence[Sample], eos_ids: Sequence[in
     else:
         logprobs = torch.log_softmax(_prepare(rows, samples, eos_ids), dim=-1)
         tokens, logprobs = _choose(logprobs, samples)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    named = tokens if ids is None else ids[tokens]
-    return Drawn(named.tolist(), chosen.tolist(), _alternatives(logprobs, ids, samples))
+    return _read(tokens, logprobs, ids, samples)
+
+
+def _read(tokens: Tensor, logprobs: Tensor, ids: Sequence[int] | None, samples: Sequence[Sample]) -> Drawn:
+    """What was drawn, and the alternatives, by one copy to the host."""
+    # Of one type: float32 holds the ids of any vocabulary.
+    parts = [tokens.float(), logprobs.gather(1, tokens[:, None])[:, 0]]
+    asking = {row: s.sampling.top_logprobs for row, s in enumerate(samples) if s.sampling.top_logprobs}
+    most = min(max(asking.values(), default=0), logprobs.shape[1])
+    if asking:
+        rows = logprobs.index_select(0, sent_list(logprobs.device, list(asking)))
+        values, index = rows.topk(most)
+        parts += [values.flatten(), index.flatten().float()]
+    numbers = torch.cat(parts).tolist()
+    count = len(samples)
+    top: list[TopLogprobs] = [[] for _ in samples]
+    for at, (row, wanted) in enumerate(asking.items()):
+        first = 2 * count + at * most
+        values_of = numbers[first : first + min(wanted, most)]
+        index_of = numbers[first + len(asking) * most :]
+        # What a mask has forbidden is no alternative.
+        top[row] = [
+            (_named(i, ids), value)
+            for i, value in zip(index_of, values_of, strict=False)
+            if value > float("-inf")
+        ]
+    return Drawn([_named(i, ids) for i in numbers[:count]], numbers[count : 2 * count], top)
+
+
+def _named(place: float, ids: Sequence[int] | None) -> int:
+    return int(place) if ids is None else ids[int(place)]
 
 
 def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) -> Tensor:
@@ -56,7 +85,7 @@ def _prepare(rows: Tensor, samples: Sequence[Sample], eos_ids: Sequence[int]) ->
 
 def _temperatures(samples: Sequence[Sample], device: torch.device) -> Tensor:
     """What logits are divided by, [B, 1]; 1 where the likeliest token is taken."""
-    return torch.tensor([[s.sampling.temperature or 1.0] for s in samples], device=device)
+    return sent_list(device, [s.sampling.temperature or 1.0 for s in samples])[:, None]
 
 
 def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
@@ -66,43 +95,31 @@ def _choose(logprobs: Tensor, samples: Sequence[Sample]) -> tuple[Tensor, Tensor
     greedy = [s.sampling.temperature == 0 for s in samples]
     if all(greedy):
         return logprobs.argmax(dim=-1), logprobs
-    drawn = logprobs
-    if any(_truncates(s) for s in samples):
-        drawn = torch.stack([_truncated(row, s) for row, s in zip(logprobs, samples, strict=True)])
+    drawn = _truncated(logprobs, samples)
     tokens = _draw(drawn, samples)
     if any(greedy):
-        tokens = torch.where(torch.tensor(greedy, device=tokens.device), logprobs.argmax(dim=-1), tokens)
+        (likeliest,) = sent(tokens.device, torch.tensor(greedy))
+        tokens = torch.where(likeliest, logprobs.argmax(dim=-1), tokens)
     return tokens, drawn
 
 
-def _truncates(sample: Sample) -> bool:
-    s = sample.sampling
-    return s.temperature > 0 and (s.top_p < 1 or s.top_k > 0)
-
-
-def _truncated(row: Tensor, sample: Sample) -> Tensor:
-    """The row after top-k and top-p, summing to 1 again; the same bits where neither acts."""
-    if not _truncates(sample):
-        return row
-    return torch.log_softmax(truncate(row, sample.sampling.top_k, sample.sampling.top_p), dim=-1)
+def _truncated(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
+    """The rows after top-k and top-p, each summing to 1 again; the same bits where neither acts."""
+    asked: dict[tuple[int, float], list[int]] = {}
+    for row, s in enumerate(one.sampling for one in samples):
+        if s.temperature > 0 and (s.top_p < 1 or s.top_k > 0):
+            asked.setdefault((s.top_k, s.top_p), []).append(row)
+    out = logprobs
+    for (top_k, top_p), rows in asked.items():
+        at = sent_list(logprobs.device, rows)
+        cut = torch.log_softmax(truncate(logprobs.index_select(0, at), top_k, top_p), dim=-1)
+        out = out.index_copy(0, at, cut)
+    return out
 
 
 def _draw(logprobs: Tensor, samples: Sequence[Sample]) -> Tensor:
     wide = torch.float32 if logprobs.device.type == "mps" else torch.float64
-    numbers = [uniform(s.key, len(s.tokens)) for s in samples]
-    tokens = draw(logprobs, torch.tensor(numbers, dtype=wide, device=logprobs.device))
+    numbers = torch.tensor([uniform(s.key, len(s.tokens)) for s in samples], dtype=wide)
+    tokens = draw(logprobs, *sent(logprobs.device, numbers))
     # Rows of NaN have no answer; the caller sees their log probability. Keep the index in range.
     return tokens.clamp(max=logprobs.shape[1] - 1)
-
-
-def _alternatives(logprobs: Tensor, ids: Tensor | None, samples: Sequence[Sample]) -> list[TopLogprobs]:
-    out: list[TopLogprobs] = []
-    for row, s in (
-        zip(logprobs, samples, strict=True) if any(s.sampling.top_logprobs for s in samples) else ()
-    ):
-        values, index = row.topk(min(s.sampling.top_logprobs, row.numel()))
-        index = index if ids is None else ids[index]
-        pairs = zip(index.tolist(), values.tolist(), strict=True)
-        # What a mask has forbidden is no alternative.
-        out.append([(token, value) for token, value in pairs if value > float("-inf")])
-    return out or [[] for _ in samples]

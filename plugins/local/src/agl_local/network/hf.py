@@ -100,20 +100,24 @@ class TransformersLM(LanguageModel):
         last: Tensor | None = None,
         only: Tensor | None = None,
     ) -> Tensor:
-        rows = []
+        rows, ids = [], ids.to(self.device)
         for row, slot in enumerate(slots.tolist()):
             size = int((positions[row] >= 0).sum())
             first = int(positions[row, 0])
             out = self.inner(
                 input_ids=ids[row : row + 1, :size],
-                position_ids=positions[row : row + 1, :size],
+                position_ids=positions[row : row + 1, :size].to(self.device),
                 use_cache=True,
                 **{self._cache_name: cache.row(slot, first)},
             ).logits[0]
             out = out if only is None else out[:, only]
             rows.append(torch.nn.functional.pad(out, (0, 0, 0, ids.shape[1] - size)))
         logits = torch.stack(rows)
-        return logits if last is None else logits[torch.arange(len(rows), device=logits.device), last]
+        return (
+            logits
+            if last is None
+            else logits[torch.arange(len(rows), device=logits.device), last.to(logits.device)]
+        )
 
     def new_cache(self, slots: int, max_len: int) -> DynamicCaches:
         return DynamicCaches(slots, max_len)

@@ -84,14 +84,18 @@ class KVCache:
         self._lineage = Lineage(slots)
         self._known: tuple[list[int], int, Sharing | None] | None = None
 
-    def plan(self, slots: Tensor, positions: Tensor) -> StepPlan:
-        """Prepare a step that feeds tokens at ``positions`` [B, Q] (-1 = padding) to ``slots`` [B]."""
+    def plan(self, slots: Tensor, positions: Tensor, there: Sequence[Tensor] | None = None) -> StepPlan:
+        """Prepare a step that feeds tokens at ``positions`` [B, Q] (-1 = padding) to ``slots`` [B]. These are
+        read; ``there``: positions and slots on the cache's device, if these are not.
+        """
         top = int(positions.max())
         if top >= self.max_len:
             raise ValueError(f"position {top} is outside a cache of {self.max_len} tokens")
         batch, queries = positions.shape
         rows, firsts = slots.tolist(), positions[:, 0].tolist()
-        self._note_writes(rows, firsts)
+        if there is not None:
+            positions, slots = there
+        self.note_writes(rows, firsts)
         plan = StepPlan(slots, (batch, queries), self.places(slots[:, None], positions))
         if queries > 1 and not any(firsts):
             plan.fresh = True
@@ -103,7 +107,19 @@ class KVCache:
         plan.bias = self._bias(plan, positions)
         return plan
 
-    def _note_writes(self, slots: list[int], firsts: list[int]) -> None:
+    def fixed(self, slots: Tensor, positions: Tensor, columns: int, gather: bool) -> StepPlan:
+        """The plan of a decode step that reads ``columns`` of slots ``0:B`` (``gather``: of ``slots`` [B]),
+        for tokens at ``positions`` [B, 1] before ``columns``. Nothing of it depends on values, only on
+        shapes.
+        """
+        size = len(slots)
+        plan = StepPlan(slots, (size, 1), self.places(slots[:, None], positions), stop=columns, hi=size)
+        plan.gather = gather
+        plan.bias = self._bias(plan, positions)
+        return plan
+
+    def note_writes(self, slots: list[int], firsts: list[int]) -> None:
+        """Columns of ``slots`` from ``firsts`` on are written: no other slot has the same any more."""
         for slot, first in zip(slots, firsts, strict=True):
             self._lineage.written(slot, max(first, 0))
         if self._known is not None and self._known[2] is not None and min(firsts) < self._known[2].cut:
@@ -111,7 +127,7 @@ class KVCache:
 
     def begin(self, slot: int, length: int) -> Tensor:
         """Where ``write`` puts the first ``length`` tokens of a conversation that begins anew in ``slot``."""
-        self._note_writes([slot], [0])
+        self.note_writes([slot], [0])
         at = torch.tensor([[slot]], device=self.data.device)
         return self.places(at, torch.arange(length, device=self.data.device)[None])
 
@@ -178,7 +194,7 @@ class KVCache:
     def clear(self, slots: list[int]) -> None:
         """Zero ``slots``: after a failure they may hold NaN, which would leak through masked columns."""
         self.data[:, :, slots] = 0
-        self._note_writes(slots, [0] * len(slots))
+        self.note_writes(slots, [0] * len(slots))
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None:
         """Give each slot of ``targets`` the first ``length`` columns of slot ``source``."""

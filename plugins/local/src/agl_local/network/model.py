@@ -27,6 +27,7 @@ from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
 from agl_local.network.linear import Linear, linear
 from agl_local.network.product import Matrix, product
+from agl_local.network.sending import sent
 
 
 class SlotCache(Protocol):
@@ -74,7 +75,7 @@ class LanguageModel(nn.Module):
         only: Tensor | None = None,
     ) -> Tensor:
         """Feed ``ids`` [B, Q] at ``positions`` [B, Q] (-1 = padding, on the right) to ``slots`` [B] of
-        ``cache``.
+        ``cache``. These, and ``last``, are best left on the CPU, whatever the model's device is.
 
         Positions of a row are consecutive and continue what its slot holds. Returns logits [B, Q, V], or
         [B, V] at the columns ``last`` [B] when given; of the tokens ``only`` [K] alone, K instead of V.
@@ -153,13 +154,6 @@ class Tail:
 
     rows: Tensor
     plan: StepPlan
-
-    @classmethod
-    def of(cls, cache: KVCache, slots: Tensor, positions: Tensor, last: Tensor) -> Tail:
-        """Of column ``last`` [B] of each row."""
-        batch, queries = positions.shape
-        rows = torch.arange(batch, device=last.device) * queries + last
-        return cls(rows, cache.plan(slots, positions.flatten()[rows][:, None]))
 
 
 class Attention(nn.Module):
@@ -344,19 +338,35 @@ class CausalLM(LanguageModel):
         last: Tensor | None = None,
         only: Tensor | None = None,
     ) -> Tensor:
-        plan = cache.plan(slots, positions)
-        tail = None if last is None else Tail.of(cache, slots, positions, last)
-        x = self.model.embed_tokens(ids.flatten())
-        at = positions.flatten().clamp(min=0)
+        if last is None:
+            ids, *there = sent(self.device, ids, positions, slots)
+            plan, tail = cache.plan(slots, positions, there), None
+        else:
+            rows = torch.arange(len(last), device=last.device) * positions.shape[1] + last
+            ends = positions.flatten()[rows][:, None]
+            ids, positions_there, ends_there, slots_there, rows = sent(
+                self.device, ids, positions, ends, slots, rows
+            )
+            there = [positions_there, slots_there]
+            plan = cache.plan(slots, positions, there)
+            tail = Tail(rows, cache.plan(slots, ends, [ends_there, slots_there]))
+        logits = self.logits(self.through(ids.flatten(), there[0].flatten(), cache, plan, tail), only)
+        return logits if tail is not None else logits.view(*plan.shape, -1)
+
+    def through(
+        self, ids: Tensor, positions: Tensor, cache: KVCache, plan: StepPlan, tail: Tail | None = None
+    ) -> Tensor:
+        """The hidden states [B * Q, H] of tokens ``ids`` [B * Q] after the final norm; of ``tail`` [B, H]."""
+        x = self.model.embed_tokens(ids)
+        at = positions.clamp(min=0)
         cos, sin = cache.rope
         rope = (cos[at], sin[at])
         final = len(self.model.layers) - 1
         for i, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
             x = layer.step(x, rope, cache, plan, tail if i == final else None)
-        x = self.model.norm(x)
-        logits = self.logits(x, only)
-        return logits if tail is not None else logits.view(*plan.shape, -1)
+        out: Tensor = self.model.norm(x)
+        return out
 
     def new_cache(self, slots: int, max_len: int) -> KVCache:
         positions = torch.arange(max_len, device=self.device)

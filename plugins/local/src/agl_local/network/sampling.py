@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from agentlightning.types import Grammar
+from agl_local.network.sending import sent, sent_list
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -137,16 +138,15 @@ def penalise(logits: Tensor, sampling: Sampling, prompt: Sequence[int], response
     response only.
     """
     if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted({*prompt, *response}), device=logits.device)
+        seen = sent_list(logits.device, sorted({*prompt, *response}))
         if seen.numel():
             old = logits[seen]
             factor = sampling.repetition_penalty
             logits[seen] = torch.where(old > 0, old / factor, old * factor)
     if response and (sampling.frequency_penalty or sampling.presence_penalty):
         counts = Counter(response)
-        index = torch.tensor(list(counts), device=logits.device)
-        times = torch.tensor(list(counts.values()), device=logits.device, dtype=logits.dtype)
-        logits[index] -= sampling.frequency_penalty * times + sampling.presence_penalty
+        index, times = sent(logits.device, torch.tensor(list(counts)), torch.tensor(list(counts.values())))
+        logits[index] -= sampling.frequency_penalty * times.to(logits.dtype) + sampling.presence_penalty
 
 
 def constrain(
@@ -162,16 +162,16 @@ def constrain(
     for token, bias in (sampling.logit_bias or {}).items():
         logits[token] += bias
     if sampling.guided_choice is not None:
-        allowed = torch.tensor(allowed_next(sampling.guided_choice, response, eos_ids), device=logits.device)
+        allowed = sent_list(logits.device, allowed_next(sampling.guided_choice, response, eos_ids))
         kept = logits[allowed]
         logits.fill_(float("-inf"))
         logits[allowed] = kept
     if mask is not None:
         size = len(mask)  # a tile's logits are padded
         logits[size:] = float("-inf")
-        logits[:size].masked_fill_(~mask.to(logits.device), float("-inf"))
+        logits[:size].masked_fill_(sent(logits.device, ~mask)[0], float("-inf"))
     if len(response) < sampling.min_tokens and eos_ids:
-        logits[list(eos_ids)] = float("-inf")
+        logits[sent_list(logits.device, list(eos_ids))] = float("-inf")
 
 
 def adjusted(
@@ -190,22 +190,20 @@ def adjusted(
 
 
 def truncate(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
-    """``logprobs`` [V] with all but the ``top_k`` likeliest and the smallest set of mass ``top_p`` set to
-    -inf.
+    """``logprobs`` [..., V] with all but the ``top_k`` likeliest and the smallest set of mass ``top_p`` set
+    to -inf.
 
     The set of mass ``top_p`` holds every token before which less than ``top_p`` has been summed: never
     empty.
     """
     out = logprobs
-    if 0 < top_k < out.numel():
+    if 0 < top_k < out.shape[-1]:
         values, index = out.topk(top_k)
-        out = torch.full_like(out, float("-inf"))
-        out[index] = values
+        out = torch.full_like(out, float("-inf")).scatter_(-1, index, values)
     if top_p < 1.0:
         values, order = torch.softmax(out, dim=-1).sort(descending=True, stable=True)
-        cut = order[(values.cumsum(-1) - values) >= top_p]
-        out = out.clone()
-        out[cut] = float("-inf")
+        cut = (values.cumsum(-1) - values) >= top_p
+        out = out.masked_fill(torch.zeros_like(cut).scatter_(-1, order, cut), float("-inf"))
     return out
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from agentlightning.types.tokens import pack as packed_ids
+from agl_local.network.sending import sent
 from agl_local.trie import nodes
 from agl_local.trie.nodes import Trie, ids_tensor, plant
 
@@ -58,14 +59,8 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Packed:
         """The same tensors on ``device``."""
-        return Packed(
-            self.inputs.to(device),
-            self.needed,
-            self.rows.to(device),
-            self.positions.to(device),
-            self.at.to(device),
-            self.targets.to(device),
-        )
+        numbers = sent(torch.device(device), self.rows, self.positions, self.at, self.targets)
+        return Packed(self.inputs.to(device), self.needed, *numbers)
 
 
 def pack(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agl_local.network.model import CausalLM, LanguageModel, Layer, Rope, rope_tables
 from agl_local.trie.attention import attend
-from agl_local.trie.nodes import Block, Trie
+from agl_local.trie.nodes import Block, Stack, Trie
 
 
 def can_share(model: LanguageModel) -> TypeGuard[CausalLM]:
@@ -38,7 +38,12 @@ def read_states(model: CausalLM, trie: Trie, keep: Keep | None = None) -> Tensor
 
 
 def _layer(
-    layer: Layer, x: Tensor, rope: Rope, blocks: tuple[Block, ...], read: Tensor | None, keep: Keep | None
+    layer: Layer,
+    x: Tensor,
+    rope: Rope,
+    blocks: tuple[Block, ...] | tuple[Stack, ...],
+    read: Tensor | None,
+    keep: Keep | None,
 ) -> Tensor:
     """One layer over nodes [N, H]; of those in ``read`` [M] only, if given."""
     q, k, v = (part[0] for part in layer.self_attn.project(layer.input_layernorm(x)[None], rope))

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentlightning.types.tokens import WIDTH, TokenIds, common_prefix
+from agl_local.network.sending import sent
 
 BLOCK = 128
 """Queries that attend together: more waste scores between branches, fewer cost calls."""
+
+_SCORES = 2**23
+"""Scores of one head that a stack has at most: with 16 heads, 0.5 GB in float32."""
 
 Run = tuple[int, int]
 """Consecutive nodes: the first, and the one after the last."""
@@ -39,8 +43,33 @@ class Block:
     bias: Tensor
     """[queries, K - open] added to the scores of the other keys: 0 for an ancestor, else -inf."""
 
-    def to(self, device: torch.device | str) -> Block:
-        return replace(self, bias=self.bias.to(device))
+
+@dataclass(frozen=True)
+class Stack:
+    """``n`` blocks of ``BLOCK`` queries as one: attention is a few operators for all of them. A device does
+    much in one operator and little in a launch; on a CPU, which launches nothing, padding costs more.
+    """
+
+    queries: Run
+    """Which of the queries."""
+    keys: Tensor
+    """[n, K] nodes whose keys and values are read, those of a block with fewer padded."""
+    bias: Tensor
+    """[n, BLOCK, K] added to scores: 0 for an ancestor, else -inf."""
+
+    @classmethod
+    def of(cls, queries: Run, keys: Tensor, nodes: Tensor, end: Tensor) -> Stack:
+        """Of the queries at ``nodes`` [M]; ``keys`` is padded with the number of nodes, ``end`` [N] is the
+        first node after those below each.
+        """
+        at = nodes.new_full((len(keys) * BLOCK,), -1)
+        at[: len(nodes)] = nodes
+        at = at.view(len(keys), BLOCK, 1)
+        after = torch.cat((end, end.new_zeros(1)))[keys]
+        # A query that is padding reads something, or it would be NaN.
+        visible = (keys[:, None] <= at) & (at < after[:, None]) | (at < 0)
+        bias = torch.zeros(visible.shape, device=keys.device).masked_fill_(~visible, float("-inf"))
+        return cls(queries, keys.clamp(max=len(end) - 1), bias)
 
 
 @dataclass(frozen=True)
@@ -53,9 +82,11 @@ class Trie:
     """[N] positions in their sequences."""
     read: Tensor
     """[M] the nodes that are read, ascending."""
-    blocks: tuple[Block, ...]
+    end: Tensor
+    """[N] the first node after those below each."""
+    blocks: tuple[Block, ...] | tuple[Stack, ...]
     """Attention of all nodes."""
-    last: tuple[Block, ...]
+    last: tuple[Block, ...] | tuple[Stack, ...]
     """Attention in the last layer, of the nodes that are read only."""
 
     @property
@@ -64,8 +95,38 @@ class Trie:
         return len(self.ids)
 
     def to(self, device: torch.device | str) -> Trie:
-        blocks, last = (tuple(b.to(device) for b in part) for part in (self.blocks, self.last))
-        return Trie(self.ids.to(device), self.depths.to(device), self.read.to(device), blocks, last)
+        """On ``device``, by one copy; its attention in stacks where that is not the CPU."""
+        device = torch.device(device)
+        if device.type == "cpu":
+            return self
+        plans = [
+            _stacks([block for block in blocks if isinstance(block, Block)], len(self.ids))
+            for blocks in (self.blocks, self.last)
+        ]
+        keys = [keys for plan in plans for _, keys in plan]
+        ids, depths, read, end, *sent_keys = sent(device, self.ids, self.depths, self.read, self.end, *keys)
+        rest, every, made = iter(sent_keys), torch.arange(len(ids), device=device), []
+        for plan, nodes in zip(plans, (every, read), strict=True):
+            made.append(tuple(Stack.of(run, next(rest), nodes[slice(*run)], end) for run, _ in plan))
+        return Trie(ids, depths, read, end, *made)
+
+
+def _stacks(blocks: Sequence[Block], nodes: int) -> list[tuple[Run, Tensor]]:
+    """The queries of each stack of consecutive ``blocks``, and their keys [n, K], padded with ``nodes``."""
+    out: list[tuple[Run, Tensor]] = []
+    first = 0
+    sizes = [sum(stop - start for start, stop in block.keys) for block in blocks]
+    for i in range(1, len(blocks) + 1):
+        if i < len(blocks) and (i + 1 - first) * BLOCK * max(sizes[first : i + 1]) <= _SCORES:
+            continue
+        part = blocks[first:i]
+        keys = torch.full((len(part), max(sizes[first:i])), nodes)
+        for row, block in zip(keys, part, strict=True):
+            found = torch.cat([torch.arange(*run) for run in block.keys])
+            row[: len(found)] = found
+        out.append(((part[0].queries[0], part[-1].queries[1]), keys))
+        first = i
+    return out
 
 
 def depth_first(sequences: Sequence[bytes]) -> tuple[list[int], list[int]]:
@@ -129,6 +190,7 @@ def plant_paths(sequences: Sequence[bytes], wanted: Sequence[Tensor]) -> tuple[T
         ids=ids_tensor(TokenIds.unpacked(new)),
         depths=torch.cat(depths) if depths else _NONE,
         read=read,
+        end=growth.end,
         blocks=growth.blocks(torch.arange(growth.size)),
         last=growth.blocks(read),
     )
