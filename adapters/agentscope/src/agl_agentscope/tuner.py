@@ -89,15 +89,17 @@ def workflow(
             own = models.pop(POLICY)
             known = {"task": task, "model": own, "auxiliary_models": models, "logger": _LOG}
             output = await function(**{name: known[name] for name in asked & known.keys()})
-            if not hasattr(output, "reward"):  # up to 1.0.11 a workflow returns its reward
-                return output
+            reward: float | None = output  # what a workflow returns up to 1.0.11
+            if not hasattr(output, "reward"):
+                return reward
             verdict = output
             if judge is not None:
                 known["response"] = output.response
                 verdict = await judge(**{name: known[name] for name in judged & known.keys()})
         for name, value in {**(output.metrics or {}), **(verdict.metrics or {})}.items():
             agl.emit_reward(value, name=name, final=False)
-        return verdict.reward
+        reward = verdict.reward
+        return reward
 
     run.__name__ = getattr(function, "__name__", "workflow")
     return agl.rollout(run)
@@ -143,4 +145,5 @@ def _folder(model: Any, train: bool = True) -> Any:
 
 def _set(model: Any) -> dict[str, Any]:
     """The sampling that a model's settings name."""
-    return model.model_dump(include=_SAMPLING & model.model_fields_set)
+    found: dict[str, Any] = model.model_dump(include=_SAMPLING & model.model_fields_set)
+    return found
