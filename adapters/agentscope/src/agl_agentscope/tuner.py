@@ -84,7 +84,7 @@ def workflow(
     if judge is not None:
         judged = set(inspect.signature(judge).parameters)
 
-    async def run(task: dict[str, Any], resources: Mapping[str, Resource]) -> float | None:
+    async def run(task: dict[str, Any], resources: Mapping[str, Resource]) -> Any:
         async with _Models(resources, sampling or {}) as models:
             own = models.pop(POLICY)
             known = {"task": task, "model": own, "auxiliary_models": models, "logger": _LOG}
@@ -143,4 +143,4 @@ def _folder(model: Any, train: bool = True) -> Any:
 
 def _set(model: Any) -> dict[str, Any]:
     """The sampling that a model's settings name."""
-    return model.model_dump(include=_SAMPLING & model.model_fields_set)
+    return {name: getattr(model, name) for name in _SAMPLING & model.model_fields_set}

@@ -52,6 +52,14 @@ def write(folder: Path, name: str, content: str | bytes, user: int | None) -> No
             opened.write(data)
 
 
+def make(folder: Path, name: str, user: int | None) -> None:
+    """Make an empty folder. ``OSError`` if something is there, ``ValueError`` if the path leads out."""
+    with _parent(folder, name, make=True, user=user) as (parent, last):
+        os.mkdir(last, 0o755, dir_fd=parent)
+        if user is not None:
+            os.chown(last, user, user, dir_fd=parent, follow_symlinks=False)
+
+
 def read(folder: Path, name: str, limit: int) -> bytes:
     """Return the content of a file. ``OSError`` if there is none, or it is a link, a pipe or a folder;
     ``ValueError`` for a path that is not inside, and for a file of more than ``limit`` bytes.
