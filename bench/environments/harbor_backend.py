@@ -45,14 +45,10 @@ class Sandboxed(BaseEnvironment):  # type: ignore[misc]  # untyped where Harbor 
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.status)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        self._trial.write(target_path, Path(source_path).read_bytes())
+        self._trial.copy(Path(source_path), target_path)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        for file in sorted(Path(source_dir).rglob("*")):
-            if file.is_file():
-                self._trial.write(
-                    f"{target_dir}/{file.relative_to(source_dir).as_posix()}", file.read_bytes()
-                )
+        self._trial.copy(Path(source_dir), target_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         Path(target_path).write_bytes(self._trial.read(source_path))

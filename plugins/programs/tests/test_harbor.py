@@ -58,6 +58,7 @@ def made(tmp_path: Path) -> Made:
             )
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
         return tmp_path / "tasks"
 
     return make
@@ -82,6 +83,23 @@ async def test_what_an_agent_leaves_behind_forges_no_reward(bwrap: None, made: M
         await one.run(f"{leave}; mkdir /logs /tests; (sleep 1; echo 1 > /logs/verifier/reward.txt) & true")
         with pytest.raises(NotGraded, match=r"the tests wrote no /logs/verifier/reward\.txt \(status 0"):
             await one.grade()
+
+
+async def test_files_keep_their_right_to_be_executed(bwrap: None, made: Made) -> None:
+    docker = "FROM x\nWORKDIR /app\nCOPY tool.sh tools/\nRUN tools/tool.sh > made\n"
+    files = {"environment__Dockerfile_": docker, "environment__tool_sh": "#!/bin/sh\necho tool\n"}
+    help_ = "#!/bin/sh\necho 1\n"
+    [task] = tasks(
+        str(
+            made(
+                tests__test_sh="#!/bin/sh\n/tests/h.sh > /logs/verifier/reward.txt",
+                tests__h_sh=help_,
+                **files,
+            )
+        )
+    )
+    async with trial(task) as one:
+        assert one.read("made") == b"tool\n" and await one.grade() == {"reward": 1.0}
 
 
 async def test_attempts_at_once_share_nothing(bwrap: None, made: Made) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import secrets
 import shlex
 import tomllib
@@ -169,10 +170,17 @@ class Trial:
         """Run a command in the working folder: a list of words, or a line for ``/bin/sh``."""
         return await self._box.run(command, stdin=stdin, env={**self.task.env, **(env or {})})
 
-    def write(self, path: str, content: str | bytes) -> None:
+    def write(self, path: str, content: str | bytes, *, executable: bool = False) -> None:
         """Write a file; a relative path begins at the working folder."""
         whole = str(PurePosixPath(self.task.workdir, path))
-        self._box.write(inside(whole, self._box.places), content)
+        self._box.write(inside(whole, self._box.places), content, executable=executable)
+
+    def copy(self, source: Path, path: str) -> None:
+        """Copy a file of this machine, or what a folder of it holds."""
+        for file in [source] if source.is_file() else sorted(source.rglob("*")):
+            if file.is_file():
+                target = PurePosixPath(path, file.relative_to(source).as_posix())
+                self.write(str(target), file.read_bytes(), executable=os.access(file, os.X_OK))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file, as :meth:`.Sandbox.read` does."""
@@ -180,7 +188,8 @@ class Trial:
 
     async def solve(self) -> SandboxResult:
         """Run the task's own solution, in the agent's stead."""
-        self._lay(self.task.folder / "solution", SOLUTION)
+        self._place(SOLUTION)
+        self.copy(self.task.folder / "solution", SOLUTION)
         return await self.run(f"chmod +x {SOLUTION}/*; {SOLUTION}/solve.sh")
 
     async def grade(self) -> dict[str, float]:
@@ -189,7 +198,8 @@ class Trial:
         """
         box = self._box
         box.section = box.section.model_copy(update={"seconds": self.task.seconds("verifier")})
-        self._lay(self.task.folder / "tests", TESTS)
+        self._place(TESTS)
+        self.copy(self.task.folder / "tests", TESTS)
         logs = self._place(LOGS)
         for name in ("agent", "verifier", "artifacts"):
             box.add_folder(f"{logs}/{name}")
@@ -212,12 +222,6 @@ class Trial:
         self._box.add_folder(name)
         self._box.places = {**self._box.places, path: name}
         return name
-
-    def _lay(self, source: Path, path: str) -> None:
-        name = self._place(path)
-        for file in sorted(source.rglob("*")):
-            if file.is_file():
-                self._box.write(f"{name}/{file.relative_to(source).as_posix()}", file.read_bytes())
 
 
 def _rewards(text: str, where: str) -> dict[str, float]:
@@ -270,12 +274,8 @@ def _copy(one: Trial, rest: str, where: str) -> None:
         if source.startswith("--") or not path.exists() or not path.is_relative_to(context):
             raise one.task.refused(f"its Dockerfile copies {source}, which is not in its environment")
         into = PurePosixPath(where, target)
-        if path.is_file():
-            named = target.endswith("/") or target == "." or len(sources) > 1
-            one.write(str(into / path.name if named else into), path.read_bytes())
-        for file in sorted(path.rglob("*")):
-            if file.is_file():
-                one.write(str(into / file.relative_to(path).as_posix()), file.read_bytes())
+        named = path.is_file() and (target.endswith("/") or target == "." or len(sources) > 1)
+        one.copy(path, str(into / path.name if named else into))
 
 
 def tasks(folder: str, names: Sequence[str] | None = None, max_turns: int = 16) -> list[Task]:

@@ -127,9 +127,9 @@ class Sandbox:
             child.stdout.dropped + child.stderr.dropped, time.monotonic() - began,
         )  # fmt: skip
 
-    def write(self, name: str, content: str | bytes) -> None:
+    def write(self, name: str, content: str | bytes, *, executable: bool = False) -> None:
         """Write a file into the folder. ``ValueError`` for a path that is not inside."""
-        files.write(self._opened(), name, content, self._user)
+        files.write(self._opened(), name, content, self._user, 0o755 if executable else 0o644)
 
     def add_folder(self, name: str) -> None:
         """Make an empty folder in the folder. ``OSError`` if something is there already."""
