@@ -169,6 +169,9 @@ test-verifiers: ## environments of verifiers as dataset, agent and reward, in th
 test-openenv: ## environments of OpenEnv as dataset, agent and reward, in their environment; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment openenv) && "$$python" -m pytest -q -m "" plugins/openenv/tests >&2 && "$$python" bench/trained_programs.py openenv
 
+test-environments: .venv/test ## environments of verifiers, reasoning-gym, OpenEnv and Harbor and an MCP server, each trained for three steps, and Harbor's own runner (some: ENVIRONMENTS="harbor"); the last line is JSON
+	@$(PY) bench/environments/run.py $(ENVIRONMENTS)
+
 test-postgres: .venv/test ## the store in PostgreSQL: contract, state machine, kill -9 of server and writers (KILLS=12); the last line is JSON
 	@PYTHONPATH=.:tests $(PY) bench/postgres.py --kills $(or $(KILLS),12)
 

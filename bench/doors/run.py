@@ -22,31 +22,25 @@ import argparse
 import ast
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from trained_programs import QUIET, ROOT, environment
+from short_run import POLICY, ROOT, Unsound, described, judge, trained
+from trained_programs import environment
 
-from agentlightning.credit import resolve
-from agentlightning.credit.verdicts import verdicts
 from agentlightning.semconv import COMMAND_SPAN
 from agentlightning.store import SQLiteStore
-from agentlightning.store.pages import pages
+from agentlightning.types import Record
 
 HERE = Path(__file__).resolve().parent
-POLICY = ROOT / "examples" / "quickstart" / "policy"
-STEPS, TASKS, GROUP = 3, 4, 4
 SHELF = {"0.3": "agentlightning==0.3.0", "1.0": "agentlightning==1.0.2"}
 """The wheels whose names are looked for; they are read, and never imported."""
-POSTED = "posted "
 TRY = """
 import importlib, json, sys
 found = {}
@@ -77,48 +71,38 @@ print(json.dumps(found))
 """
 
 
-class Shut(Exception):
-    """Why a door stays shut."""
-
-
 # ------------------------------------------------------------------------------------------ trainings
 def program(*words: str) -> Callable[[Path], None]:
     """A program for 1.0: words of its command."""
 
     def door(folder: Path) -> None:
-        file = folder / "run.yaml"
-        load = {"target": "calc_x.datasets:load"}
-        description = {
-            "agent": {
-                "command": [*words[:-1], str(HERE / "programs" / words[-1])],
-                "program": {"env": {"QUESTION": "{task.question}", "EXPRESSION": "{task.expression}"}},
-                "concurrency": 8,
-                "timeout_seconds": 240,
-            },
-            "training": {
-                "steps": STEPS,
-                "batch_size": TASKS,
-                "recipe": {"group_size": GROUP},
-                "evaluate_sampled": False,
-            },
-            "environment": {"train": {**load, "args": {"spec": "generated:train", "limit": 64}}},
-            "backend": {"policy": str(POLICY), "options": {"threads": 1, "engine_threads": 1}},
-            "output": str(folder / "runs"),
-            "pythonpath": [str(ROOT / "examples")],
+        agent = {
+            "command": [*words[:-1], str(HERE / "programs" / words[-1])],
+            "program": {"env": {"QUESTION": "{task.question}", "EXPRESSION": "{task.expression}"}},
         }
-        file.write_text(json.dumps(description), encoding="utf-8")
-        train([str(Path(sys.executable).parent / "agl"), "train", "--config", str(file)], sys.executable)
-        asyncio.run(judge(folder / "runs", posted=True))
+        load = {"target": "calc_x.datasets:load", "args": {"spec": "generated:train", "limit": 64}}
+        agl = str(Path(sys.executable).parent / "agl")
+        trained([agl, *described(folder, agent, load)], sys.executable)
+        varied(asyncio.run(judge(folder / "runs", check=posted)))
 
     return door
+
+
+async def posted(store: SQLiteStore, record: Record, reward: float) -> None:
+    """A program's reward is what it printed that it had posted."""
+    spans = await store.query_spans(record.rollout.rollout_id)
+    (span,) = [one for one in spans if one.name == COMMAND_SPAN]
+    said = str(span.attributes["agl.command.stdout"]).rpartition("posted ")[2]
+    if float(said) != reward:
+        raise Unsound(f"{record.rollout.rollout_id}: it posted {said}, and {reward} was counted")
 
 
 def lab(folder: Path) -> None:
     """Agent Framework's lab package."""
     python, place = str(environment("former")), folder / "tasks.json"
     place.write_text(json.dumps(problems()), encoding="utf-8")
-    train([python, str(HERE / "lab.py"), str(place), str(POLICY), str(folder / "runs")], python)
-    asyncio.run(judge(folder / "runs"))
+    trained([python, str(HERE / "lab.py"), str(place), str(POLICY), str(folder / "runs")], python)
+    varied(asyncio.run(judge(folder / "runs")))
 
 
 def tuner(folder: Path) -> None:
@@ -126,8 +110,14 @@ def tuner(folder: Path) -> None:
     python, place = str(environment("agentscope1")), folder / "dataset" / "train.jsonl"
     place.parent.mkdir()
     place.write_text("".join(f"{json.dumps(one)}\n" for one in problems()), encoding="utf-8")
-    train([python, str(HERE / "tuner.py"), str(place.parent), str(POLICY), str(folder / "runs")], python)
-    asyncio.run(judge(folder / "runs", named=("reward", "length", "answered")))
+    trained([python, str(HERE / "tuner.py"), str(place.parent), str(POLICY), str(folder / "runs")], python)
+    varied(asyncio.run(judge(folder / "runs", named=("reward", "length", "answered"))))
+
+
+def varied(rewards: list[float]) -> None:
+    """Rewards that are all the same would be no sign that they are read."""
+    if len(set(rewards)) < 2:
+        raise Unsound(f"every rollout earned {rewards[0]}")
 
 
 def problems() -> list[dict[str, Any]]:
@@ -139,62 +129,13 @@ def problems() -> list[dict[str, Any]]:
     return [{**one, "question": f"{one['question']}\n\n{ANSWER_FORM}"} for one in load("generated:train", 64)]
 
 
-def train(command: list[str], python: str) -> None:
-    """Run a training to its end, with the commands of its environment first on the path."""
-    folders = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        command, env={**os.environ, **QUIET, "PATH": folders}, stdout=sys.stderr, stderr=subprocess.PIPE
-    )
-    sys.stderr.buffer.write(done.stderr)
-    if done.returncode:
-        raise Shut(
-            f"ended with {done.returncode}: {' '.join(done.stderr.decode().strip().splitlines()[-2:])}"
-        )
-
-
-async def judge(runs: Path, *, posted: bool = False, named: tuple[str, ...] = ("reward",)) -> None:
-    """Look at a run's store and metrics. ``posted``: the programs print the reward that they post; ``named``:
-    the rewards of each rollout by name.
-    """
-    (run,) = [path.parent for path in runs.glob("*/summary.json")]
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    means = [line["metrics"]["reward_mean"] for line in lines if "reward_mean" in line["metrics"]]
-    if len(means) != STEPS or any(line["metrics"]["rollouts_failed"] for line in lines):
-        raise Shut(f"{len(means)} steps of {STEPS}, or failed rollouts: {run}")
-    store, rewards = SQLiteStore(str(run / "store.sqlite")), list[float]()
-    try:
-        ids = [one.rollout_id async for page in pages(store.query_rollouts) for one in page]
-        for record in await store.records(ids):
-            kinds = {verdict.kind for verdict in verdicts(record).values()}
-            final = resolve(record).final
-            if kinds != {"exact"} or final is None:
-                raise Shut(f"{record.rollout.rollout_id}: calls {kinds or 'none'}, reward {final}")
-            if {reward.name for reward in record.rewards} != {*named}:
-                raise Shut(f"{record.rollout.rollout_id}: rewards {[one.name for one in record.rewards]}")
-            if posted and await _posted(store, record.rollout.rollout_id) != final:
-                raise Shut(f"{record.rollout.rollout_id}: it posted another reward than {final}")
-            rewards.append(final)
-    finally:
-        await store.close()
-    if len(rewards) != STEPS * TASKS * GROUP or abs(fmean(rewards) - fmean(means)) > 1e-9:
-        raise Shut(f"{len(rewards)} rollouts earned {fmean(rewards):.3f} each, the steps {fmean(means):.3f}")
-    if len(set(rewards)) < 2:
-        raise Shut(f"every rollout earned {rewards[0]}: nothing was to be learned")
-
-
-async def _posted(store: SQLiteStore, rollout_id: str) -> float:
-    """What a program printed that it had posted."""
-    (span,) = [one for one in await store.query_spans(rollout_id) if one.name == COMMAND_SPAN]
-    return float(str(span.attributes["agl.command.stdout"]).rpartition(POSTED)[2])
-
-
 # ---------------------------------------------------------------------------------------------- names
 def wheel(version: str, folder: Path) -> Path:
     """The unpacked wheel of a former version, whatever Python it asks for."""
     words = ["download", "--no-deps", "--ignore-requires-python", "--only-binary", ":all:"]
     pip = [sys.executable, "-m", "pip", "--quiet", *words, "--dest", str(folder), SHELF[version]]
     if subprocess.run(pip, stdout=sys.stderr).returncode:
-        raise Shut(f"{SHELF[version]} cannot be fetched")
+        raise Unsound(f"{SHELF[version]} cannot be fetched")
     (archive,) = folder.glob("*.whl")
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(folder / "whole")
@@ -226,7 +167,7 @@ def names(folder: Path) -> None:
         asked += [(module, ""), *((module, one) for one in public(ast.parse(path.read_text("utf-8"))))]
     wrong = ask(TRY, asked)
     if wrong or len(asked) < 100:
-        raise Shut(f"{len(asked)} names, of which these say no remedy: {wrong}")
+        raise Unsound(f"{len(asked)} names, of which these say no remedy: {wrong}")
 
 
 def tracers(folder: Path) -> None:
@@ -250,7 +191,7 @@ def tracers(folder: Path) -> None:
                 ]
     wrong = ask(METHODS, asked)
     if wrong or len(asked) < 20:
-        raise Shut(f"{len(asked)} methods, of which: {wrong}")
+        raise Unsound(f"{len(asked)} methods, of which: {wrong}")
 
 
 def ask(program: str, given: list[Any]) -> Any:
@@ -286,7 +227,7 @@ def main() -> int:
             try:
                 DOORS[name](Path(folder))
                 opened += 1
-            except (Shut, subprocess.CalledProcessError) as error:
+            except (Unsound, subprocess.CalledProcessError) as error:
                 print(f"SHUT {name}: {error}", file=sys.stderr, flush=True)
     print(json.dumps({"doors": len(asked), "ok": opened}))
     return int(opened < len(asked))

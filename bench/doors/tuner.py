@@ -2,8 +2,7 @@
 
     python bench/doors/tuner.py DATASET POLICY FOLDER
 
-One line of it differs: the import of ``tune``. The settings at its end are ours: where and how the run is
-made.
+One line of it differs: the import of ``tune``. Its last settings are ours: where and how the run is made.
 """
 
 import sys

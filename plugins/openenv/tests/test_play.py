@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from agl_testing import ScriptedModelServer
 from contract.running import rolled_out
+from contract.turn_limit import TurnLimit
 
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store import SQLiteStore
@@ -85,6 +86,16 @@ async def test_an_answer_that_is_no_action_is_told_and_counted(environment: str)
         [0.0],
     ]
     assert "not allowed" in record.calls[1].request["messages"][-1]["content"]
+
+
+class TestTurnLimit(TurnLimit):
+    @pytest.fixture(autouse=True)
+    def served(self, environment: str) -> None:
+        self.environment = environment
+
+    async def limited(self, turns: int) -> Any:
+        [task] = tasks(self.environment, resets=[{"seed": 9}], max_steps=turns)
+        return await self.play(play, task, count)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ pytest.importorskip("verifiers")
 
 from agl_testing import ScriptedModelServer, tool_call
 from contract.running import rolled_out
+from contract.turn_limit import TurnLimit
 
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store import SQLiteStore
@@ -89,6 +90,16 @@ async def test_when_turns_are_used_up_the_last_step_is_scored() -> None:
         rollout, record, why = await run(engine, tasks(SUMS, max_turns=2)[0])
     assert rollout.status == "succeeded", why
     assert len(record.calls) == 2 and rewards(record)["reward"] == 0.5  # no text, so as short as can be
+
+
+class TestTurnLimit(TurnLimit):
+    earned = "added"
+
+    async def limited(self, turns: int) -> Any:
+        def always(body: dict[str, Any]) -> Any:
+            return tool_call(body["tools"][0]["function"]["name"], {"a": 1, "b": 2}, "call_1")
+
+        return await self.play(play, tasks(TOOLS, max_turns=turns)[0], always)
 
 
 async def test_a_reward_function_that_fails_fails_the_attempt(engine: ScriptedModelServer) -> None:

@@ -84,22 +84,20 @@ def workflow(
     if judge is not None:
         judged = set(inspect.signature(judge).parameters)
 
-    async def run(task: dict[str, Any], resources: Mapping[str, Resource]) -> float | None:
+    async def run(task: dict[str, Any], resources: Mapping[str, Resource]) -> Any:
         async with _Models(resources, sampling or {}) as models:
             own = models.pop(POLICY)
             known = {"task": task, "model": own, "auxiliary_models": models, "logger": _LOG}
             output = await function(**{name: known[name] for name in asked & known.keys()})
-            reward: float | None = output  # what a workflow returns up to 1.0.11
-            if not hasattr(output, "reward"):
-                return reward
+            if not hasattr(output, "reward"):  # up to 1.0.11 a workflow returns its reward
+                return output
             verdict = output
             if judge is not None:
                 known["response"] = output.response
                 verdict = await judge(**{name: known[name] for name in judged & known.keys()})
         for name, value in {**(output.metrics or {}), **(verdict.metrics or {})}.items():
             agl.emit_reward(value, name=name, final=False)
-        reward = verdict.reward
-        return reward
+        return verdict.reward
 
     run.__name__ = getattr(function, "__name__", "workflow")
     return agl.rollout(run)
@@ -145,5 +143,4 @@ def _folder(model: Any, train: bool = True) -> Any:
 
 def _set(model: Any) -> dict[str, Any]:
     """The sampling that a model's settings name."""
-    found: dict[str, Any] = model.model_dump(include=_SAMPLING & model.model_fields_set)
-    return found
+    return {name: getattr(model, name) for name in _SAMPLING & model.model_fields_set}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from agl_testing import ScriptedModelServer
 from contract.running import rolled_out
+from contract.turn_limit import TurnLimit
 
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
@@ -36,6 +38,16 @@ def test_tasks_are_those_of_the_seed_and_hold_no_answer() -> None:
         reasoning_gym.tasks("chain", 1)
     with pytest.raises(UsageError, match=r"chain_sum: .*colour"):
         reasoning_gym.tasks("chain_sum", 1, config={"colour": 1})
+
+
+class TestTurnLimit(TurnLimit):
+    longest = 1
+
+    async def limited(self, turns: int) -> Any:
+        factory = pytest.importorskip("reasoning_gym.factory")
+        [task] = reasoning_gym.tasks("chain_sum", 1)
+        right = factory.create_dataset("chain_sum", size=1, seed=0)[0]["answer"]
+        return await self.play(reasoning_gym.solver, task, lambda body: f"<answer>{right}</answer>")
 
 
 @pytest.mark.slow

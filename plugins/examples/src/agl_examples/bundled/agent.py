@@ -11,8 +11,9 @@ import inspect
 import json
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cache
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from agentlightning.capture.context import tagged
 from agentlightning.decorator.agents import RunnableAgent
@@ -20,13 +21,17 @@ from agentlightning.proxies import go_direct
 from agentlightning.types import LLM, Resource, Rollout, UsageError
 from agl_examples.bundled.task_set import task_set
 
+if TYPE_CHECKING:
+    from agl_examples.bundled.mcp import Tools
+
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
 class Agent(RunnableAgent):
     """``tools``: functions, plain or coroutine functions, whose docstrings say what they do; they return what
     has a text. ``None`` for prompt or tools: those of the task's set. ``grade(task, text)``: the reward of an
-    answer; ``None``: the grader of the task's set. ``max_turns``: model calls of one task.
+    answer; ``None``: the grader of the task's set. ``max_turns``: model calls of one task. ``mcp``: servers
+    of MCP whose tools come beside, each a command line or an address (:mod:`.mcp`).
     """
 
     def __init__(
@@ -37,11 +42,13 @@ class Agent(RunnableAgent):
         *,
         grade: Callable[[Any, str], float] | None = None,
         max_turns: int = 8,
+        mcp: Sequence[str] = (),
     ) -> None:
         if max_turns < 1:
             raise UsageError(f"Agent(max_turns={max_turns}): at least one model call is needed")
         self.name, self.system_prompt, self.grade, self.max_turns = name, system_prompt, grade, max_turns
         self.tools = None if tools is None else list(tools)
+        self.mcp = [mcp] if isinstance(mcp, str) else list(mcp)
         for tool in self.tools or ():
             tool_schema(tool)  # a function that cannot be a tool is refused now
 
@@ -66,6 +73,15 @@ class Agent(RunnableAgent):
 
     async def answer(self, task: Any, llm: LLM) -> str:
         """Return the model's final text. The tools that it asks for are run in turn."""
+        if not self.mcp:
+            return await self._answer(task, llm, {})
+        from agl_examples.bundled import mcp
+
+        async with AsyncExitStack() as sessions:
+            served = [await sessions.enter_async_context(mcp.opened(server)) for server in self.mcp]
+            return await self._answer(task, llm, {name: one for one in served for name in one.schemas})
+
+    async def _answer(self, task: Any, llm: LLM, served: Mapping[str, Tools]) -> str:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         of_set = task_set(task["set"]) if isinstance(task, Mapping) and "set" in task else None
@@ -76,8 +92,9 @@ class Agent(RunnableAgent):
         messages: list[Any] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": question})
         asked: dict[str, Any] = {"model": llm.model, **llm.sampling_parameters}
-        if tools:
-            asked["tools"] = [tool_schema(tool) for tool in tools.values()]
+        if tools or served:
+            own = [tool_schema(tool) for tool in tools.values()]
+            asked["tools"] = [*own, *(one.schemas[name] for name, one in served.items())]
         go_direct()  # also where no attempt runs, as in a script that asks a served policy
         http, key = DefaultAsyncHttpxClient(verify=_certificates()), llm.api_key or "none"
         with tagged(agent=self.name):
@@ -91,7 +108,7 @@ class Agent(RunnableAgent):
                     if not said.tool_calls:
                         break
                     for call in said.tool_calls:
-                        result = await _run(tools, call.function.name, call.function.arguments)
+                        result = await _run({**served, **tools}, call.function.name, call.function.arguments)
                         messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         return said.content or ""
 
@@ -128,12 +145,16 @@ def _certificates() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-async def _run(tools: Mapping[str, Callable[..., Any]], name: str, arguments: str) -> str:
+async def _run(tools: Mapping[str, Callable[..., Any] | Tools], name: str, arguments: str) -> str:
     """Run a tool that the model asked for. A wrong call is answered with the error, as a text."""
     if name not in tools:
         return f"error: there is no tool {name!r}; the tools are {', '.join(tools)}"
     try:
-        result = tools[name](**json.loads(arguments))
+        tool, given = tools[name], json.loads(arguments)
+        if not callable(tool):
+            text, failed = await tool.call(name, given)
+            return f"error: {text}" if failed else text
+        result = tool(**given)
         return str(await result if inspect.isawaitable(result) else result)
     except Exception as error:
         return f"error: {type(error).__name__}: {error}"

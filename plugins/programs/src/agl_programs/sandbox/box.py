@@ -59,6 +59,11 @@ class Sandbox:
     ever run without one.
     """
 
+    places: Mapping[str, str] = {}
+    """Absolute path that a command finds → folder of this sandbox's own that stands there; commands start in
+    the first. None: they start in the sandbox's folder.
+    """
+
     def __init__(self, **limits: Any) -> None:
         try:
             self.section = SandboxSection(**{"seconds": SECONDS, **limits})
@@ -109,21 +114,26 @@ class Sandbox:
             readable = bubblewrap.readable(self.section.read, Path.cwd())
             end = await run(
                 self.section, words, variables, self._folder, self._user,
-                stdin=stdin, output_bytes=OUTPUT_BYTES, read=readable,
+                stdin=stdin, output_bytes=OUTPUT_BYTES, read=readable, places=self.places,
             )  # fmt: skip
         else:
             end = await engine.run(
-                self.section, words, env or {}, self._folder, stdin=stdin, output_bytes=OUTPUT_BYTES
-            )
+                self.section, words, env or {}, self._folder,
+                stdin=stdin, output_bytes=OUTPUT_BYTES, places=self.places,
+            )  # fmt: skip
         child = end.child
         return SandboxResult(
             child.code, child.stdout.text, child.stderr.text, end.why,
             child.stdout.dropped + child.stderr.dropped, time.monotonic() - began,
         )  # fmt: skip
 
-    def write(self, name: str, content: str | bytes) -> None:
+    def write(self, name: str, content: str | bytes, *, executable: bool = False) -> None:
         """Write a file into the folder. ``ValueError`` for a path that is not inside."""
-        files.write(self._opened(), name, content, self._user)
+        files.write(self._opened(), name, content, self._user, 0o755 if executable else 0o644)
+
+    def add_folder(self, name: str) -> None:
+        """Make an empty folder in the folder. ``OSError`` if something is there already."""
+        files.make(self._opened(), name, self._user)
 
     def read(self, name: str, limit: int = 1 << 20) -> bytes:
         """Return the content of a file of the folder. ``OSError`` if there is no such file, or it is a link,

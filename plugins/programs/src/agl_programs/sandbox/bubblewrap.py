@@ -155,9 +155,11 @@ def words(
     control_fd: int,
     ports: Sequence[int],
     read: Sequence[str],
+    places: Mapping[str, str],
 ) -> list[str]:
     """Return the words that run ``command``. ``files``: path inside → descriptor of its content; the other
-    descriptors are those of the filter, of bubblewrap's report, and of the socket for ``ports``.
+    descriptors are those of the filter, of bubblewrap's report, and of the socket for ``ports``. ``places``:
+    path inside → folder of ``folder`` that stands there; commands start in the first.
     """
     return [
         executable(),
@@ -175,9 +177,11 @@ def words(
         *_folders(read),
         *(word for path in read for word in ("--ro-bind", path, path)),
         "--bind", str(folder), FOLDER,
+        *_folders(list(places)),
+        *(word for path, name in places.items() for word in ("--bind", str(folder / name), path)),
         "--remount-ro", "/dev", "--remount-ro", "/",
         "--", sys._base_executable, "-I", "-S", "-c", Path(inside.__file__).read_text(encoding="utf-8"),  # type: ignore[attr-defined]
-        json.dumps(_told(section, command, user, control_fd, ports)),
+        json.dumps(_told(section, command, next(iter(places), FOLDER), user, control_fd, ports)),
     ]  # fmt: skip
 
 
@@ -219,11 +223,16 @@ def _folders(paths: Sequence[str]) -> list[str]:
 
 
 def _told(
-    section: SandboxSection, command: Sequence[str], user: int | None, control_fd: int, ports: Sequence[int]
+    section: SandboxSection,
+    command: Sequence[str],
+    start: str,
+    user: int | None,
+    control_fd: int,
+    ports: Sequence[int],
 ) -> dict[str, Any]:
     return {
         "words": list(command),
-        "folder": FOLDER,
+        "folder": start,
         "limits": limits(section),
         "user": user,
         "control": control_fd,

@@ -28,7 +28,12 @@ def found(section: SandboxSection) -> str:
 
 
 def words(
-    section: SandboxSection, name: str, command: Sequence[str], folder: Path, variables: Sequence[str]
+    section: SandboxSection,
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    variables: Sequence[str],
+    places: Mapping[str, str],
 ) -> list[str]:
     """Return the words that run a command in a container called ``name``. ``variables``: names of those that
     it gets from the engine's environment.
@@ -43,7 +48,8 @@ def words(
         "--cap-drop=ALL", "--security-opt=no-new-privileges",
         f"--ulimit=fsize={size}:{size}", f"--ulimit=nofile={OPEN_FILES}:{OPEN_FILES}", "--ulimit=core=0:0",
         *([] if section.cpu_seconds is None else [f"--ulimit=cpu={round(section.cpu_seconds) or 1}"]),
-        f"--volume={folder}:{FOLDER}", f"--workdir={FOLDER}",
+        f"--volume={folder}:{FOLDER}", f"--workdir={next(iter(places), FOLDER)}",
+        *(f"--volume={folder / part}:{path}" for path, part in places.items()),
         *(f"--volume={path}:{path}:ro" for path in section.read),
         *(word for variable in sorted(variables) for word in ("--env", variable)),
         str(section.image), *command,
@@ -58,10 +64,11 @@ async def run(
     *,
     stdin: str | None = None,
     output_bytes: int,
+    places: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run a command in a new container to its end, as :func:`.run.run` does."""
     name = f"agl-sandbox-{secrets.token_hex(8)}"
-    given = words(section, name, command, folder, list(variables))
+    given = words(section, name, command, folder, list(variables), places or {})
     engine_variables = {
         key: os.environ[key] for key in ("PATH", "HOME", "XDG_RUNTIME_DIR") if key in os.environ
     }

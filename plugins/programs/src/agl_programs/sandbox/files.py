@@ -39,17 +39,25 @@ def give(folder: Path, user: int | None) -> None:
             os.lchown(os.path.join(place, name), user, user)
 
 
-def write(folder: Path, name: str, content: str | bytes, user: int | None) -> None:
+def write(folder: Path, name: str, content: str | bytes, user: int | None, mode: int = 0o644) -> None:
     """Write a file, and the folders that it needs. ``ValueError`` for a path that is not inside."""
     data = content.encode() if isinstance(content, str) else content
     with _parent(folder, name, make=True, user=user) as (parent, last):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(last, dir_fd=parent)  # what the command made of it: a link, a pipe
-        file = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=parent)
+        file = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=parent)
         with open(file, "wb") as opened:
             if user is not None:
                 os.fchown(file, user, user)
             opened.write(data)
+
+
+def make(folder: Path, name: str, user: int | None) -> None:
+    """Make an empty folder. ``OSError`` if something is there, ``ValueError`` if the path leads out."""
+    with _parent(folder, name, make=True, user=user) as (parent, last):
+        os.mkdir(last, 0o755, dir_fd=parent)
+        if user is not None:
+            os.chown(last, user, user, dir_fd=parent, follow_symlinks=False)
 
 
 def read(folder: Path, name: str, limit: int) -> bytes:

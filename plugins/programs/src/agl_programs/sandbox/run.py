@@ -85,11 +85,12 @@ async def run(
     output_bytes: int,
     doors: Mapping[int, Door] | None = None,
     read: Sequence[str] = (),
+    places: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run ``words`` in ``folder`` with no other ``variables``. ``user``: the folder's owner
     (:func:`.bubblewrap.new_user`). ``read``: files and folders that it may read beside the system.
-    ``doors``: port on the sandbox's loopback → who serves it. Raise :class:`.UsageError` if this machine
-    cannot make a sandbox.
+    ``doors``: port on the sandbox's loopback → who serves it. ``places``: those of :class:`.Sandbox`. Raise
+    :class:`.UsageError` if this machine cannot make a sandbox.
     """
     bubblewrap.check()
     ports = [] if section.network else list(doors or {})
@@ -104,7 +105,7 @@ async def run(
         pipes.given += [tell, control]
         command = bubblewrap.words(
             section, words, folder=folder, user=user, files=files, filter_fd=pipes.data(program()),
-            info_fd=tell, control_fd=control, ports=ports, read=read,
+            info_fd=tell, control_fd=control, ports=ports, read=read, places=places or {},
         )  # fmt: skip
         started = run_child(command, variables, folder, stdin, output_bytes, pass_fds=tuple(pipes.given))
         child = asyncio.create_task(started)

@@ -1,0 +1,190 @@
+"""Task folders of Harbor: what an agent finds and does not find, what its tests give, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agl_programs.harbor import NotGraded, play, tasks, trial
+from agl_testing import ScriptedModelServer, tool_call
+from contract.running import rolled_out
+from contract.turn_limit import TurnLimit
+
+from agentlightning.credit.verdicts import verdicts
+from agentlightning.store import SQLiteStore
+from agentlightning.types import UsageError
+from plugins.programs.tests.sandbox.conftest import bwrap
+
+__all__ = ["bwrap"]
+DOCKERFILE = """FROM python:3.12-slim
+# the numbers to be added
+ENV UNIT=cm LIMIT="9 9"
+WORKDIR /app/src
+COPY numbers.txt data/ /data/
+RUN mkdir -p out && \\
+    echo "$UNIT" > out/unit
+"""
+TEST = """#!/bin/bash
+total=$(python3 -c "print(sum(map(int, open('/data/numbers.txt'))))")
+if [ "$(cat out/total)" = "$total" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+exit 3
+"""
+SOLVE = "#!/bin/bash\npython3 -c \"print(sum(map(int, open('/data/numbers.txt'))))\" > out/total\n"
+Made = Callable[..., Path]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Makes a task folder; keywords replace files."""
+
+    def make(**files: str) -> Path:
+        whole = {
+            "task.toml": 'version = "1.0"\n[verifier]\ntimeout_sec = 20.0\n[environment]\nmemory_mb = 512\n',
+            "instruction.md": "Write the sum of /data/numbers.txt to out/total.",
+            "environment/Dockerfile": DOCKERFILE,
+            "environment/numbers.txt": "3\n4\n",
+            "environment/data/more.txt": "x",
+            "tests/test.sh": TEST,
+            "solution/solve.sh": SOLVE,
+            **{name.replace("__", "/").replace("_", "."): text for name, text in files.items()},
+        }
+        for name, text in whole.items():
+            path = (
+                tmp_path / "tasks" / "add" / name.replace("environment/Dockerfile.", "environment/Dockerfile")
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+        return tmp_path / "tasks"
+
+    return make
+
+
+async def test_the_solution_earns_one_and_nothing_earns_nothing(bwrap: None, made: Made) -> None:
+    [task] = tasks(str(made()))
+    async with trial(task) as one:
+        found = await one.run('pwd; ls -R /data; cat out/unit; echo "$LIMIT"; ls /tests /logs')
+        assert found.stdout.split() == [*["/app/src", "/data:", "more.txt", "numbers.txt", "cm", "9", "9"]]
+        assert (await one.solve()).ok and one.read("out/total") == b"7\n"
+        assert await one.grade() == {"reward": 1.0}
+    async with trial(task) as other:  # nothing of the first attempt is there
+        assert (await other.run("cat out/total")).status == 1
+        assert await other.grade() == {"reward": 0.0}
+
+
+async def test_what_an_agent_leaves_behind_forges_no_reward(bwrap: None, made: Made) -> None:
+    [task] = tasks(str(made(tests__test_sh="#!/bin/sh\ntrue\n")))
+    async with trial(task) as one:
+        leave = "mkdir -p /sandbox/logs/verifier /sandbox/tests; echo 1 > /sandbox/logs/verifier/reward.txt"
+        await one.run(f"{leave}; mkdir /logs /tests; (sleep 1; echo 1 > /logs/verifier/reward.txt) & true")
+        with pytest.raises(NotGraded, match=r"the tests wrote no /logs/verifier/reward\.txt \(status 0"):
+            await one.grade()
+
+
+async def test_files_keep_their_right_to_be_executed(bwrap: None, made: Made) -> None:
+    docker = "FROM x\nWORKDIR /app\nCOPY tool.sh tools/\nRUN tools/tool.sh > made\n"
+    files = {"environment__Dockerfile_": docker, "environment__tool_sh": "#!/bin/sh\necho tool\n"}
+    help_ = "#!/bin/sh\necho 1\n"
+    [task] = tasks(
+        str(
+            made(
+                tests__test_sh="#!/bin/sh\n/tests/h.sh > /logs/verifier/reward.txt",
+                tests__h_sh=help_,
+                **files,
+            )
+        )
+    )
+    async with trial(task) as one:
+        assert one.read("made") == b"tool\n" and await one.grade() == {"reward": 1.0}
+
+
+async def test_attempts_at_once_share_nothing(bwrap: None, made: Made) -> None:
+    [task] = tasks(str(made()))
+
+    async def one(number: int) -> str:
+        async with trial(task) as mine:
+            await mine.run(f"echo {number} >> out/total; echo {number} >> /data/numbers.txt")
+            await asyncio.sleep(0.1)
+            return (await mine.run("cat out/total; tail -1 /data/numbers.txt")).stdout
+
+    assert await asyncio.gather(*map(one, range(4))) == [f"{n}\n{n}\n" for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("wrote", "rewards"),
+    [
+        ('{"reward": 0.5, "style": 1}', {"reward": 0.5, "style": 1.0}),
+        ('{"score": 0.25}', {"reward": 0.25}),
+        ('{"a": 1, "b": 2}', "a finite number called reward is wanted"),
+        ("NaN", "a finite number"),
+        ('{"score": Infinity}', "a finite number"),
+        ("much", "holds 'much"),
+    ],
+)
+async def test_rewards_have_names(bwrap: None, made: Made, wrote: str, rewards: Any) -> None:
+    [task] = tasks(str(made(tests__test_sh=f"#!/bin/sh\necho '{wrote}' > /logs/verifier/reward.json\n")))
+    async with trial(task) as one:
+        if isinstance(rewards, dict):
+            assert await one.grade() == rewards
+        else:
+            with pytest.raises(NotGraded, match=rewards):
+                await one.grade()
+
+
+async def test_an_agent_plays_exactly_and_its_last_turn_counts(bwrap: None, made: Made) -> None:
+    """The command of the last turn that is left is what earns the reward."""
+    [task] = tasks(str(made()), max_turns=2)
+    said = [json.dumps({"command": "cat /data/numbers.txt"}), json.dumps({"command": "echo 7 > out/total"})]
+
+    def answer(body: dict[str, Any]) -> Any:
+        return tool_call("bash", said[sum(one["role"] == "tool" for one in body["messages"])])
+
+    store = SQLiteStore(":memory:")
+    try:
+        async with ScriptedModelServer(answer) as engine:
+            rollout, record, why = await rolled_out(play, task, store, engine)
+    finally:
+        await store.close()
+    assert rollout.status == "succeeded", why
+    assert [one.kind for one in verdicts(record).values()] == ["exact"] * 2
+    assert {(one.name, one.value) for one in record.rewards} == {("reward", 1.0), ("turns", 2.0)}
+    assert record.calls[1].request["messages"][-1]["content"] == "3\n4\n"
+
+
+class TestTurnLimit(TurnLimit):
+    @pytest.fixture(autouse=True)
+    def counted(self, bwrap: None, made: Made) -> None:
+        """Tests that count the lines which the agent's commands wrote."""
+        self.folder = made(tests__test_sh="#!/bin/sh\nwc -l < lines > /logs/verifier/reward.txt\n")
+
+    async def limited(self, turns: int) -> Any:
+        [task] = tasks(str(self.folder), max_turns=turns)
+        return await self.play(play, task, lambda body: tool_call("bash", {"command": "echo >> lines"}))
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"environment__Dockerfile_": "FROM x\nWORKDIR /usr/src/app\n"}, "writes to /usr/src/app"),
+        ({"environment__Dockerfile_": "FROM x\n"}, "names no WORKDIR"),
+        ({"environment__Dockerfile_": "FROM x\nSHELL ['sh']\nWORKDIR /a"}, "Dockerfile says SHELL"),
+        ({"task_toml": "[[steps]]\nname = 'a'\n"}, "several steps"),
+    ],
+)
+def test_a_task_that_needs_more_is_refused_by_name(made: Made, files: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=f"Harbor task .*add: .*{said}.*; `harbor run` runs it"):
+        tasks(str(made(**files)))
+
+
+async def test_lines_that_cannot_run_here_are_named(bwrap: None, made: Made, tmp_path: Path) -> None:
+    for line, said in (("RUN apt-get install -y jq", "RUN apt-get install"), ("COPY ../x /a", "copies ../x")):
+        [task] = tasks(str(made(environment__Dockerfile_=f"FROM x\nWORKDIR /app\n{line}\n")))
+        with pytest.raises(UsageError, match=said):
+            async with trial(task):
+                pass
+    with pytest.raises(UsageError, match="holds no task folders"):
+        tasks(str(tmp_path))
