@@ -110,7 +110,7 @@ SETTINGS = {
     "length": Setting(length, 20, {"lr": 5e-4}, {"temperature": 1.5}),
     "collapse": Setting(collapse, 28, {"lr": 1e-3}, WARM),
     # Without a baseline everything that is paid becomes likelier.
-    "entropy": Setting(entropy, 18, {"lr": 1e-3}, {**WARM, "baseline": "none", "scale": "none"}),
+    "entropy": Setting(entropy, 28, {"lr": 1e-3}, {**WARM, "baseline": "none", "scale": "none"}),
 }
 
 

@@ -119,8 +119,10 @@ def main() -> int:
                         {key: round(one[key], 4) for key in READ if key in one} for one in steps
                     ]
     if given.series:
-        text = json.dumps(series, indent=0, separators=(",", ":"))
-        given.series.write_text(text + "\n", encoding="utf-8")
+        parts = [
+            f'"{name}": [\n' + ",\n".join(map(json.dumps, steps)) + "\n]" for name, steps in series.items()
+        ]
+        given.series.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
     missed = [
         f"{one['run']}-{one['seed']}"
         for one in runs
