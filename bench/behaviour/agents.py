@@ -107,10 +107,10 @@ WARM = {"temperature": 1.4}
 SETTINGS = {
     "right": Setting(right, 20, {"lr": 1e-4}, {}),
     "tools": Setting(tools, 20, {"lr": 5e-4}, WARM),
-    "length": Setting(length, 16, {"lr": 5e-4}, {"temperature": 1.5}),
+    "length": Setting(length, 20, {"lr": 5e-4}, {"temperature": 1.5}),
     "collapse": Setting(collapse, 28, {"lr": 1e-3}, WARM),
     # Without a baseline everything that is paid becomes likelier.
-    "entropy": Setting(entropy, 18, {"lr": 1e-3}, {**WARM, "baseline": "none", "scale": "none"}),
+    "entropy": Setting(entropy, 28, {"lr": 1e-3}, {**WARM, "baseline": "none", "scale": "none"}),
 }
 
 

@@ -4,7 +4,8 @@ A run's first :data:`WINDOW` steps are compared with its last ones. Three alarms
 and say that something else went with it: the tools died out, the answers became one and the same, or their
 length ran away. The fourth needs a reward that stays flat, and says that the policy narrows all the same.
 
-All thresholds are below. Those of the runs that they were measured on stand in ``docs/troubleshooting.md``.
+All thresholds are here. They stand between what rewards that make an agent worse do and what sound runs do,
+as ``make behaviour`` measures it (``bench/results/behaviour.json``, ``docs/troubleshooting.md``).
 
 Invariants: pure; an alarm is a function of the steps' metrics alone, so that it can be checked afterwards; a
 figure that is missing raises none.
@@ -196,8 +197,8 @@ def _alarm(name: str, steps: Mapping[int, Mapping[str, float]]) -> Alarm | None:
         return None
     first, last = known[:WINDOW], known[-WINDOW:]
     rewards = [[steps[step]["reward_mean"] for step in window] for window in (first, last)]
-    growth = _growth(*rewards)
-    if not growth > RISES if kind.rises else not growth < FLAT or _is_solved(rewards[1], steps):
+    grown = growth(*rewards)
+    if not grown > RISES if kind.rises else not grown < FLAT or _is_solved(rewards[1], steps):
         return None
     figures = {
         key: [statistics.fmean(steps[step][key] for step in window) for window in (first, last)]
@@ -214,7 +215,7 @@ def _alarm(name: str, steps: Mapping[int, Mapping[str, float]]) -> Alarm | None:
     )
 
 
-def _growth(before: Sequence[float], now: Sequence[float]) -> float:
+def growth(before: Sequence[float], now: Sequence[float]) -> float:
     """Return by how many standard errors the mean has grown; of values without spread infinitely many."""
     grown = statistics.fmean(now) - statistics.fmean(before)
     error = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(now) / len(now))
