@@ -53,7 +53,11 @@ class Solver(agl.LitAgent[dict[str, Any]]):
 if __name__ == "__main__":
     told("init")
     told("teardown")
-    tasks, policy, folder = json.loads(Path(sys.argv[1]).read_text()), sys.argv[2], sys.argv[3]
+    tasks, policy, folder = (
+        json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")),
+        sys.argv[2],
+        sys.argv[3],
+    )
     trainer = agl.Trainer(
         tracer=AgentFrameworkTracer(),
         policy=policy,

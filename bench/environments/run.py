@@ -123,10 +123,8 @@ def their_rewards(python: Path, agent: str, folder: Path) -> dict[str, float]:
     )
     if done.returncode:
         raise Unsound(f"harbor run ended with {done.returncode}")
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in jobs.glob("*/*/result.json")]
-    return {
-        one["task_name"].rpartition("/")[2]: one["verifier_result"]["rewards"]["reward"] for one in results
-    }
+    ended = [json.loads(path.read_text(encoding="utf-8")) for path in jobs.glob("*/*/result.json")]
+    return {one["task_name"].rpartition("/")[2]: one["verifier_result"]["rewards"]["reward"] for one in ended}
 
 
 async def our_rewards(agent: str, folder: Path) -> dict[str, float]:

@@ -13,11 +13,12 @@ from contract.turn_limit import TurnLimit
 from agentlightning.store import SQLiteStore
 from agentlightning.types import UsageError
 from agl_examples.bundled import reasoning_gym
+from agl_examples.bundled.task_set import answer_of
 
 
 def test_the_answer_is_what_stands_in_the_last_tag() -> None:
-    assert reasoning_gym.answer_of("so <answer>1</answer>, no: <answer> 2 </answer>.") == "2"
-    assert reasoning_gym.answer_of(" 3\n") == "3" and reasoning_gym.answer_of("<answer>4") == "4"
+    assert answer_of("so <answer>1</answer>, no: <answer> 2 </answer>.") == "2"
+    assert answer_of(" 3\n") == "3" and answer_of("<answer>4") == "4"
 
 
 def test_without_the_library_its_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

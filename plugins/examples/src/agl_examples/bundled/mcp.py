@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from agentlightning.types import UsageError
-from agl_examples.bundled.reasoning_gym import answer_of
+from agl_examples.bundled.task_set import answer_of
 
 Task = dict[str, Any]
 INSTALL = "pip install 'mcp>=1.11,<3'"

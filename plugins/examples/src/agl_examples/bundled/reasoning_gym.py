@@ -24,6 +24,7 @@ from typing import Any
 from agentlightning.capture.delivery import COUNTS
 from agentlightning.types import UsageError
 from agl_examples.bundled.agent import Agent
+from agl_examples.bundled.task_set import answer_of
 
 INSTALL = "pip install 'reasoning-gym>=0.1.25,<0.2'"
 COMPARED = 8
@@ -61,12 +62,6 @@ def grade(task: Mapping[str, Any], text: str) -> float:
         made.score_answer(entry["answer"], entry)
         COUNTS.add("answer-not-read")
         return 0.0
-
-
-def answer_of(text: str) -> str:
-    """Return the answer that a text gives."""
-    before, tag, after = text.rpartition("<answer>")
-    return (after.partition("</answer>")[0] if tag else before + after).strip()
 
 
 @functools.lru_cache(maxsize=64)

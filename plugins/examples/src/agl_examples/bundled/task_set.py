@@ -50,3 +50,9 @@ def training_tasks(names: Sequence[str]) -> list[Task]:
 def held_out_tasks(names: Sequence[str]) -> list[Task]:
     """Return the held-out tasks, for a run's file."""
     return tasks_of_sets(names)[1]
+
+
+def answer_of(text: str) -> str:
+    """Return the answer that a text gives."""
+    before, tag, after = text.rpartition("<answer>")
+    return (after.partition("</answer>")[0] if tag else before + after).strip()

@@ -163,9 +163,9 @@ class KVCache:
             spread = positions.new_full((plan.rows, positions.shape[1]), plan.start)
             spread[plan.index] = positions
             positions = spread
-        readable = torch.arange(plan.start, plan.stop, device=positions.device) <= positions[:, :, None]
-        bias = torch.zeros(readable.shape, device=positions.device, dtype=self.data.dtype)
-        bias.masked_fill_(~readable, float("-inf"))
+        later = torch.arange(plan.start, plan.stop, device=positions.device) > positions[:, :, None]
+        bias = torch.zeros(later.shape, device=positions.device, dtype=self.data.dtype)
+        bias.masked_fill_(later, float("-inf"))
         if plan.shape[1] == 1:
             return bias.repeat_interleave(self.kv_heads, dim=0)
         return bias[:, None]

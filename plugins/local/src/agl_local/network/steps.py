@@ -45,7 +45,10 @@ class Steps:
         self._model, self._cache = model, cache
         self._device = torch.get_device_module(cache.data.device)
         self._numbers: dict[Kind, Tensor] = {}
-        self._graphs: dict[Kind, tuple[Any, Tensor]] = {}
+        self._graphs: dict[Kind, Any] = {}
+        # One for all kinds: what a graph gives would else stay in memory for each.
+        size = (cache.slots, model.config.vocab_size)
+        self._logits = torch.empty(size, dtype=model.dtype, device=cache.data.device)
         self._captures = True
 
     @staticmethod
@@ -67,9 +70,11 @@ class Steps:
         (numbers,) = sent(self._cache.data.device, torch.tensor(table))
         if kind in self._numbers:
             self._numbers[kind].copy_(numbers)
-            return self._replayed(kind)[: len(ids)]
-        self._numbers[kind] = numbers
-        return self._step(kind)[: len(ids)]
+            self._replay(kind)
+        else:
+            self._numbers[kind] = numbers
+            self._step(kind)
+        return self._logits[: len(ids)]
 
     def _kind(self, length: int, slots: Sequence[int]) -> Kind:
         cache = self._cache
@@ -79,13 +84,13 @@ class Steps:
         columns = min(-(-length // unit) * unit, cache.max_len)
         return Kind(few if gather else all_, columns, gather)
 
-    def _step(self, kind: Kind) -> Tensor:
+    def _step(self, kind: Kind) -> None:
         ids, positions, slots, order = self._numbers[kind].unbind(1)
         plan = self._cache.fixed(slots, positions[:, None], kind.columns, kind.gather)
         states = self._model.through(ids, positions, self._cache, plan)
-        return self._model.logits(states.index_select(0, order))
+        self._logits[: kind.rows].copy_(self._model.logits(states.index_select(0, order)))
 
-    def _replayed(self, kind: Kind) -> Tensor:
+    def _replay(self, kind: Kind) -> None:
         if kind not in self._graphs and self._captures:
             try:
                 self._graphs[kind] = self._captured(kind)
@@ -94,17 +99,16 @@ class Steps:
                 log.warning(
                     "steps are launched one operator after the other: no graph was captured: %s", error
                 )
-        if kind not in self._graphs:
-            return self._step(kind)
-        graph, out = self._graphs[kind]
-        graph.replay()
-        return out
+        if kind in self._graphs:
+            self._graphs[kind].replay()
+        else:
+            self._step(kind)
 
-    def _captured(self, kind: Kind) -> tuple[Any, Tensor]:
-        """A graph, and the logits that it computes. All graphs share their memory: one runs at a time."""
+    def _captured(self, kind: Kind) -> Any:
+        """A graph. All share their memory: one runs at a time, and none reads what another has left there."""
         graph = self._device.CUDAGraph()
-        pool = next((known.pool() for known, _ in self._graphs.values()), None)
+        pool = next((known.pool() for known in self._graphs.values()), None)
         # What other threads of this process launch meanwhile is not captured, and is no error.
         with self._device.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            out = self._step(kind)
-        return graph, out
+            self._step(kind)
+        return graph
