@@ -275,7 +275,7 @@ def demo(stage: Stage) -> Found:
     settings = [f"output={stage.out / 'runs'}", f"backend.options.device={stage.device}", *stage.of((), few)]
     line = [sys.executable, "-m", "agentlightning", "train", "--config", "examples/calc_x/cpu.yaml"]
     line += [part for setting in settings for part in ("--set", setting)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     last = json.loads(done.stdout.splitlines()[-1])
