@@ -55,8 +55,12 @@ def built() -> Path:
         made = Path(beside, key)
         entry = made / "pretend_device-0.dist-info"
         entry.mkdir(parents=True)
-        (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: pretend-device\nVersion: 0\n")
-        (entry / "entry_points.txt").write_text("[torch.backends]\npretend = bench.gpu.pretend:register\n")
+        (entry / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: pretend-device\nVersion: 0\n", encoding="utf-8"
+        )
+        (entry / "entry_points.txt").write_text(
+            "[torch.backends]\npretend = bench.gpu.pretend:register\n", encoding="utf-8"
+        )
         _compile(found, made / "device.so")
         with suppress(OSError):  # another process was first
             made.rename(folder)
@@ -168,4 +172,4 @@ def counted() -> Iterator[dict[str, int]]:
 
 def _report(folder: Path) -> None:
     found = {"command": sys.argv, "counts": counts(), "names": names()}
-    (folder / f"{os.getpid()}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -33,7 +33,9 @@ def one(name: str, device: str, size: str, out: Path, seconds: float) -> dict[st
     environment = pretend.environment() if device == "pretend" else {**os.environ}
     began = time.perf_counter()
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, encoding="utf-8", timeout=seconds
+        )
         error = done.stderr[-1500:] if done.returncode else None
     except subprocess.TimeoutExpired:
         error = f"not done within {seconds:.0f} s"

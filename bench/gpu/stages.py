@@ -155,9 +155,10 @@ def _twin(model: CausalLM, dtype: torch.dtype, device: str) -> Any:
 
     raw = model.config.to_hf()
     config = AutoConfig.for_model(raw.pop("model_type"), **{k: v for k, v in raw.items() if "dtype" not in k})
-    other = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    other.load_state_dict({name: value.cpu() for name, value in state(model).items()}, strict=False)
-    return other.to(device).eval()
+    with torch.device(device):  # where it takes no time to draw weights that are replaced
+        other = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    other.load_state_dict(dict(state(model)), strict=False)
+    return other.eval()
 
 
 def _theirs(
@@ -275,7 +276,7 @@ def demo(stage: Stage) -> Found:
     settings = [f"output={stage.out / 'runs'}", f"backend.options.device={stage.device}", *stage.of((), few)]
     line = [sys.executable, "-m", "agentlightning", "train", "--config", "examples/calc_x/cpu.yaml"]
     line += [part for setting in settings for part in ("--set", setting)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, encoding="utf-8")
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     last = json.loads(done.stdout.splitlines()[-1])

@@ -21,7 +21,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a process that has the device."""
     command = [sys.executable, *arguments]
     environment = {**pretend.environment(), "OMP_NUM_THREADS": "1", **variables}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
 
 
 def tests(*arguments: str) -> None:
@@ -64,5 +64,7 @@ def test_a_run_on_a_device_is_exact(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["calls"] == last["calls_exact"] > 0 and last["logprob_gap_max"] < 1e-4
-    launched = [json.loads(file.read_text())["counts"]["launches"] for file in reports.iterdir()]
+    launched = [
+        json.loads(file.read_text(encoding="utf-8"))["counts"]["launches"] for file in reports.iterdir()
+    ]
     assert sum(count > 1000 for count in launched) == 2, "the trainer's process and the engine's"
