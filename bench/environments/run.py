@@ -53,13 +53,9 @@ def train(
 
 def verifiers(folder: Path) -> None:
     """A taskset of verifiers 0.4, whose tools are servers of its own."""
-    place, named = ROOT / "examples" / "verifiers_environment", ("reward", *VERIFIERS)
+    place, named = ROOT / "examples" / "verifiers_environment", ("reward", "correct")
     taskset = {"environment": "word_problems_env"}
     train(folder, "verifiers", "agl_verifiers:play", "agl_verifiers:tasks", place, named=named, **taskset)
-
-
-VERIFIERS = ("right",)
-"""The reward functions of the taskset."""
 
 
 def reasoning_gym(folder: Path) -> None:
