@@ -79,7 +79,7 @@ def main() -> int:
         parser.error(f"{folder} cannot be written: {error}")
     print("\n".join(str(path) for path in written))
     print("Next: the framework's versions (package.py, pyproject.toml), its doors (turns.py, begin() in")
-    print("__init__.py), the contract's agents (tests/test_contract.py). How:")
+    print("instrumentor.py), the contract's agents (tests/test_contract.py). How:")
     print("docs/contributing/write-an-adapter.md")
     return 0
 

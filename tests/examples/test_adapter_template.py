@@ -105,7 +105,7 @@ def test_a_marked_agent_of_a_users_is_wrapped_where_the_adapter_says(begun: Path
 def test_a_title_makes_class_names(tmp_path: Path, title: str, named: str) -> None:
     done = run(FOLDER / "new.py", "acme", "--title", title, "--into", tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    switch = (tmp_path / "acme" / "src" / "agl_acme" / "__init__.py").read_text()
+    switch = (tmp_path / "acme" / "src" / "agl_acme" / "instrumentor.py").read_text()
     assert f"class {named}Instrumentor(" in switch and title in switch
     assert f"class Test{named}(" in (tmp_path / "acme" / "tests" / "test_contract.py").read_text()
 

@@ -24,7 +24,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
 
 
-def tests(*arguments: str) -> None:
+def run_tests(*arguments: str) -> None:
     """Run tests with every policy on the device."""
     done = run("-m", "pytest", "-q", "-p", "bench.gpu.on_device", *arguments, AGL_TEST_DEVICE="pretend")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
@@ -32,12 +32,12 @@ def tests(*arguments: str) -> None:
 
 @pytest.mark.slow
 def test_what_holds_on_a_device() -> None:
-    tests("-m", "", "plugins/local/tests/device_checks.py")
+    run_tests("-m", "", "plugins/local/tests/device_checks.py")
 
 
 @pytest.mark.nightly
 def test_the_drivers_tests_pass_on_a_device() -> None:
-    tests("-n", "2", "plugins/local/tests")
+    run_tests("-n", "2", "plugins/local/tests")
 
 
 @pytest.mark.plugins

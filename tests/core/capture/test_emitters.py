@@ -18,7 +18,6 @@ from agentlightning.capture import COUNTS, end_attempt
 from agentlightning.capture.delivery import remember_response
 from agentlightning.capture.emit import (
     BODY,
-    DIMENSIONS,
     emit_annotation,
     emit_object,
     emit_reward,
@@ -80,7 +79,7 @@ def test_a_reward_of_several_dimensions(recording: Recording) -> None:
         with pytest.raises(ValueError, match="short"):
             emit_reward({"right": 1.0, "short": math.nan}, primary_key="right")
     assert get_reward_value(span) == 1.0
-    assert span.attributes[DIMENSIONS] == {"right": 1.0, "short": 0.0}
+    assert span.attributes[semconv.REWARD_DIMENSIONS] == {"right": 1.0, "short": 0.0}
 
 
 def test_a_reward_of_a_call(recording: Recording) -> None:
