@@ -64,7 +64,7 @@ class EndWriter:
                 attempt = await self._write_storable(ids, spans, error)
         except AttemptEnded as error:
             self.counts["fenced"] += 1
-            [rollout] = await self.store.query_rollouts(rollout_ids=[ids[0]]) or [lease.rollout]
+            rollout = await self.store.get_rollout_by_id(ids[0])
             # Who cancels rollouts says so; their agents need not say it again, one by one.
             level = logging.INFO if rollout.status == RolloutStatus.CANCELLED else logging.WARNING
             log.log(level, "attempt %s: its end was refused: %s", ids[1], error)

@@ -8,13 +8,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 from contract.access import BEARERS, SECRET, TOKEN, Matrix, matrix
+from contract.running import serving
 
 from agentlightning.gateway import AttemptInfo
 from agentlightning.keys import Keys
 from agentlightning.plugins.stores import open_store
 from agentlightning.runner.outcome import CannotRun
 from agentlightning.store import AttemptEnded, SQLiteStore
-from agentlightning.types import AttemptStatus
+from agentlightning.types import AttemptStatus, RolloutStatus
 from agl_cluster.roles import Revoked, Role, RoleTokens, revoked_file
 from agl_cluster.runners.attempt_keys import IssuedAttemptKeys, attempt_keys_for
 from agl_cluster.store import app, load
@@ -54,6 +55,31 @@ async def test_every_route_admits_who_its_row_names(
 
 def test_every_route_names_its_least_role() -> None:
     assert {route.least for route in all_routes().values()} == set(Role)
+
+
+async def test_an_end_that_is_refused_ends_no_runner(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_SECRET", SECRET.decode())
+    served = await start(sqlite, port=0)
+    monkeypatch.setenv("AGL_TOKEN", RoleTokens(SECRET).issue(Role.RUNNER)[0])
+    client = open_store(served.url)
+
+    async def agent(task: str) -> float:
+        if task == "lost":
+            [mine] = await sqlite.query_attempts(lost.rollout_id)
+            await sqlite.update_attempt(lost.rollout_id, mine.attempt_id, AttemptStatus.TIMEOUT)
+        return 1.0
+
+    lost = await sqlite.enqueue_rollout("lost")
+    async with serving(agent, client, concurrency=1) as runner:
+        while not runner.counts["fenced"]:
+            await asyncio.sleep(0.01)
+        after = await sqlite.enqueue_rollout("after")
+        [done] = await sqlite.wait_for_rollouts([after.rollout_id], timeout=300)
+    assert done.status == RolloutStatus.SUCCEEDED
+    await client.close()
+    await served.close()
 
 
 async def test_a_runner_without_the_secret_gets_keys_of_attempts_that_run(
