@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from each import each
+from each import add_names, each
 from record import RESULTS, machine
 from rich.console import Console
 from rich.table import Table
@@ -141,12 +141,10 @@ def shown(results: dict[str, dict[str, Any]]) -> Table:
 def main() -> int:
     """Run the quickstarts asked for (default: all), print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Run the quickstarts.")
-    parser.add_argument("frameworks", nargs="*", help=f"of {', '.join(FRAMEWORKS)}; default: all")
+    add_names(parser, "frameworks", FRAMEWORKS)
     parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
     given = parser.parse_args()
     asked = given.frameworks or list(FRAMEWORKS)
-    if unknown := sorted(set(asked) - set(FRAMEWORKS)):
-        parser.error(f"unknown: {', '.join(unknown)}; the frameworks are {', '.join(FRAMEWORKS)}")
     interpreters = {name: environment(name) for name in sorted({FRAMEWORKS[f][0] for f in asked})}
 
     def train(name: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from each import Unsound
+
 from agentlightning.credit import resolve
 from agentlightning.credit.verdicts import verdicts
 from agentlightning.store import SQLiteStore
@@ -22,10 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 POLICY = ROOT / "examples" / "quickstart" / "policy"
 STEPS, TASKS, GROUP = 3, 4, 4
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-class Unsound(Exception):
-    """Why a training does not count."""
 
 
 def described(

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from each import each
+from each import add_names, each
 from record import RESULTS, machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,13 +90,11 @@ def kept(results: Mapping[str, Mapping[str, Any]], record: Path) -> dict[str, An
 def main() -> int:
     """Train the programs asked for (default: all), print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Train programs that import nothing of ours.")
-    parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
+    add_names(parser, "programs", PROGRAMS)
     parser.add_argument("--write", action="store_true", help="keep the figures in bench/results")
     given = parser.parse_args()
     skipped = {} if given.programs or shutil.which("npm") else {"node": "Node 20 or later is not installed"}
     asked = given.programs or [name for name in PROGRAMS if name not in skipped]
-    if unknown := sorted(set(asked) - set(PROGRAMS)):
-        parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
     results, failed = each(asked, train)
     unsound = [name for name, one in results.items() if not sound(one)]
     told = {"programs": results, "failed": failed, "not_better_or_not_exact": unsound, "skipped": skipped}

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from each import each
+from each import add_names, each
 from trained_commands import better
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,10 +90,8 @@ def sound(one: Mapping[str, Any]) -> bool:
 def main() -> int:
     """Train the programs asked for (default: all) and print."""
     parser = argparse.ArgumentParser(description="Train programs of frameworks.")
-    parser.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; default: all")
+    add_names(parser, "programs", PROGRAMS)
     asked = parser.parse_args().programs or list(PROGRAMS)
-    if unknown := sorted(set(asked) - set(PROGRAMS)):
-        parser.error(f"unknown: {', '.join(unknown)}; the programs are {', '.join(PROGRAMS)}")
     results, failed = each(asked, train)
     unsound = [name for name, one in results.items() if not sound(one)]
     print(json.dumps({"programs": results, "failed": failed, "not_better_or_not_exact": unsound}))

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from short_run import POLICY, ROOT, Unsound, described, judge, trained
+from each import Unsound, add_names, each
+from short_run import POLICY, ROOT, described, judge, trained
 from trained_programs import environment
 
 from agentlightning.semconv import COMMAND_SPAN
@@ -216,21 +217,16 @@ DOORS: dict[str, Callable[[Path], None]] = {
 def main() -> int:
     """Try the doors asked for (default: all) and print."""
     parser = argparse.ArgumentParser(description="Open the doors of other projects.")
-    parser.add_argument("doors", nargs="*", help=f"of {', '.join(DOORS)}; default: all")
+    add_names(parser, "doors", DOORS)
     asked = parser.parse_args().doors or list(DOORS)
-    if unknown := sorted(set(asked) - set(DOORS)):
-        parser.error(f"unknown: {', '.join(unknown)}; the doors are {', '.join(DOORS)}")
-    opened = 0
-    for name in asked:
-        print(f"\n── {name} ──", file=sys.stderr, flush=True)
+
+    def tried(name: str) -> None:
         with tempfile.TemporaryDirectory(prefix="door-") as folder:
-            try:
-                DOORS[name](Path(folder))
-                opened += 1
-            except (Unsound, subprocess.CalledProcessError) as error:
-                print(f"SHUT {name}: {error}", file=sys.stderr, flush=True)
-    print(json.dumps({"doors": len(asked), "ok": opened}))
-    return int(opened < len(asked))
+            DOORS[name](Path(folder))
+
+    opened, shut = each(asked, tried)
+    print(json.dumps({"doors": len(asked), "ok": len(opened)}))
+    return int(bool(shut))
 
 
 if __name__ == "__main__":

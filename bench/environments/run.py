@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-from short_run import QUIET, ROOT, Unsound, described, judge, trained
+from each import Unsound, add_names, each
+from short_run import QUIET, ROOT, described, judge, trained
 from trained_programs import environment
 
 HERE = Path(__file__).resolve().parent
@@ -199,8 +200,8 @@ LIMITS = {
 """Kind of environment → where its tests run, and the tests, of which those of the turn limit are chosen."""
 
 
-def scored(name: str) -> bool:
-    """Whether the last step that the turns allow is scored: tests of the contract pass."""
+def scored(name: str) -> None:
+    """Check that the last step that the turns allow is scored: tests of the contract pass."""
     place, tests = LIMITS[name]
     python = sys.executable if place is None else str(environment(place))
     variables = {**os.environ, "PYTHONPATH": f".{os.pathsep}tests"}
@@ -208,31 +209,24 @@ def scored(name: str) -> bool:
     done = subprocess.run([python, *words], cwd=ROOT, env=variables, stdout=subprocess.PIPE)
     sys.stderr.buffer.write(done.stdout)
     last = done.stdout.decode().strip().splitlines()[-1:]
-    return done.returncode == 0 and "passed" in "".join(last)
+    if done.returncode or "passed" not in "".join(last):
+        raise Unsound("the last step that its turns allow is not scored")
 
 
 def main() -> int:
     """Run the environments asked for (default: all) and print."""
     parser = argparse.ArgumentParser(description="Run and train environments of other projects.")
-    parser.add_argument("environments", nargs="*", help=f"of {', '.join(ENVIRONMENTS)}; default: all")
+    add_names(parser, "environments", ENVIRONMENTS)
     asked = parser.parse_args().environments or list(ENVIRONMENTS)
-    if unknown := sorted(set(asked) - set(ENVIRONMENTS)):
-        parser.error(f"unknown: {', '.join(unknown)}; the environments are {', '.join(ENVIRONMENTS)}")
-    sound, limits, lost = 0, [name for name in asked if name in LIMITS], []
-    for name in asked:
-        print(f"\n── {name} ──", file=sys.stderr, flush=True)
+
+    def tried(name: str) -> None:
         with tempfile.TemporaryDirectory(prefix="environment-") as folder:
-            try:
-                ENVIRONMENTS[name](Path(folder))
-                sound += 1
-            except (Unsound, subprocess.CalledProcessError) as error:
-                print(f"NOT OK {name}: {error}", file=sys.stderr, flush=True)
-        if name in LIMITS and not scored(name):
-            lost.append(name)
-            print(f"NOT SCORED {name}: the last step that its turns allow", file=sys.stderr, flush=True)
-    kept = len(limits) - len(lost)
-    print(json.dumps({"environments": len(asked), "ok": sound, "last_step_scored": kept}))
-    return int(sound < len(asked) or bool(lost))
+            ENVIRONMENTS[name](Path(folder))
+
+    sound, failed = each(asked, tried)
+    kept, lost = each([name for name in asked if name in LIMITS], scored)
+    print(json.dumps({"environments": len(asked), "ok": len(sound), "last_step_scored": len(kept)}))
+    return int(bool(failed or lost))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer, decoders, models
@@ -19,49 +18,38 @@ from agl_local.policy.folder import Policy
 from agl_local.text.tokenizer import ChatTokenizer
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A network of the Qwen3 family."""
-
-    hidden: int
-    inner: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-
-    def config(self) -> ModelConfig:
-        return ModelConfig(
-            hidden_size=self.hidden,
-            intermediate_size=self.inner,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            num_kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            vocab_size=self.vocab,
-            rope_theta=1e6,
-            max_positions=4096,
-            tied=True,
-            arch="qwen3",
-            qkv_bias=False,
-            qk_norm=True,
-        )
+def shape(hidden: int, inner: int, layers: int, heads: int, head_dim: int, vocab: int) -> ModelConfig:
+    """A network of the Qwen3 family, with a key head for two query heads."""
+    return ModelConfig(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=heads // 2,
+        head_dim=head_dim,
+        vocab_size=vocab,
+        rope_theta=1e6,
+        max_positions=4096,
+        tied=True,
+        arch="qwen3",
+        qkv_bias=False,
+        qk_norm=True,
+    )
 
 
 SHAPES = {
-    "tiny": Shape(64, 128, 2, 4, 2, 32, 500),
-    "deep": Shape(32, 64, 28, 4, 2, 16, 500),
-    "0.6b": Shape(1024, 3072, 28, 16, 8, 128, 151_936),
-    "1.7b": Shape(2048, 6144, 28, 16, 8, 128, 151_936),
+    "tiny": shape(64, 128, 2, 4, 32, 500),
+    "deep": shape(32, 64, 28, 4, 16, 500),
+    "0.6b": shape(1024, 3072, 28, 16, 128, 151_936),
+    "1.7b": shape(2048, 6144, 28, 16, 128, 151_936),
 }
 """``deep`` has the layers of the larger two and tiny widths: it launches what they launch."""
 
 
-def network(shape: str, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> CausalLM:
+def network(name: str, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> CausalLM:
     """Weights of deviation 0.02, drawn on the device itself."""
     with torch.device("meta"):
-        bare = CausalLM(SHAPES[shape].config())
+        bare = CausalLM(SHAPES[name])
     model = realise(bare, dtype, torch.device(device))
     torch.manual_seed(seed)
     with torch.no_grad():

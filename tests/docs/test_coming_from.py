@@ -72,7 +72,7 @@ def test_our_side_of_v1_trains(tmp_path: Path) -> None:
 
 
 def test_recipe_fields_and_credit_rules_that_the_page_names_are_there() -> None:
-    recipe, rules = agl.Recipe(name="x"), build(discover=False).credit_rules
+    recipe, rules = agl.Recipe(name="x"), build(discover=False).table("agl_credit_rules")
     (given,) = re.findall(r"`recipe: \{(group_size: 8, kl.*?)\}`", PAGE)
     assert all(hasattr(recipe, name) for name in re.findall(r"(\w+): [\d.]+", given))
     assert {"broadcast", "last", "per_call", "discounted", "per_agent"} <= set(rules)

@@ -31,8 +31,10 @@ def test_every_hook_has_a_contract_and_a_row_in_the_docs(name: str) -> None:
 def test_builtins_register_their_names() -> None:
     loaded = build(discover=False)
     assert {"grpo", "rloo"} <= set(loaded.recipes)
-    assert {"broadcast", "last", "per_call", "discounted", "per_agent"} <= set(loaded.credit_rules)
-    assert {"group", "rloo", "batch", "none"} <= set(loaded.baselines)
+    assert {"broadcast", "last", "per_call", "discounted", "per_agent"} <= set(
+        loaded.table("agl_credit_rules")
+    )
+    assert {"group", "rloo", "batch", "none"} <= set(loaded.table("agl_baselines"))
     assert {"train", "plugins"} == set(loaded.commands)
     assert {"files", "lines"} <= set(loaded.trackers)
     assert {"sqlite"} == set(loaded.stores) and "rl" in loaded.algorithms

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
             table.add_row(name, ", ".join(sorted(caller.name for caller in callers)))
         console.print(table)
         for kind in KINDS:
-            console.print(f"[bold]{kind:17}[/] {', '.join(sorted(getattr(loaded, kind))) or '–'}")
+            console.print(f"[bold]{kind:17}[/] {', '.join(sorted(loaded.table(f'agl_{kind}'))) or '–'}")
         for name, why in loaded.broken.items():
             console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))
         if loaded.broken:
@@ -44,5 +44,9 @@ def _print(loaded: Plugins) -> None:
         for name, plugin in loaded.manager.list_name_plugin()
     }
     print_json(
-        {"plugins": hooks, **{kind: sorted(getattr(loaded, kind)) for kind in KINDS}, "broken": loaded.broken}
+        {
+            "plugins": hooks,
+            **{kind: sorted(loaded.table(f"agl_{kind}")) for kind in KINDS},
+            "broken": loaded.broken,
+        }
     )

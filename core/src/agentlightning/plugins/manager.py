@@ -124,21 +124,13 @@ class Plugins:
                 yield answer
 
     @property
-    def credit_rules(self) -> dict[str, specs.CreditRuleSpec]:
-        """Credit rules by name; asked for when rows are made, as they load what makes them."""
-        return self.table("agl_credit_rules")
-
-    @property
-    def baselines(self) -> dict[str, specs.BaselineSpec]:
-        """Baselines by name, as :attr:`credit_rules`."""
-        return self.table("agl_baselines")
-
-    @property
     def credit_functions(self) -> dict[str, Any]:
-        """Credit rules and baselines by name, as keywords of :func:`agentlightning.credit.assign`."""
+        """Credit rules and baselines by name, as keywords of :func:`agentlightning.credit.assign`, which they
+        load.
+        """
         return {
-            "rules": {name: spec.rule for name, spec in self.credit_rules.items()},
-            "baselines": {name: spec.baseline for name, spec in self.baselines.items()},
+            "rules": {name: spec.rule for name, spec in self.table("agl_credit_rules").items()},
+            "baselines": {name: spec.baseline for name, spec in self.table("agl_baselines").items()},
         }
 
     def with_listeners(self, listeners: Iterable[object]) -> Plugins:

@@ -60,7 +60,7 @@ def probe_trainer(trainer: Trainer, scratch: Path) -> Trainer:
 
 def reads_rewards(trainer: Trainer) -> bool:
     """Whether the credit rule of the run reads rewards: without one, rollouts need none."""
-    spec = trainer.plugins.credit_rules.get(trainer.recipe.credit)
+    spec = trainer.plugins.table("agl_credit_rules").get(trainer.recipe.credit)
     return spec is None or not getattr(spec.rule, UNREWARDED, False)
 
 
