@@ -94,7 +94,11 @@ def test_the_model_is_the_line_of_the_policy(tmp_path: Path) -> None:
         str(tmp_path): f"policy: {tmp_path}  # a folder",
     }.items():
         assert line in dict(project("mine", "openai", model))["config.yaml"]
-    for model, why in {"gpt-4o": "OpenAI keeps", "nowhere": "there is no such folder"}.items():
+    for model, why in {
+        "gpt-4o": "OpenAI keeps",
+        "nowhere": "there is no such folder",
+        "./nope": "no such folder",
+    }.items():
         with pytest.raises(UsageError, match=why):
             dict(project("mine", "openai", model))
     with pytest.raises(UsageError, match="Did you mean 'langgraph'"):

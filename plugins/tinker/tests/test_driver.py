@@ -7,6 +7,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,8 @@ from agentlightning.types import LLM, Recipe, UsageError
 from agentlightning.types.work import PolicyFolder
 from agl_local.peers import PeerDriver
 from agl_local.serving import LocalServer
+from agl_tinker import client
+from agl_tinker.client import Client, ServerError
 from agl_tinker.driver import Remote, TinkerDriver
 from agl_tinker.machine import environment_info
 from plugins.tinker.tests.running import Running
@@ -161,6 +164,38 @@ async def test_a_server_that_ends_in_a_step_loses_none(served: Running, folder: 
         assert driver.version == 3
     finally:
         await driver.close()
+
+
+async def test_a_server_that_is_away_is_said_before_it_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def begins(session: Client) -> None:
+        raise ServerError("the session begins")
+
+    monkeypatch.setattr(Client, "open", begins)
+    options = {"base_model": "tiny", "base_url": "http://127.0.0.1:9"}
+    driver = TinkerDriver(PolicyFolder(str(folder), name="tiny", options=options), RECIPE)
+    with pytest.raises(ServerError, match="the session begins"):
+        await driver.start()
+    assert (
+        "http://127.0.0.1:9" in caplog.text and "`agl tinker serve` starts one. The run waits" in caplog.text
+    )
+
+
+async def test_a_long_wait_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(client, "SILENCE", 0.01)
+    answer: Future[int] = Future()
+    waiting = asyncio.create_task(client.done(answer))
+    while "has not answered" not in caplog.text:
+        await asyncio.sleep(0.01)
+    answer.set_result(3)
+    assert await waiting == 3
+
+
+async def test_a_model_that_the_server_has_not_begins_no_run(served: Running, folder: Path) -> None:
+    driver = TinkerDriver(policy(folder, served, base_model="Qwen/Qwen3-8B"), RECIPE)
+    with pytest.raises(UsageError, match=r"has no model 'Qwen/Qwen3-8B'; it has \['tiny'\]"):
+        await driver.start()
 
 
 def test_doctor_asks_the_server(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:

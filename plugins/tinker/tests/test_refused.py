@@ -70,3 +70,9 @@ def test_options() -> None:
         read_options({"base_modle": "m"})
     with pytest.raises(ValueError, match="rank must be at least 1"):
         read_options({"base_model": "m", "rank": 0})
+    with pytest.raises(ValueError, match=r"no option 'lora_rank'\. Did you mean 'rank'"):
+        read_options({"base_model": "m", "lora_rank": 8})
+    with pytest.raises(ValueError, match=r"no option 'device'\. Known here: base_model"):
+        read_options({"base_model": "m", "device": "cuda"})
+    with pytest.raises(ValueError, match=r"'dro'.*takes computed, native"):
+        read_options({"base_model": "m", "loss": "dro"})

@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from agentlightning.cli.options import JsonObject
-from agentlightning.plugins.manager import Plugins, load
+from agentlightning.plugins.manager import load
 from agentlightning.terminal import Console, TextTable, print_json
 
 KINDS = (
@@ -20,33 +20,22 @@ def register(app: typer.Typer) -> None:
     def plugins(as_json: JsonObject = False) -> None:
         """List plugins, the names they register, and plugins that could not be loaded."""
         loaded = load()
+        hooks = {
+            name: sorted(caller.name for caller in loaded.manager.get_hookcallers(plugin) or [])
+            for name, plugin in loaded.manager.list_name_plugin()
+        }
+        tables = {kind: sorted(loaded.table(f"agl_{kind}")) for kind in KINDS}
         if as_json:
-            _print(loaded)
+            print_json({"plugins": hooks, **tables, "broken": loaded.broken})
             raise typer.Exit(bool(loaded.broken))
         console = Console()
         table = TextTable("plugin", "hooks", title="plugins", title_justify="left")
-        for name, plugin in loaded.manager.list_name_plugin():
-            callers = loaded.manager.get_hookcallers(plugin) or []
-            table.add_row(name, ", ".join(sorted(caller.name for caller in callers)))
+        for name, used in hooks.items():
+            table.add_row(name, ", ".join(used))
         console.print(table)
-        for kind in KINDS:
-            console.print(f"[bold]{kind:17}[/] {', '.join(sorted(loaded.table(f'agl_{kind}'))) or '–'}")
+        for kind, names in tables.items():
+            console.print(f"[bold]{kind:17}[/] {', '.join(names) or '–'}")
         for name, why in loaded.broken.items():
             console.print(Text.assemble(("broken", "red"), f" {name}: {why}"))
         if loaded.broken:
             raise typer.Exit(1)
-
-
-def _print(loaded: Plugins) -> None:
-    """Print all of it as one JSON object."""
-    hooks = {
-        name: sorted(caller.name for caller in loaded.manager.get_hookcallers(plugin) or [])
-        for name, plugin in loaded.manager.list_name_plugin()
-    }
-    print_json(
-        {
-            "plugins": hooks,
-            **{kind: sorted(loaded.table(f"agl_{kind}")) for kind in KINDS},
-            "broken": loaded.broken,
-        }
-    )

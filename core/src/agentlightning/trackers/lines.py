@@ -32,7 +32,8 @@ class LinesTracker:
     def resumed(
         self, run: Mapping[str, Any], reports: Sequence[StepReport], evaluations: Sequence[Evaluation]
     ) -> None:
-        self.write(logging.INFO, f"resumed after {len(reports)} of {run.get('steps')} steps")
+        done = f"{len(reports)} of {run.get('steps')} steps"
+        self.write(logging.INFO, f"resumed after {done}; those after its checkpoint are made again")
 
     def step(self, report: StepReport) -> None:
         figures = [

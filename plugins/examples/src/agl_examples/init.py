@@ -162,7 +162,7 @@ def policy_of(model: str) -> str:
     if vendor(model) is None:
         if any(model == spec.name or (spec.prefix and model.startswith(spec.name)) for spec in specs):
             return model
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", model):
             return f"hub:{model}"
     raise UsageError(f"--model {missing_policy_message(model)}")
 

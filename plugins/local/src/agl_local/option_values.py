@@ -5,13 +5,14 @@ The drivers ``local`` and ``tinker`` share it. Importing this loads no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from agentlightning.types import UsageError
-from agentlightning.types.base import meant
+from agentlightning.types.base import meant, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -30,14 +31,31 @@ def read_as(
     names = [field.name for field in msgspec.structs.fields(kind)]
     for name in values:
         if name not in names:
-            raise OptionError(f"{driver} has no option {name!r}{meant(name, names)}")
+            raise OptionError(f"{driver} has no option {name!r}{_hint(name, names)}")
     for name, meaning in (needed or {}).items():
         if name not in values:
             raise OptionError(f"{driver} needs the option {name}: {meaning}")
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise OptionError(f"options of {driver}: {error}") from error
+        raise OptionError(f"options of {driver}: {error}{_choices(kind, str(error))}") from error
+
+
+def _hint(name: str, names: list[str]) -> str:
+    """What is meant by an unknown name; options that only other drivers have are no answer."""
+    hint = meant(name, names)
+    option = re.match(r"\. It is backend\.options\.(\w+)", hint)
+    if option is None or option[1] in names:
+        return hint
+    near = nearest(name.rpartition("_")[2], names, 0.85)
+    return f". Did you mean {near!r}?" if near else f". Known here: {', '.join(names)}"
+
+
+def _choices(kind: type[Any], error: str) -> str:
+    """The values that the field takes which ``error`` names, if they are listed."""
+    field = error.rpartition("$.")[2].rstrip("`")
+    listed = [one for one in get_args(get_type_hints(kind).get(field)) if isinstance(one, str)]
+    return f"; it takes {', '.join(listed)}" if listed else ""
 
 
 def check_numbers(options: Any, counts: Iterable[str], not_negative: Iterable[str]) -> None:

@@ -15,10 +15,14 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from agentlightning.log_limit import limited
 from agentlightning.types import UsageError
 from agl_tinker.options import NOT_INSTALLED, Options, key
 
+log = limited(__name__)
 T = TypeVar("T")
+SILENCE = 30.0
+"""Seconds without an answer after which that is said; once a minute at most."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -37,8 +41,11 @@ def sdk() -> Any:
 
 
 async def done(value: Any) -> Any:
-    """The result of what the client returned: a future of one kind or another, or the result itself."""
+    """The result of what the client returned: a future of one kind or another, or the result itself. The
+    client tries again without a word, so that a long wait is said here.
+    """
     future = value.future() if hasattr(value, "future") else value
+    notice = asyncio.get_running_loop().call_later(SILENCE, _say_silence)
     try:
         if hasattr(future, "add_done_callback"):
             return await asyncio.wrap_future(future)
@@ -47,6 +54,15 @@ async def done(value: Any) -> Any:
         raise
     except Exception as error:
         raise ServerError(f"the Tinker server: {error}") from error
+    finally:
+        notice.cancel()
+
+
+def _say_silence() -> None:
+    log.warning(
+        "the Tinker server has not answered a call for %g s: it is busy, or away. The client goes on asking",
+        SILENCE,
+    )
 
 
 class Client:

@@ -8,6 +8,7 @@ steps once, whatever was killed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import secrets
@@ -31,9 +32,12 @@ from agl_local.training.rules import Corrections, due, rows_of
 from agl_tinker.client import Client, done
 from agl_tinker.engine import RemoteEngine
 from agl_tinker.export import export
+from agl_tinker.machine import Unreachable, ask_server
 from agl_tinker.options import Options, Refused, read_options
 from agl_tinker.supported_fields import refuse
 from agl_tinker.update import RemoteUpdater
+
+log = logging.getLogger(__name__)
 
 _POSITION = "position.json"
 
@@ -95,6 +99,14 @@ class TinkerDriver(Remote):
         self._updates: RemoteUpdater | None = None
         self._reference: Any = None
         self._corrections = Corrections(policy.name, recipe)
+
+    async def start(self) -> LLM:
+        """As :meth:`Remote.start`; a model that the server does not train is refused before."""
+        try:
+            await asyncio.to_thread(ask_server, self.options)
+        except Unreachable as error:  # it may be starting, and the client tries again by itself
+            log.warning("%s. The run waits for it", error)
+        return await super().start()
 
     @property
     def version(self) -> int:

@@ -15,6 +15,10 @@ from agl_tinker.options import NOT_INSTALLED, Options, key, read_options
 _SECONDS = 20
 
 
+class Unreachable(UsageError):
+    """Nobody who speaks the API answers at the server's address."""
+
+
 def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
     """The client's version and, with options, the server and the model's context there. UsageError for what
     is missing. Without options no server is asked.
@@ -23,7 +27,7 @@ def environment_info(options: Mapping[str, Any]) -> dict[str, str]:
         found = {"tinker": importlib.metadata.version("tinker")}
     except importlib.metadata.PackageNotFoundError:
         raise UsageError(NOT_INSTALLED) from None
-    return {**found, **(_asked(read_options(options)) if options else {})}
+    return {**found, **(ask_server(read_options(options)) if options else {})}
 
 
 def request(url: str, server: str | None) -> urllib.request.Request:
@@ -34,7 +38,10 @@ def request(url: str, server: str | None) -> urllib.request.Request:
     return made
 
 
-def _asked(options: Options) -> dict[str, str]:
+def ask_server(options: Options) -> dict[str, str]:
+    """What the server says of the run's model. Raises UsageError for a model that it does not train, and
+    Unreachable without an answer.
+    """
     url = options.url
     if url is None:  # the hosted service is not asked before a person starts a run
         key()
@@ -47,7 +54,7 @@ def _asked(options: Options) -> dict[str, str]:
         why = "the key is wrong" if error.code in (401, 403) else f"it answered {error.code}"
         raise UsageError(f"the Tinker server at {url}: {why}") from None
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
+        raise Unreachable(
             f"the Tinker server at {url} did not say which models it has: {error}; is it up? "
             "`agl tinker serve` starts one"
         ) from None
