@@ -144,8 +144,8 @@ def captured(
 
 
 def counts() -> dict[str, int]:
-    """What this process has launched, copied and waited for since :func:`reset`. ``nodes``: launches that the
-    replays of graphs stood for; ``bytes`` and ``peak``: memory in use now and at most.
+    """What this process has launched, copied and waited for since :func:`reset`. Nodes are launches that the
+    replays of graphs stood for; bytes and peak are memory in use now and at most.
     """
     return dict(zip(COUNTS, torch.ops.pretend.counts(), strict=True))
 

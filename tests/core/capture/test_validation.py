@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pytest
 from contract.capturing import Recording
@@ -18,7 +19,15 @@ from agentlightning import semconv
 from agentlightning.capture import COUNTS, records
 from agentlightning.capture.context import attempt_context
 from agentlightning.capture.emit import INPUT, OUTPUT, recorded_operation
-from agentlightning.capture.records import DEEPEST, BadRecord, admit, check_span, jsonable, reward_number
+from agentlightning.capture.records import (
+    DEEPEST,
+    BadRecord,
+    admit,
+    check_span,
+    check_value,
+    jsonable,
+    reward_number,
+)
 from agentlightning.store import codec
 from agentlightning.types import Span
 
@@ -122,6 +131,11 @@ def test_whatever_is_handed_over_has_a_form_that_the_store_takes(name: str) -> N
     for span in recorder.spans:
         check_span(span)
         assert codec.unpack_span(codec.pack_span(span), rollout_id="r", attempt_id="a", name="n")
+
+
+def test_half_a_character_in_the_place_of_a_number_is_a_bad_record() -> None:
+    with pytest.raises(BadRecord, match=r"attribute agl\.choice is '\\ud800'"):
+        check_value("\ud800", Annotated[int, msgspec.Meta(ge=0)], "attribute agl.choice")
 
 
 def test_what_is_cut_is_marked_and_counted() -> None:

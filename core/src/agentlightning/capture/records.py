@@ -305,7 +305,7 @@ def check_value(value: Any, kind: Any, where: str) -> None:
     """
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter where a number is wanted
         raise BadRecord(f"{where} is {short_repr(value)}: {error}") from None
     if kind in NAMES and is_instance(value, str) and utf8_text(value) != value:
         raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
