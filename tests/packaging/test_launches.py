@@ -46,10 +46,10 @@ def test_the_page_says_what_was_counted() -> None:
     text = " ".join(page.split())
     assert now["graphs"] == now["waits_per_token"] == now["waits_of_choices"] == 1
     for said in (
-        f"is {now['decode_launches']:.0f} launches, of which one replays a captured graph "
-        f"of {now['graph_nodes']:.0f},",
-        f"is {now['update_launches_per_1k_tokens']} launches for 1,000 tokens, "
-        f"{now['update_launches_per_1k_tokens_padded']} where shared prompts",
+        f"takes {now['decode_launches']:.0f} launches, one of which replays a captured graph of "
+        f"{now['graph_nodes']:.0f};",
+        f"takes {now['update_launches_per_1k_tokens']} launches for 1,000 tokens, and "
+        f"{now['update_launches_per_1k_tokens_padded']} where the shared prompt is computed for each row",
     ):
         assert said in text
 
