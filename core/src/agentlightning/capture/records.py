@@ -209,35 +209,42 @@ LARGEST_REWARD: Final = 2.0**53
 LARGEST_INT: Final = 2**31 - 1
 LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
-NAME: Final = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
-_ID: Final = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
-_TAG: Final = _ID | float | bool
-NAMES: Final = (NAME, NAME | None, _ID, _ID | None, _TAG)
-"""Types of texts that are looked for: they are bounded, and have a UTF-8 form."""
-_SECONDS: Final = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-"""Since 1970, at most some three thousand years."""
-_FIELDS: Final[Mapping[str, Any]] = {
+
+
+def _kind(of: Any) -> type[msgspec.Struct]:
+    """Return a struct with a ``value`` of that type: msgspec reads a bare type anew at each check."""
+    return msgspec.defstruct("Kind", [("value", of)])
+
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+_Id = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+NAME, _NAME_OR_NONE, _ID = _kind(_Name), _kind(_Name | None), _kind(_Id)
+_ID_OR_NONE, _TAG = _kind(_Id | None), _kind(_Id | float | bool)
+_NAMES: Final = (NAME, _NAME_OR_NONE, _ID, _ID_OR_NONE, _TAG)
+"""Kinds of texts that are looked for: they are bounded, and have a UTF-8 form."""
+_FIELDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "name": NAME,
     **dict.fromkeys(("rollout_id", "attempt_id", "trace_id", "span_id"), _ID),
-    "parent_id": _ID | None,
-    **dict.fromkeys(("start_time", "end_time"), _SECONDS),
-    "status": Literal["unset", "ok", "error"],
-    "kind": str,
-    "status_message": str | None,
-    **dict.fromkeys(("attributes", "resource"), dict[str, Any]),
-    **dict.fromkeys(("events", "links"), list),
+    "parent_id": _ID_OR_NONE,
+    # seconds since 1970, at most some three thousand years
+    **dict.fromkeys(("start_time", "end_time"), _kind(Annotated[float, msgspec.Meta(ge=0, le=1e11)])),
+    "status": _kind(Literal["unset", "ok", "error"]),
+    "kind": _kind(str),
+    "status_message": _kind(str | None),
+    **dict.fromkeys(("attributes", "resource"), _kind(dict[str, Any])),
+    **dict.fromkeys(("events", "links"), _kind(list)),
 }
-"""The fields of a span and their types."""
+"""The fields of a span and their kinds."""
 _PACKED: Final = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
-_ATTRIBUTES: Final[Mapping[str, Any]] = {
-    semconv.CHOICE: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)],
+_ATTRIBUTES: Final[Mapping[str, type[msgspec.Struct]]] = {
+    semconv.CHOICE: _kind(Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)]),
     semconv.AGENT_NAME: _TAG,
     **dict.fromkeys((semconv.TOKENS_DIGEST, semconv.REWARD_NAME), NAME),
-    **dict.fromkeys((semconv.RESPONSE_ID, semconv.REWARD_CALL, semconv.REWARD_SPAN_ID), NAME | None),
-    semconv.REWARD_AGENT: NAME | None,
-    **dict.fromkeys((semconv.REWARD_FINAL, semconv.SELECTED), bool),
+    **dict.fromkeys((semconv.RESPONSE_ID, semconv.REWARD_CALL, semconv.REWARD_SPAN_ID), _NAME_OR_NONE),
+    semconv.REWARD_AGENT: _NAME_OR_NONE,
+    **dict.fromkeys((semconv.REWARD_FINAL, semconv.SELECTED), _kind(bool)),
 }
-"""Attributes that readers rely on, besides those of :data:`_PACKED`, and their types."""
+"""Attributes that readers rely on, besides those of :data:`_PACKED`, and their kinds."""
 Kind = Literal["bad-record", "bad-reward", "no-reward"]
 
 
@@ -299,15 +306,15 @@ def reward_number(value: Any, where: str) -> float:
     return found
 
 
-def check_value(value: Any, kind: Any, where: str) -> None:
-    """Raise :class:`BadRecord` unless ``value`` is of the type ``kind``, within its bounds, and has a UTF-8
-    form if it is one of the :data:`NAMES`.
+def check_value(value: Any, kind: type[msgspec.Struct], where: str) -> None:
+    """Raise :class:`BadRecord` unless ``value`` is of the ``kind``, within its bounds, and has a UTF-8 form
+    if that is one of the :data:`_NAMES`.
     """
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert({"value": value}, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter where a number is wanted
-        raise BadRecord(f"{where} is {short_repr(value)}: {error}") from None
-    if kind in NAMES and is_instance(value, str) and utf8_text(value) != value:
+        raise BadRecord(f"{where} is {short_repr(value)}: {str(error).partition(' - at ')[0]}") from None
+    if kind in _NAMES and is_instance(value, str) and utf8_text(value) != value:
         raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
 
 
@@ -361,11 +368,6 @@ def check_span(span: Span) -> None:
         span.attributes[semconv.REWARD_VALUE] = reward_number(reward, f"attribute {semconv.REWARD_VALUE}")
 
 
-def _is_time(value: Any) -> bool:
-    """Return whether ``value`` is a number of seconds since 1970, at most some three thousand years."""
-    return type(value) in (int, float) and 0 <= value <= 1e11
-
-
 def admit(span: Any, rollout_id: str, attempt_id: str) -> Span:
     """Return ``span`` if it is valid; else count and log it, and return the span to keep in its place."""
     try:
@@ -385,7 +387,7 @@ def quarantine(span: Any, bad: Exception, rollout_id: str, attempt_id: str) -> S
     if is_instance(span, Span):
         name, given, times = span.name, span.attributes, (span.start_time, span.end_time)
     log.warning("attempt %s handed over a bad record (%s): %s", attempt_id, short_repr(name), bad)
-    start, end = (time if _is_time(time) else 0.0 for time in times)
+    start, end = (time if type(time) in (int, float) and 0 <= time <= 1e11 else 0.0 for time in times)
     return Span(
         rollout_id=rollout_id,
         attempt_id=attempt_id,

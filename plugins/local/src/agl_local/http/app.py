@@ -14,6 +14,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +29,7 @@ from agl_local.generation.engine import Engine
 from agl_local.generation.orders import PauseMode, pause_mode
 from agl_local.generation.request import Completion, EngineError, PromptTooLong, Request
 from agl_local.http.answers import Answer
+from agl_local.http.batches import Batches
 from agl_local.http.fields import ApiError
 from agl_local.http.metrics import prometheus
 from agl_local.http.protocol import Call, parse_chat, parse_completion, parse_tokenize
@@ -43,7 +45,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
 _GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
-_PARSING: web.AppKey[dict[str, asyncio.Lock]] = web.AppKey("parsing", dict)
+_PARSING: web.AppKey[dict[str, Batches]] = web.AppKey("parsing", dict)
 _MAPPED: web.AppKey[MappedWeights] = web.AppKey("mapped", MappedWeights)
 
 
@@ -83,7 +85,7 @@ def create_app(
     no_pages = [] if token is not None else [guard(_refuse_cross_origin, trusted=is_admin)]
     app = web.Application(middlewares=[_errors, doors, *no_pages])
     app[_ENGINES] = engines
-    app[_PARSING] = {name: asyncio.Lock() for name in engines}
+    app[_PARSING] = {name: Batches() for name in engines}
     app[_GUARDED] = token is not None
     app[_MAPPED] = MappedWeights(files)
     app[_MAILBOX] = Mailbox()
@@ -169,11 +171,11 @@ async def _answer(
 async def _parsed(
     request: web.Request, parse: Callable[[dict[str, Any], Engine], T], body: dict[str, Any], engine: Engine
 ) -> T:
-    """``parse(body, engine)`` in a thread, one of an engine at a time: a chat template is a stranger's
-    program, and the other requests must not wait for it.
+    """``parse(body, engine)`` in a thread: a chat template is a stranger's program, and what else the server
+    does must not wait for it. Requests that came while others were read are read in one go, so that the
+    engine gets them together and computes their prompts in one pass.
     """
-    async with request.app[_PARSING][engine.name]:
-        return await asyncio.to_thread(parse, body, engine)
+    return await request.app[_PARSING][engine.name].do(partial(parse, body, engine))
 
 
 async def _generate(engine: Engine, call: Call) -> list[list[Completion]]:

@@ -28,6 +28,11 @@ class Linear(nn.Linear):
     backward_dtype: torch.dtype | None = None
     packed: Matrix | None = None
 
+    def reset_parameters(self) -> None:
+        """Fill the weight, unless it has no memory: to do that, torch loads its compiler."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def pack(self) -> None:
         """Prepare for products without gradients, as the weight is now."""
         self.packed = Matrix(self.weight, self.bias)

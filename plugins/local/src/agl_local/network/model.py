@@ -282,7 +282,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        size = config.vocab_size, config.hidden_size
+        self.embed_tokens = nn.Embedding(*size, _weight=torch.empty(size))  # given: torch does not fill it
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_eps)
 
