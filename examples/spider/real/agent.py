@@ -7,9 +7,9 @@ it, checks what came back and corrects it.
 
 The graph and its tool are those of ``spider.agent``; what differs suits a model of 135 million parameters.
 It says little, in one conversation that every call goes on with (``prompts``), a node more names the tables
-first, and ``check`` is code: a query that ran is the answer, one that the database refused is written again,
-with what the database said. At most ``turns`` queries are written. A model call that fails is not caught: the
-run ends with its error.
+and columns first, and ``check`` is code: a query that returned rows is the answer, one that the database
+refused or that returned none is written again, with what the database said. At most ``turns`` queries are
+written. A model call that fails is not caught: the run ends with its error.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from spider.agent import Llm
 from spider.databases import databases_of
 from spider.prompts import Messages
 from spider.real.names import query_pattern, tables_pattern
-from spider.real.prompts import EXAMPLE, WRITE, answered, complaint, opening, schema_of
+from spider.real.prompts import EXAMPLE, NO_ROWS, WRITE, answered, complaint, opening
 from spider.sql.execution import SqlError, run
 from spider.sql.matching import match
 
 TLS = ssl.create_default_context()
 TURNS = 2
-LINK_TOKENS, QUERY_TOKENS = 40, 96
+LINK_TOKENS, QUERY_TOKENS = 64, 96
 """Tokens of an answer at most: 99 in 100 gold answers of the training databases are shorter."""
 
 
@@ -64,7 +64,7 @@ class Setting:
 
 
 async def link(state: State, runtime: Runtime[Setting]) -> State:
-    """Ask which tables the question is about."""
+    """Ask which tables and columns the question is about."""
     said = await _ask(state["talk"], runtime, LINK_TOKENS, tables_pattern)
     return {"talk": answered(state["talk"], said, WRITE), "turns": 0}
 
@@ -77,17 +77,18 @@ async def write(state: State, runtime: Runtime[Setting]) -> State:
 async def execute(state: State, runtime: Runtime[Setting]) -> State:
     """Run the query; what it returned is not shown to the model."""
     try:
-        await asyncio.to_thread(run, runtime.context.database, state["query"])
+        result = await asyncio.to_thread(run, runtime.context.database, state["query"])
     except SqlError as error:
-        return {"error": complaint(str(error))}
-    return {"error": ""}
+        return {"error": str(error)}
+    return {"error": "" if result.rows else NO_ROWS}
 
 
-async def check(state: State) -> State:
-    """A refused query goes back with what the database said; nothing else can be told without the answer."""
+async def check(state: State, runtime: Runtime[Setting]) -> State:
+    """A query without rows goes back with what the database said: without the answer, no more is known."""
     if not state["error"]:
         return {}
-    return {"talk": answered(state["talk"], state["query"], state["error"])}
+    said = complaint(state["error"], state["query"], runtime.context.database)
+    return {"talk": answered(state["talk"], state["query"], said)}
 
 
 async def rewrite(state: State, runtime: Runtime[Setting]) -> State:
@@ -153,7 +154,7 @@ class LinkedAgent:
                 api_key=SecretStr(llm.api_key or "none"),
                 http_async_client=http,
             )
-            begun = opening(schema_of(database), task["question"])
+            begun = opening(database, task["question"])
             state: State = {"talk": [*EXAMPLE, *begun] if self.example else begun}
             setting = Setting(model, database, self.turns, self.names)
             limit = 3 * self.turns + 4  # steps of the graph; never reached

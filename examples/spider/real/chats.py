@@ -1,10 +1,10 @@
-"""The training chats for ``agl sft``: each question with the tables and the plain form of its gold query.
+"""The training chats for ``agl sft``: each question with its tables, columns and plain gold query.
 
     agl sft --policy smollm2 --data spider.real.chats:train --val spider.real.chats:val --output DIR
 
-One question in twelve comes again with a third answer: after a query in which one name was put in the place
-of another, so that the database refuses it, and what the database says. The broken query is context and is
-not learned (``weight: 0``).
+One question in six comes again with a third answer: after a query in which one name was put in the place of
+another, so that the database refuses it or returns nothing, and what the database says. The broken query is
+context and is not learned (``weight: 0``).
 
 Left out, and counted: questions whose gold query needs a name that the schema does not show any more
 (``prompts.schema_of`` has the rule), because their answers would teach to invent names.
@@ -21,13 +21,13 @@ from typing import Any
 from router.datasets import questions
 from spider.databases import databases_of
 from spider.questions import Question
-from spider.real.plain import plain, schema_names, tables_in, written
-from spider.real.prompts import WRITE, answered, complaint, names_in, opening, schema_of
+from spider.real.plain import plain, schema_names, written
+from spider.real.prompts import NO_ROWS, WRITE, answered, complaint, linked, names_in, opening, schema_of
 from spider.sql.execution import SqlError, run
 from spider.sql.tokens import Token, meaningful
 
 Chat = dict[str, Any]
-BROKEN = 12
+BROKEN = 6
 """One question in so many comes again with a correction."""
 VAL = 6
 """One held-out question in so many is enough for a loss."""
@@ -63,30 +63,29 @@ def is_shown(question: Question) -> bool:
 
 
 def chat(question: Question) -> Chat:
-    """Return a question's conversation: its tables, its query."""
+    """Return a question's conversation: its tables and columns, its query."""
     database = databases_of(question)[0]
     query = plain(question["query"], database)
-    begun = opening(schema_of(database), question["question"])
-    messages = answered(begun, ", ".join(tables_in(query, database)), WRITE)
+    messages = answered(opening(database, question["question"]), linked(query, database), WRITE)
     return {"messages": [*messages, {"role": "assistant", "content": query}]}
 
 
 def correction(question: Question) -> Chat | None:
-    """Return the conversation with a query that the database refuses before the right one; ``None`` if none
-    was found that it refuses.
+    """Return the conversation with a query before the right one that the database refuses, or that returns
+    nothing; ``None`` if none was found.
     """
     *messages, last = chat(question)["messages"]
     database = databases_of(question)[0]
     found = broken(last["content"], database, random.Random(question["id"]))
     if found is None:
         return None
-    wrong = {"role": "assistant", "content": found[0], "weight": 0}
-    return {"messages": [*messages, wrong, {"role": "user", "content": complaint(found[1])}, last]}
+    wrong = {"role": "assistant", "content": found[1], "weight": 0}
+    return {"messages": [*messages, wrong, {"role": "user", "content": complaint(*found, database)}, last]}
 
 
 def broken(query: str, database: Path, rng: random.Random) -> tuple[str, str] | None:
-    """Return a query with another name in the place of one, and the database's error; ``None`` if no such
-    query was found that the database refuses.
+    """Return what the database says of a query with another name in the place of one, and that query;
+    ``None`` if no such query was found that it refuses or that returns nothing.
     """
     names = sorted(schema_names(database))
     parts = meaningful(query)
@@ -95,9 +94,11 @@ def broken(query: str, database: Path, rng: random.Random) -> tuple[str, str] | 
         place = rng.choice(places)
         wrong = _replaced(parts, place, _misnamed(parts[place].text, names, rng))
         try:
-            run(database, wrong)
+            said = "" if run(database, wrong).rows else NO_ROWS
         except SqlError as error:
-            return wrong, str(error)
+            said = str(error)
+        if said:
+            return said, wrong
     return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from spider.real.prompts import columns_of
 from spider.sql.schema import quoted, read
 
 WORDS = (
@@ -39,9 +40,12 @@ def query_pattern(database: Path) -> str:
 
 @lru_cache(maxsize=256)
 def tables_pattern(database: Path) -> str:
-    """Return the pattern of a list of tables of ``database``."""
-    tables = _any(table.name.lower() for table in read(database))
-    return f"(?:{tables})(?:, (?:{tables}))*"
+    """Return the pattern of a list of tables of ``database`` with columns."""
+    tables = []
+    for table in read(database):
+        columns = "|".join(map(re.escape, columns_of(table)))
+        tables.append(rf"{_name(table.name.lower())}(?:\((?:{columns})(?:, (?:{columns}))*\))?")
+    return f"(?:{'|'.join(tables)})(?:, (?:{'|'.join(tables)}))*"
 
 
 def _any(names: Iterable[str]) -> str:

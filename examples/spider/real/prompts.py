@@ -1,12 +1,15 @@
 """What the agent of a small pretrained model says: the schema in its shortest form, and one conversation.
 
-    system     concert(concert_id, name, stadium_id>stadium)
+    system     concert(concert_id, title, stadium_id>stadium)
                stadium(stadium_id, name, capacity)
     user       Where was the concert Live?
-    assistant  concert, stadium                                     link: which tables?
+               concert.title = 'Live'                               values that the question names
+    assistant  concert(title, stadium_id>stadium), stadium(stadium_id, name)    link: which columns?
     user       sql
-    assistant  select stadium.name from concert join …              write
-    user       no such column: concert.title
+    assistant  select name from concert join stadium on …           write
+    user       ambiguous column name: stadium_id
+               concert(concert_id, title, stadium_id>stadium)
+               stadium(stadium_id, name, capacity)
     assistant  select stadium.name from concert join …              rewrite
 
 Each prompt begins with the one before it, and all questions about a database begin with its schema: engine
@@ -23,21 +26,25 @@ from functools import lru_cache
 from pathlib import Path
 
 from spider.prompts import Messages
+from spider.real.plain import tables_in
+from spider.real.values import conditions
 from spider.sql.schema import Table, quoted, read
 from spider.sql.tokens import meaningful
 
 CHARS = 900
 """Characters of a schema: nine tenths of the questions are about databases that need less."""
 WRITE = "sql"
-ERROR_CHARS = 60
-"""Characters of a database's error that the model is shown."""
+NO_ROWS = "no rows"
+"""What the model is told of a query that ran and returned nothing."""
+ERROR_CHARS, TABLES_CHARS = 60, 300
+"""Characters that the model is shown of a database's error, and of the tables that the query reads."""
 
 
 @lru_cache(maxsize=256)
 def schema_of(database: Path, chars: int = CHARS) -> str:
     """Return the schema in at most ``chars`` characters where the rule can reach that."""
     tables = read(database)
-    columns = [_columns(table) for table in tables]
+    columns = [columns_of(table) for table in tables]
     cut: set[int] = set()
     while len(text := _text(tables, columns, cut)) > chars:
         free = [i for i, own in enumerate(columns) if any(">" not in one for one in own[1:])]
@@ -57,9 +64,9 @@ def _text(tables: Sequence[Table], columns: Sequence[Sequence[str]], cut: set[in
     )
 
 
-def _columns(table: Table) -> list[str]:
-    """Return a table's columns, foreign keys with the table that they point to, and its column if that has
-    another name.
+def columns_of(table: Table) -> list[str]:
+    """Return a table's columns as the schema shows them: foreign keys with the table that they point to, and
+    its column if that has another name.
     """
     links = {own.lower(): (other.lower(), column.lower()) for own, other, column in table.links}
     found = []
@@ -78,9 +85,34 @@ def names_in(schema: str) -> frozenset[str]:
     return frozenset(part.text.strip('"') for part in meaningful(schema) if part.kind == "name")
 
 
-def opening(schema: str, question: str) -> Messages:
-    """Return the conversation in which the tables of a question are asked for."""
-    return [{"role": "system", "content": schema}, {"role": "user", "content": question}]
+def linked(query: str, database: Path) -> str:
+    """Return the tables that a plain query reads, each with those of its columns that the query names, as the
+    schema shows them. A name without a table is that of every table which has such a column.
+    """
+    tables = tables_in(query, database)
+    parts = meaningful(query)
+    named: set[tuple[str | None, str]] = set()
+    for place, part in enumerate(parts):
+        if part.kind == "name":
+            own = parts[place - 2].text.strip('"') if place > 1 and parts[place - 1].text == "." else None
+            named.add((own if own in tables else None, part.text.strip('"')))
+    found = []
+    for table in read(database):
+        name = table.name.lower()
+        if name in tables:
+            columns = [
+                text
+                for column, text in zip(table.columns, columns_of(table), strict=True)
+                if {(None, column.name.lower()), (name, column.name.lower())} & named
+            ]
+            found.append(quoted(name) + (f"({', '.join(columns)})" if columns else ""))
+    return ", ".join(found)
+
+
+def opening(database: Path, question: str) -> Messages:
+    """Return the conversation in which the tables and columns of a question are asked for."""
+    said = "\n".join([question, *conditions(database, question)])
+    return [{"role": "system", "content": schema_of(database)}, {"role": "user", "content": said}]
 
 
 def answered(before: Messages, answer: str, then: str) -> Messages:
@@ -89,11 +121,10 @@ def answered(before: Messages, answer: str, then: str) -> Messages:
 
 
 EXAMPLE: Messages = [
-    *answered(
-        opening("pet(pet_id, kind, owner_id>owner)\nowner(owner_id, name, city)", "Who owns a dog?"),
-        "pet, owner",
-        WRITE,
-    ),
+    {"role": "system", "content": "pet(pet_id, kind, owner_id>owner)\nowner(owner_id, name, city)"},
+    {"role": "user", "content": "Who owns a dog?\npet.kind = 'dog'"},
+    {"role": "assistant", "content": "pet(kind, owner_id>owner), owner(owner_id, name)"},
+    {"role": "user", "content": WRITE},
     {
         "role": "assistant",
         "content": "select owner.name from pet join owner on pet.owner_id = owner.owner_id "
@@ -103,6 +134,11 @@ EXAMPLE: Messages = [
 """A solved question about an invented database."""
 
 
-def complaint(error: str) -> str:
-    """Return what the model is told of a query that failed."""
-    return " ".join(error.split())[:ERROR_CHARS]
+def complaint(error: str, query: str, database: Path) -> str:
+    """Return what the model is told of a query that failed: the error, and the tables that it reads."""
+    tables = {quoted(name) for name in tables_in(query, database)}
+    lines = [line for line in schema_of(database).splitlines() if line.partition("(")[0] in tables]
+    shown = "\n".join(lines)
+    return " ".join(error.split())[:ERROR_CHARS] + (
+        f"\n{shown}" if lines and len(shown) <= TABLES_CHARS else ""
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import runpy
 from collections import Counter
@@ -30,7 +31,8 @@ from spider.real import baseline, chats, demo, journey, outcomes, solved, tasks
 from spider.real.agent import LINK_TOKENS, agent, named, shown
 from spider.real.names import query_pattern, tables_pattern
 from spider.real.plain import plain, tables_in
-from spider.real.prompts import EXAMPLE, names_in, opening, schema_of
+from spider.real.prompts import EXAMPLE, NO_ROWS, complaint, linked, names_in, opening, schema_of
+from spider.real.values import conditions
 from spider.sql.execution import SqlError, run
 from spider.sql.matching import match
 
@@ -107,10 +109,10 @@ def test_chats_of_the_selection_databases() -> None:
     for messages in plain_ones:
         assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]
         schema = names_in(messages[0]["content"])
-        assert set(re.findall(r"[^, ][^,]*", messages[2]["content"])) <= schema
-    for *_, wrong, complaint, right in corrections:
+        assert names_in(messages[2]["content"]) <= schema and messages[2]["content"]
+    for *_, wrong, said, right in corrections:
         assert wrong["weight"] == 0 and "weight" not in right
-        assert wrong["content"] != right["content"] and complaint["content"]
+        assert wrong["content"] != right["content"] and said["content"]
 
 
 def test_a_question_whose_names_were_cut_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,13 +124,60 @@ def test_a_question_whose_names_were_cut_is_left_out_and_counted(caplog: pytest.
     assert not {one["id"] for one in cut} & {one["id"] for one in tasks.load("train")}
 
 
-def test_a_broken_query_is_refused_by_the_database() -> None:
-    import random
+def test_a_broken_query_is_refused_by_the_database_or_returns_nothing() -> None:
+    query, said = "select name from singer where country = 'France' and age > 1", Counter[bool]()
+    for seed in range(60):
+        found = chats.broken(query, SINGERS, random.Random(seed))
+        assert found is not None
+        said[found[0] == NO_ROWS] += 1
+        if found[0] == NO_ROWS:
+            assert run(SINGERS, found[1]).rows == []
+        else:
+            with pytest.raises(SqlError, match=re.escape(found[0])):
+                run(SINGERS, found[1])
+    assert said[True] and said[False]
 
-    found = chats.broken("select name from singer", SINGERS, random.Random(0))
-    assert found is not None
-    with pytest.raises(SqlError, match=re.escape(found[1])):
-        run(SINGERS, found[0])
+
+# ------------------------------------------------------------------------------- what is linked and looked up
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("select count(*) from singer", "singer"),
+        ("select name from singer where age > 3", "singer(name, age)"),
+        (
+            "select stadium.name from concert join stadium on concert.stadium_id = stadium.stadium_id",
+            "stadium(stadium_id, name), concert(stadium_id>stadium)",
+        ),
+        (  # a name without a table belongs to each table that has it, one behind an alias as well
+            "select t1.name from singer as t1 join singer as t2 on t1.age = t2.age where year = 2014",
+            "singer(name, age)",
+        ),
+        (
+            "select name from stadium where stadium_id not in (select stadium_id from concert)",
+            "stadium(stadium_id, name), concert(stadium_id>stadium)",
+        ),
+    ],
+)
+def test_the_tables_and_columns_of_a_query(query: str, expected: str) -> None:
+    assert linked(query, SINGERS) == expected
+
+
+def test_values_that_a_question_names(people: Path) -> None:
+    assert conditions(SINGERS, "Which singers are from france, and not from the US?") == [
+        "singer.country = 'France'"
+    ]
+    assert conditions(SINGERS, "What is the age of Justin Brown?") == ["singer.name = 'Justin Brown'"]
+    assert conditions(SINGERS, "What are the names of all singers?") == []
+    question = opening(SINGERS, "Is Justin Brown from France?")[1]["content"]
+    assert question.splitlines()[1:] == ["singer.name = 'Justin Brown'", "singer.country = 'France'"]
+
+
+def test_what_the_model_is_told_of_a_query_that_failed() -> None:
+    said = complaint("no such column: yr", "select yr from concert", SINGERS)
+    assert said == ("no such column: yr\nconcert(concert_id, concert_name, theme, stadium_id>stadium, year)")
+    assert complaint("no such table: x", "select yr from x", SINGERS) == "no such table: x"
+    joined = "select 1 from singer join stadium join concert join singer_in_concert"
+    assert complaint(NO_ROWS, joined, SINGERS).startswith(NO_ROWS)
 
 
 # ------------------------------------------------------------------------------------------------- the sets
@@ -158,7 +207,7 @@ def test_the_pattern_of_names_allows_nearly_every_plain_query(spec: str) -> None
         query = plain(task["query"], database)
         if re.fullmatch(query_pattern(database), query) is None:
             refused.append(query)
-        assert re.fullmatch(tables_pattern(database), ", ".join(tables_in(query, database)))
+        assert re.fullmatch(tables_pattern(database), linked(query, database))
     assert len(refused) <= 0.02 * len(tasks.load(spec)), refused[:5]
 
 
@@ -204,7 +253,7 @@ async def test_a_query_that_runs_is_the_answer() -> None:
     async with ScriptedModelServer(script("singer", right)) as server:
         assert await agent.run(TASK, at(server)) == 1.0
     link, write = (one.body for one in server.log)
-    assert link["messages"] == opening(schema_of(SINGERS), TASK["question"])
+    assert link["messages"] == opening(SINGERS, TASK["question"])
     assert write["messages"][:3] == [*link["messages"], {"role": "assistant", "content": "singer"}]
     assert link["max_completion_tokens"] == LINK_TOKENS and "guided_regex" not in link
 
@@ -214,10 +263,15 @@ async def test_a_refused_query_is_written_again_with_what_the_database_said() ->
     async with ScriptedModelServer(script("singer", "select nam from singer", right)) as server:
         assert await agent.run(TASK, at(server)) == 1.0
     messages = server.log[2].body["messages"]
-    assert [one["content"] for one in messages[-2:]] == ["select nam from singer", "no such column: nam"]
+    said = complaint("no such column: nam", "select nam from singer", SINGERS)
+    assert [one["content"] for one in messages[-2:]] == ["select nam from singer", said]
     async with ScriptedModelServer(script("singer", "select nam from singer", "select x")) as server:
         assert await agent.run(TASK, at(server)) == 0.0
     assert len(server.log) == 3
+    nothing = "select name from singer where age > 999"
+    async with ScriptedModelServer(script("singer", nothing, right)) as server:
+        assert await agent.run(TASK, at(server)) == 1.0
+    assert server.log[2].body["messages"][-1]["content"].splitlines()[0] == NO_ROWS
 
 
 async def test_names_are_asked_for_by_a_pattern_and_the_base_model_is_shown_an_example() -> None:
@@ -235,7 +289,9 @@ async def test_runs_at_once_share_nothing() -> None:
 
     def oracle(body: dict[str, Any]) -> str:
         messages = body["messages"]
-        return by_question[messages[1]["content"]] if messages[-1]["content"] == "sql" else "t"
+        return (
+            by_question[messages[1]["content"].splitlines()[0]] if messages[-1]["content"] == "sql" else "t"
+        )
 
     async with ScriptedModelServer(oracle) as server:
         assert await asyncio.gather(*(agent.run(one, at(server)) for one in asked)) == [1.0] * len(asked)
