@@ -105,7 +105,11 @@ def imported_sdk_wrappers() -> list[str]:
 def _adapter(notes: Notes, spec: AdapterSpec) -> None:
     listed = [part.strip() for part in split(spec.requires)]
     found = check_versions(notes, f"adapter {spec.name}", listed, "without agent names")
-    notes.fact(f"adapter {spec.name}: {found or 'framework not installed'} (tested: {spec.requires or '–'})")
+    if found is None and listed:
+        words = " ".join(f"'{part}'" for part in listed)
+        notes.fact(f"adapter {spec.name}: framework not installed; the tested one: pip install {words}")
+    else:
+        notes.fact(f"adapter {spec.name}: {found} (tested: {spec.requires or '–'})")
 
 
 def split(requires: str) -> list[str]:
