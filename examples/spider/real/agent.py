@@ -47,6 +47,7 @@ class State(TypedDict, total=False):
 
     talk: Messages
     """The conversation up to the next call."""
+    link: str
     query: str
     error: str
     turns: int
@@ -65,8 +66,9 @@ class Setting:
 
 async def link(state: State, runtime: Runtime[Setting]) -> State:
     """Ask which tables and columns the question is about."""
-    said = await _ask(state["talk"], runtime, LINK_TOKENS, tables_pattern)
-    return {"talk": answered(state["talk"], said, WRITE), "turns": 0}
+    pattern = tables_pattern(runtime.context.database)
+    said = await _ask(state["talk"], runtime, LINK_TOKENS, pattern)
+    return {"talk": answered(state["talk"], said, WRITE), "link": said, "turns": 0}
 
 
 async def write(state: State, runtime: Runtime[Setting]) -> State:
@@ -97,13 +99,14 @@ async def rewrite(state: State, runtime: Runtime[Setting]) -> State:
 
 
 async def _query(state: State, runtime: Runtime[Setting]) -> State:
-    said = await _ask(state["talk"], runtime, QUERY_TOKENS, query_pattern)
+    pattern = query_pattern(runtime.context.database, state["link"])
+    said = await _ask(state["talk"], runtime, QUERY_TOKENS, pattern)
     return {"query": said, "turns": state["turns"] + 1}
 
 
-async def _ask(talk: Messages, runtime: Runtime[Setting], tokens: int, pattern: Any) -> str:
+async def _ask(talk: Messages, runtime: Runtime[Setting], tokens: int, pattern: str) -> str:
     setting = runtime.context
-    guided = {"guided_regex": pattern(setting.database)} if setting.names else None
+    guided = {"guided_regex": pattern} if setting.names else None
     said = await setting.model.ainvoke(talk, max_completion_tokens=tokens, extra_body=guided)
     return said.text.strip()
 
