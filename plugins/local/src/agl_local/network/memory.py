@@ -18,6 +18,8 @@ cheap is not kept but computed again: probabilities of attention, the scales of 
 
 from __future__ import annotations
 
+import math
+
 from agl_local.network.shape import NetworkShape
 
 SINGLE, HALF = 4, 2
@@ -47,6 +49,15 @@ def parameter_count(shape: NetworkShape) -> int:
     bias = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim * shape.qkv_bias
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied else 2)
     return matrix_numbers(shape) + shape.num_layers * (norms + bias) + shape.hidden_size + embeddings
+
+
+def quantized_bytes(kind: str, rows: int, columns: int) -> int:
+    """Return the bytes of a matrix [rows, columns] in ``int8`` or ``nf4`` (``network.quantized``): its codes,
+    and a float32 scale for each row or for each 64 numbers.
+    """
+    if kind == "int8":
+        return rows * columns + SINGLE * rows
+    return math.ceil(rows * columns / 64) * (32 + SINGLE)
 
 
 def cached_numbers(shape: NetworkShape) -> int:
