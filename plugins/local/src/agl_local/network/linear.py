@@ -51,8 +51,8 @@ class Linear(nn.Linear):
     def _share(self, other: Linear) -> None:
         """Become a layer over the weight and bias of ``other``."""
         self.in_features, self.out_features = other.in_features, other.out_features
-        self.register_parameter("weight", other.weight)
-        self.register_parameter("bias", other.bias)
+        for name in ("weight", "bias"):
+            self.register_parameter(name, other._parameters[name])
         self.quantized = other.quantized
 
     def reset_parameters(self) -> None:
