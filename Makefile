@@ -293,6 +293,9 @@ bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
 	@$(PY) bench/tree/run.py
 
+memory: .venv/test ## peaks of real updates and what the formulas of memory say, for twelve combinations; the last line is JSON
+	@$(PY) -m bench.memory
+
 bench-launches: .venv/test ## what decoding and an update launch, copy and wait for on a device, counted without one; the last line is JSON
 	@$(PY) -m bench.gpu.launches
 
