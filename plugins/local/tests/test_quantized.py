@@ -167,6 +167,6 @@ def test_the_starting_point_has_the_same_codes_and_no_adapters() -> None:
     before, base = starting_point(model), quantized_model("nf4", lora=None)
     ids = torch.arange(7)[None]
     with torch.no_grad():
-        assert torch.equal(before(ids), base(ids)) and before.quantized == "nf4" and not adapted(before)
+        assert torch.equal(before(ids), base(ids)) and before.base_kind == "nf4" and not adapted(before)
     mine = {id(m.quantized) for m in model.modules() if isinstance(m, Linear)}
     assert {id(m.quantized) for m in before.modules() if isinstance(m, Linear)} == mine

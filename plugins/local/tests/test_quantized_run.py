@@ -117,7 +117,7 @@ def test_sums_are_not_quantised_again_unsaid(tmp_path: Path, caplog: pytest.LogC
     policy = load_policy(saved_policy(tmp_path / "policy"), quantize="nf4")
     save_policy(policy, tmp_path / "sums")
     again = load_policy(tmp_path / "sums")
-    assert again.model.quantized is None and fingerprint(again.model) == fingerprint(policy.model)
+    assert again.model.base_kind is None and fingerprint(again.model) == fingerprint(policy.model)
     assert not caplog.messages
     load_policy(tmp_path / "sums", quantize="int8")
     assert "its matrices are sums over a base in nf4; in int8 they are other matrices" in caplog.text

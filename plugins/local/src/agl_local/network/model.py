@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
     """What the engine and the drivers use; ``CausalLM`` and ``hf.TransformersLM`` implement it."""
 
     config: ModelConfig | ForeignConfig
-    quantized: Kind | None = None
+    base_kind: Kind | None = None
     """In what the matrices of the layers are kept where they are not of the model's type; they are frozen."""
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
@@ -387,7 +387,7 @@ class CausalLM(LanguageModel):
         """Keep the matrices of the layers in ``kind`` from now on; embedding, output layer, norms and biases
         stay as they are.
         """
-        self.quantized = kind
+        self.base_kind = kind
         for module in self.model.layers.modules():
             if isinstance(module, Linear):
                 module.quantize(kind)

@@ -105,7 +105,8 @@ def _nf4(matrix: Tensor) -> tuple[Tensor, Tensor]:
     flat = F.pad(matrix.reshape(-1), (0, -matrix.numel() % BLOCK)).view(-1, BLOCK)
     scales = flat.abs().amax(dim=1)
     levels = torch.tensor(LEVELS, device=matrix.device)
-    codes = torch.bucketize(flat / _divisors(scales[:, None]), (levels[1:] + levels[:-1]) / 2)
+    borders = (levels[1:] + levels[:-1]) / 2
+    codes = torch.bucketize(flat / _divisors(scales[:, None]), borders, out_int32=True)
     upper, lower = codes.to(torch.uint8).view(-1, 2).unbind(1)
     return upper * 16 + lower, scales
 

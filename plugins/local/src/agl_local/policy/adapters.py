@@ -48,7 +48,7 @@ def save_adapters(
         text = json.dumps({**peft_config(layers), **(about or {})}, indent=2) + "\n"
         (folder / ADAPTER).write_text(text, encoding="utf-8")
         tensors = {name: matrix.cpu().to(dtype or matrix.dtype) for name, matrix in matrices(layers).items()}
-        facts = {_BASE_SHA256: base_sha256, _BASE_KIND: model.quantized or ""}
+        facts = {_BASE_SHA256: base_sha256, _BASE_KIND: model.base_kind or ""}
         facts = {name: value for name, value in facts.items() if value}
         save_file(tensors, folder / _WEIGHTS, metadata=facts or None)
         # It is written for its owner alone.
@@ -89,7 +89,7 @@ def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
     they were quantised otherwise.
     """
     config, (facts, targets) = read_json(folder / ADAPTER), _written(folder)
-    wanted, kind, mine = facts.get(_BASE_SHA256, ""), facts.get(_BASE_KIND), policy.model.quantized
+    wanted, kind, mine = facts.get(_BASE_SHA256, ""), facts.get(_BASE_KIND), policy.model.base_kind
     if config.get("target_modules") is None:  # its writer leaves it to the matrices
         config["target_modules"] = targets
     lora = lora_of(config)

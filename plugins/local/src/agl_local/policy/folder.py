@@ -141,8 +141,8 @@ def save_description(policy: Policy, path: str | Path) -> Path:
     config = policy.config.to_hf()
     dtype = next(policy.model.parameters()).dtype
     config["dtype"] = str(dtype).removeprefix("torch.")
-    if policy.model.quantized is not None:
-        config[DEQUANTISED] = policy.model.quantized
+    if policy.model.base_kind is not None:
+        config[DEQUANTISED] = policy.model.base_kind
     policy.tokenizer.save(path)
     _write_json(path / "config.json", config)
     eos = list(policy.tokenizer.eos_ids)
@@ -174,7 +174,7 @@ def published(model: LanguageModel) -> State:
     :func:`state`, or A and B alone beside quantised matrices. Those the engine has; a sum would have to be
     quantised anew, and would be another policy.
     """
-    if model.quantized is None:
+    if model.base_kind is None:
         return state(model)
     parameters = model.weights.named_parameters()
     return {name: matrix.detach() for name, matrix in parameters if name.rpartition(".")[2] in MATRICES}
@@ -237,7 +237,7 @@ def load_state(model: LanguageModel, tensors: State, where: str = "weights") -> 
     """Copy ``tensors``, which another network has :func:`published`, into ``model``; raises StateError before
     anything is changed if they do not fit exactly.
     """
-    if model.quantized is None and adapted(model):
+    if model.base_kind is None and adapted(model):
         raise StateError(f"{where} cannot replace those of a network with adapters: they are sums")
     check_state(model, tensors, where)
     with torch.no_grad():
@@ -357,7 +357,7 @@ def _load_files(model: LanguageModel, files: Sequence[Path], where: str) -> None
         with _opened(file) as content:
             shapes.update({name: content.get_slice(name).get_shape() for name in content.keys()})  # noqa: SIM118
     _refuse_misfit(_shapes(model), shapes, where)
-    own, made, kind = dict(model.named_parameters()), _made(model), model.quantized
+    own, made, kind = dict(model.named_parameters()), _made(model), model.base_kind
     if "lm_head.weight" in shapes.keys() - own.keys():
         _refuse_untied(_one(files, "lm_head.weight"), _one(files, "model.embed_tokens.weight"), where)
     with torch.no_grad():

@@ -37,7 +37,7 @@ class Trainable:
         if lora is None:
             return cls(tuple(freeze(model, patterns)))
         targets_of(model, lora)
-        return cls(lora=lora, base=fingerprint(model), quantize=model.quantized)
+        return cls(lora=lora, base=fingerprint(model), quantize=model.base_kind)
 
     def adapt(self, model: LanguageModel, seed: int) -> None:
         """Put the adapters into ``model``, once nothing else copies it."""
