@@ -119,7 +119,7 @@ class Plan:
     @property
     def quantize(self) -> Literal["int8", "nf4"] | None:
         """The option."""
-        return self.base if self.base in ("int8", "nf4") else None  # type: ignore[return-value]
+        return self.base if self.base in ("int8", "nf4") else None
 
 
 def base_bytes(shape: NetworkShape, number: int, quantize: str | None) -> int:
@@ -145,16 +145,16 @@ def engine_bytes(shape: NetworkShape, plan: Plan) -> int:
 
 
 def working_bytes(shape: NetworkShape, plan: Plan) -> int:
-    """Return the bytes of a micro-batch of the update at its peak. With LoRA that counts the products with A,
-    over quantised matrices the largest of these in float32.
+    """Return the bytes of a micro-batch of the update at its peak. LoRA keeps its products with A; over
+    quantised matrices one is made in float32 when the logits are gone, or before they are there.
     """
-    update = update_bytes(shape, SINGLE, plan.checkpointed, plan.positions, plan.trained)
+    kept = update_bytes(shape, SINGLE, plan.checkpointed, plan.positions, 0)
     if plan.rank is not None:
         layers = 1 if plan.checkpointed else shape.num_layers
-        update += SINGLE * plan.positions * layers * len(layer_matrices(shape)) * plan.rank
-    if plan.quantize:
-        update += SINGLE * max(a * b for a, b in layer_matrices(shape))
-    return update
+        kept += SINGLE * plan.positions * layers * len(layer_matrices(shape)) * plan.rank
+    logits = update_bytes(shape, SINGLE, plan.checkpointed, 0, plan.trained)
+    matrix = SINGLE * max(a * b for a, b in layer_matrices(shape)) if plan.quantize else 0
+    return kept + max(logits, matrix)
 
 
 def run_bytes(shape: NetworkShape, plan: Plan) -> int:
