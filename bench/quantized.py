@@ -1,6 +1,6 @@
 """LoRA over the base as it is, in 8 and in 4 bits: does the agent learn, and is every call exact?
 
-    python bench/quantized.py [--steps 24] [--seed 1] [--set KEY=VALUE …]      (``make test-quantised``)
+    python bench/quantized.py [--steps 12] [--seed 1] [--set KEY=VALUE …]      (``make test-quantised``)
 
 The calc_x agent is trained four times with one seed, each time by ``agl train``: with a float32 engine, with
 a bfloat16 one, and over a base in int8 and in nf4, here called ``int4``. The last line is one JSON object:
@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, str]] = {
 }
 """Name of a run → its options."""
 LORA = {"rank": 8, "alpha": 16}
-LR, LONG = 1e-3, 12
+LR, LONG = 1e-3, 6
 
 
 def train(kind: str, steps: int, seed: int, more: Sequence[str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def train(kind: str, steps: int, seed: int, more: Sequence[str]) -> dict[str, An
 def main() -> int:
     """Train with each kind, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="a setting of the runs, as of agl train")
     given = parser.parse_args()
