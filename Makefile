@@ -202,6 +202,9 @@ test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manife
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
 
+test-quantised: .venv/demo ## calc_x learns by LoRA over a base in float32, bfloat16, 8 and 4 bits (STEPS=12 SEED=1); the last line is JSON
+	@$(PY) bench/quantized.py --steps $(or $(STEPS),12) --seed $(or $(SEED),1)
+
 test-tinker: ## the client's tests, then calc_x's agent learns on our server of the Tinker API and on skyrl-tx (fewer: STEPS=8); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/learning.py --steps $(or $(STEPS),12)
 
@@ -292,6 +295,9 @@ graders: .venv/test ## documented graders of OpenAI's give their documented scor
 bench/tree: bench-tree
 bench-tree: .venv/demo ## tokens computed in an update of groups with long shared prompts; the last line is JSON
 	@$(PY) bench/tree/run.py
+
+memory: .venv/test ## peaks of real updates and what the formulas of memory say, for twelve combinations; the last line is JSON
+	@$(PY) -m bench.memory
 
 bench-launches: .venv/test ## what decoding and an update launch, copy and wait for on a device, counted without one; the last line is JSON
 	@$(PY) -m bench.gpu.launches

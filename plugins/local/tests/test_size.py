@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from agl_local.network.memory import (
     lora_count,
     matrix_numbers,
     parameter_count,
+    run_bytes,
     saved_numbers,
 )
 from agl_local.network.model import CausalLM, rope_tables
 from agl_local.policy.folder import init_model
 from agl_local.training.forward import hidden_states
 from agl_local.training.pack import pack
+from bench.memory import ALLOWED, SHAPE, measured, plans, saved
 
 SMOLLM2 = ModelConfig(
     hidden_size=576,
@@ -123,6 +126,13 @@ def test_a_trie_keeps_that_much_but_for_a_number_a_head() -> None:
 def test_checkpointing_keeps_the_layers_inputs_and_one_layer() -> None:
     config, one = small(num_layers=5), small(num_layers=1)
     assert saved_numbers(config, checkpointed=True) == 5 * config.hidden_size + saved_numbers(one)
+
+
+@pytest.mark.parametrize("number", [0, 7, 11])
+def test_a_run_takes_what_the_formula_says(number: int, tmp_path: Path) -> None:
+    """Three of the twelve combinations of ``make memory``: all weights, LoRA, and LoRA over four bits."""
+    plan = plans()[number]
+    assert measured(plan, saved(tmp_path)) == pytest.approx(run_bytes(SHAPE, plan), rel=ALLOWED)
 
 
 def test_lora_counts_two_thin_matrices_a_matrix() -> None:

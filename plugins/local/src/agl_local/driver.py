@@ -47,7 +47,7 @@ from agl_local.policy.checkpoint import (
     saved_steps,
 )
 from agl_local.policy.export import export_policy
-from agl_local.policy.folder import Policy, constant, fingerprint, state
+from agl_local.policy.folder import Policy, constant, fingerprint, published
 from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
@@ -218,7 +218,7 @@ class LocalDriver:
         device = pick_device(o.device)
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
-        self._policy = load(self.path, device, "float32")
+        self._policy = load(self.path, device, "float32", o.quantize)
         refuse_without_template(self._policy.tokenizer, self.path)
         if o.deterministic:
             network_of(self._policy.model)
@@ -322,7 +322,8 @@ class LocalDriver:
         # Calls of later steps may be under way, and one that straddles an update counts as its older version.
         # Where tokens may be stale, nobody waits until the longest of these answers is complete.
         mode: PauseMode = "hold" if self.recipe.max_staleness else "drain"
-        self._version = self._engines.update(state(model), version, mode, constant(model))
+        tensors = published(model)
+        self._version = self._engines.update(tensors, version, mode, constant(model) & tensors.keys())
 
     def _report(
         self, job: Job, step: int, batch: Batch, metrics: Mapping[str, float], seconds: dict[str, float]

@@ -54,7 +54,9 @@ def _hint(name: str, names: list[str]) -> str:
 def _choices(kind: type[Any], error: str) -> str:
     """The values that the field takes which ``error`` names, if they are listed."""
     field = error.rpartition("$.")[2].rstrip("`")
-    listed = [one for one in get_args(get_type_hints(kind).get(field)) if isinstance(one, str)]
+    allowed = [one for one in get_args(get_type_hints(kind).get(field)) if one is not type(None)]
+    values = get_args(allowed[0]) if len(allowed) == 1 else allowed
+    listed = [one for one in values if isinstance(one, str)]
     return f"; it takes {', '.join(listed)}" if listed else ""
 
 

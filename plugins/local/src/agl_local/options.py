@@ -11,6 +11,7 @@ import msgspec
 
 from agl_local.cores import auto_threads
 from agl_local.network.lora import Lora
+from agl_local.network.quantized import Kind
 from agl_local.option_values import OptionError, check_numbers, read_as
 from agl_local.policy.folder import DTYPES
 
@@ -39,6 +40,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     lora: Lora | None = None
     """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights. Engine,
     fingerprints and export get the sums.
+    """
+    quantize: Kind | None = None
+    """Beside ``lora``: keep the frozen matrices of the layers in 8 or 4 bits a number, which takes a quarter
+    or a seventh of their memory in trainer and engine. The policy is then the quantised one.
     """
     micro_batch_tokens: int = 4096
     """Positions of one forward pass of the update: memory and speed, not the result."""
@@ -106,6 +111,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.lora is not None and self.freeze:
             raise ValueError(
                 "lora freezes all weights: leave freeze out, or name fewer layers as targets of lora"
+            )
+        if self.quantize is not None and self.lora is None:
+            raise ValueError(
+                f"quantize: {self.quantize} is for frozen matrices: give lora too, such as lora: {{rank: 16}}"
+                ", or leave quantize out"
             )
         if self.deterministic and self.dtype != "float32":
             raise ValueError(f"deterministic needs dtype float32, got {self.dtype}")

@@ -10,9 +10,11 @@ import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 
 from agentlightning.types import LLM, UsageError
@@ -22,8 +24,10 @@ from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess
 from agl_local.http.thread import EngineThread
 from agl_local.network.config import ConfigError, read_json
+from agl_local.network.layout import realise
+from agl_local.network.quantized import Kind
 from agl_local.options import Options, pick_device, read_options
-from agl_local.policy.folder import Policy, load_policy, read_tokenizer
+from agl_local.policy.folder import DTYPES, Policy, load_policy, read_tokenizer
 from agl_local.policy.shared import SharedWeights
 from agl_local.text.rendering import TemplateError
 from agl_local.text.tokenizer import ChatTokenizer
@@ -36,10 +40,10 @@ class Refused(UsageError, ValueError):
     """A recipe or a policy that this driver cannot work with, and why."""
 
 
-def load(path: Path, device: str | torch.device, dtype: str) -> Policy:
+def load(path: Path, device: str | torch.device, dtype: str, quantize: Kind | None = None) -> Policy:
     """``load_policy``, whose complaints about the folder are ones that a person can mend."""
     try:
-        return load_policy(path, device, dtype)
+        return load_policy(path, device, dtype, quantize=quantize)
     except UsageError:
         raise
     except (ValueError, OSError) as error:
@@ -70,7 +74,8 @@ def refuse_without_template(tokenizer: ChatTokenizer, path: Path) -> None:
 
 
 def make_engines(path: Path, name: str, o: Options, loaded: Policy | None = None) -> Engines:
-    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory.
+    """The engines of a policy folder, not started. ``loaded``: the policy in float32, if it is in memory; its
+    quantised matrices are those of an engine in this process, too.
 
     Their key is told by :meth:`.Engines.llm` alone, to the gateway: no agent asks them directly.
     """
@@ -83,11 +88,15 @@ def _make_engine(
     path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights, token: str
 ) -> Serving:
     device = pick_device(o.device)
+    # Other engines get the sums, which are faster to compute with than three matrices.
+    lora = None if o.quantize is None else o.lora
     if o.engine == "thread":
-        fits = loaded is not None and o.dtype == "float32"
-        served = loaded if loaded is not None and fits else load(path, device, o.dtype)
+        served = load(path, device, o.dtype, o.quantize) if loaded is None else loaded
+        if o.dtype != "float32" and loaded is not None:
+            served = replace(loaded, model=realise(loaded.model, DTYPES[o.dtype], loaded.model.device))
         return EngineThread(
             served,
+            lora=lora,
             name=name,
             slots=o.max_num_seqs,
             max_len=o.max_len,
@@ -98,6 +107,8 @@ def _make_engine(
     return EngineProcess(
         path,
         name=name,
+        quantize=o.quantize,
+        lora=lora,
         threads=o.serving_threads,
         slots=o.max_num_seqs,
         max_len=o.max_len,
@@ -110,12 +121,14 @@ def _make_engine(
 
 
 class LocalServer:
-    """Serves a model folder under its name, as it is. Of its options those of the engine count."""
+    """Serves a model folder under its name, as it is. Of its options those of the engine count, but for
+    ``quantize``: what a run has trained beside quantised matrices is in the folder's sums.
+    """
 
     def __init__(self, policy: PolicyFolder) -> None:
         self.path = Path(policy.path)
         self.name = policy.name
-        self.options: Options = read_options(policy.options)
+        self.options: Options = msgspec.structs.replace(read_options(policy.options), quantize=None)
         self._engines: Engines | None = None
         self._closed = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-server")

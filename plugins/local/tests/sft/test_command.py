@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from agentlightning.plugins.manager import load as load_plugins
 from agentlightning.types import UsageError
+from agl_local.policy.adapters import add_adapter
 from agl_local.policy.fetch import fetch
 from agl_local.policy.folder import fingerprint, load_policy
 from agl_local.sft.chats import chats_of, encode
@@ -104,6 +105,8 @@ def test_rows_of_a_function(start, tmp_path, monkeypatch) -> None:
         (["--freeze", "nothing"], "'nothing' matches no parameter"),
         (["--max-len", "5"], "all 6 chats have more than 5 tokens"),
         (["--dtype", "bfloat16"], "needs lora"),
+        (["--quantize", "int8"], "quantize int8 needs lora"),
+        (["--lora", "2", "--quantize", "int4"], "quantize 'int4' is not one of int8, nf4"),
         (["--lora", "2", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
     ],
 )
@@ -190,6 +193,25 @@ def test_an_adapter_is_trained_on_beside_the_same_weights(start, tmp_path, cache
     assert fetch(tmp_path / "out/more").path != fetch(tmp_path / "out/tuned").path
     with pytest.raises(UsageError, match="--lora is 3; the adapter in out/tuned has the rank 2"):
         agl_sft("--policy", "out/tuned", "--lora", "3")
+
+
+def test_an_adapter_over_a_quantised_base_belongs_to_it(start, tmp_path, cache, caplog) -> None:
+    line = ("--lora", "2", "--quantize", "nf4", "--epochs", "2", "--json", "--val", "train.jsonl")
+    summary = json.loads(agl_sft(*line)[-1])
+    plain = load_policy(start)
+    assert summary["quantize"] == "nf4" and summary["parent_sha256"] == fingerprint(plain.model)
+    folder = tmp_path / "out/tuned"
+    assert "| parent's matrices, while training | nf4 |" in (folder / "README.md").read_text()
+    # Fetched, it is the policy that was trained: sums with what four bits have kept.
+    merged = load_policy(fetch(folder).path)
+    samples = encode(merged.tokenizer, chats_of(ROWS, "rows").chats, 256).samples
+    assert sft_loss(merged.model, samples, 4096) == pytest.approx(summary["val_losses"][-1], rel=1e-4)
+    assert not caplog.messages
+    again = json.loads(agl_sft("--policy", "out/tuned", "--output", "out/more", *line)[-1])
+    assert again["val_losses"][0] == pytest.approx(summary["val_losses"][-1], rel=1e-4)
+    assert not caplog.messages
+    add_adapter(plain, folder, summary["parent_sha256"])
+    assert "was trained over a base in nf4; over one that is not quantised it makes another" in caplog.text
 
 
 def test_an_adapter_does_not_join_other_weights(start, tmp_path, cache) -> None:

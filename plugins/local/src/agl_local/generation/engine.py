@@ -38,10 +38,11 @@ from agl_local.generation.sampler import Drawn
 from agl_local.generation.stats import Stats
 from agl_local.generation.tiled import Tiled
 from agl_local.network.layout import Layout, realise
+from agl_local.network.lora import Lora, adapt
 from agl_local.network.pool import start_thread
 from agl_local.network.product import free_blocks
 from agl_local.network.sampling import allowed_next, random_bits
-from agl_local.policy.folder import Policy, check_state, load_state, state
+from agl_local.policy.folder import Policy, check_state, load_state, published
 from agl_local.text.grammar import GrammarCompiler, GrammarState
 from agl_local.text.textstream import TextStream
 
@@ -56,7 +57,8 @@ class Engine:
     ``deterministic``: tokens and log probabilities are the same bits whatever else is served (see ``tiled``).
 
     ``keep``: the engine takes a copy of the policy's network; False: the network itself, which nobody else
-    may use from then on.
+    may use from then on. ``lora``: beside a quantised base, the adapters whose matrices are its weights to
+    load (``policy.folder.published``); as long as there are none, it serves the base.
 
     Raises NotInvariant where ``deterministic`` cannot be promised.
     """
@@ -66,6 +68,7 @@ class Engine:
         policy: Policy,
         *,
         keep: bool = True,
+        lora: Lora | None = None,
         slots: int = 64,
         max_len: int | None = None,
         name: str = "policy",
@@ -85,6 +88,9 @@ class Engine:
         self.stats = Stats()
         model = policy.model
         self._model = (realise(model, model.dtype, model.device) if keep else model).eval()
+        if lora is not None:
+            adapt(self._model, lora, seed=0)
+            self._model.to(self._model.dtype)
         self._model.requires_grad_(False)
         self._model.pack()
         way = Tiled if deterministic else Batched
@@ -148,7 +154,7 @@ class Engine:
         """``load_weights`` without waiting; ``tensors`` are copied, and may change afterwards."""
         how = self._how(mode)
         check_state(self._model, tensors, f"weights of version {version}")
-        layout = Layout({name: p.shape for name, p in state(self._model).items()}, self._model.dtype)
+        layout = Layout({name: p.shape for name, p in published(self._model).items()}, self._model.dtype)
         block = torch.empty(layout.size, dtype=torch.uint8, device=self._model.device)
         layout.fill(block, tensors)
         return self._order(Order(how, Future(), layout.views(block), version))
@@ -455,12 +461,14 @@ class Engine:
         """Compute with ``tensors``: on a CPU in place of the old ones, where they can be used as they are. On
         a device they are copied: captured steps read parameters where they are.
         """
-        own = state(self._model).items()
+        own = published(self._model)
         if all(
-            tensors[n].dtype == p.dtype and tensors[n].device.type == p.device.type == "cpu" for n, p in own
+            tensors[n].dtype == p.dtype and tensors[n].device.type == p.device.type == "cpu"
+            for n, p in own.items()
         ):
             for name, parameter in self._model.weights.named_parameters():
-                parameter.data = tensors[name]
+                if name in own:
+                    parameter.data = tensors[name]
         else:
             load_state(self._model, tensors)
         self._model.pack()

@@ -25,6 +25,8 @@ import msgspec
 
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.network.lora import Lora
+from agl_local.network.quantized import Kind
 from agl_local.policy.shared import Handover, SharedWeights
 
 _TAIL = 4000
@@ -37,10 +39,11 @@ class EngineProcess:
         self, path: str | Path, *, name: str = "policy", threads: int | None = None, slots: int = 64,
         max_len: int | None = None, device: str = "cpu", dtype: str = "float32", version: int = 0,
         timeout: float = 120.0, deterministic: bool = False, weights: SharedWeights | None = None,
-        token: str | None = None,
+        token: str | None = None, quantize: Kind | None = None, lora: Lora | None = None,
     ) -> None:  # fmt: skip
-        """``weights``: where new ones come from, if several engines share them; None: its own. ``token``: the
-        API key that requests must bear, 16 characters or more; None: whoever reaches it may ask it.
+        """``quantize``, ``lora``: see ``policy.folder.load_policy`` and ``engine.Engine``. ``weights``: where
+        new ones come from, if several engines share them; None: its own. ``token``: the API key that requests
+        must bear, 16 characters or more; None: whoever reaches it may ask it.
         """
         self.name = name
         self.address = ""
@@ -52,7 +55,8 @@ class EngineProcess:
         self._reader: threading.Thread | None = None
         options = {"--policy": path, "--name": name, "--host": "127.0.0.1", "--port": 0, "--slots": slots,
                    "--threads": threads, "--max-len": max_len, "--device": device, "--dtype": dtype,
-                   "--version": version}  # fmt: skip
+                   "--version": version, "--quantize": quantize,
+                   "--lora": None if lora is None else msgspec.json.encode(lora).decode()}  # fmt: skip
         given = [text for key, value in options.items() if value is not None for text in (key, str(value))]
         self._own_weights = weights is None
         self.weights = SharedWeights(dtype) if weights is None else weights

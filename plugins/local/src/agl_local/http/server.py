@@ -16,7 +16,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import get_args
 
+import msgspec
 import torch
 from aiohttp import web
 
@@ -25,6 +27,8 @@ from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import check_interface, token_from_env
 from agl_local.generation.engine import Engine
 from agl_local.http.app import TOKEN_VARIABLE, create_app, serve
+from agl_local.network.lora import Lora
+from agl_local.network.quantized import Kind
 from agl_local.policy.folder import DTYPES, load_policy
 from agl_local.policy.shared import FILES
 from agl_local.text.rendering import RENDERER
@@ -54,6 +58,15 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--deterministic",
         action="store_true",
         help="the same bits whatever else is served; float32 on a CPU, a few times slower",
+    )
+    parser.add_argument(
+        "--quantize", choices=get_args(Kind), help="keep the matrices of the layers in 8 or 4 bits a number"
+    )
+    parser.add_argument(
+        "--lora",
+        type=lambda text: msgspec.json.decode(text, type=Lora),
+        metavar="JSON",
+        help="with --quantize: the adapters whose matrices come as new weights",
     )
     parser.add_argument(
         "--child", action="store_true", help="read the tokens from stdin; end when stdin ends"
@@ -101,8 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _open(name: str, path: str, args: argparse.Namespace, threads: int) -> Engine:
     return Engine(
-        load_policy(path, args.device, args.dtype),
+        load_policy(path, args.device, args.dtype, quantize=args.quantize),
         keep=False,
+        lora=args.lora,
         slots=args.slots,
         max_len=args.max_len,
         name=name,

@@ -13,14 +13,17 @@ from concurrent.futures import Future
 from agl_local.generation.engine import Engine, PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.app import create_app, serve
+from agl_local.network.lora import Lora
 from agl_local.policy.folder import Policy
 from agl_local.policy.shared import Handover, MappedWeights, SharedWeights
 
 
 class EngineThread:
     """Serves a copy of ``policy`` on loopback; the interface that the driver needs of ``EngineProcess``.
+    Quantised matrices are not copied.
 
-    ``deterministic``: see ``engine.Engine``; on one core, so that it does not depend on torch's setting.
+    ``lora``, ``deterministic``: see ``engine.Engine``; the latter on one core, so that it does not depend on
+    torch's setting.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class EngineThread:
         max_len: int | None = None,
         version: int = 0,
         deterministic: bool = False,
+        lora: Lora | None = None,
         weights: SharedWeights | None = None,
         token: str | None = None,
     ) -> None:
@@ -40,6 +44,7 @@ class EngineThread:
         self.weights = weights or SharedWeights(str(policy.model.dtype).removeprefix("torch."))
         self.engine = Engine(
             policy,
+            lora=lora,
             slots=slots,
             max_len=max_len,
             name=name,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from agl_local.network.product import Matrix, faster, product
+from agl_local.network.quantized import Kind, Quantized, quantized_product
 
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
@@ -27,6 +28,32 @@ class Linear(nn.Linear):
 
     backward_dtype: torch.dtype | None = None
     packed: Matrix | None = None
+    quantized: Quantized | None = None
+    """What stands in the place of the weight where that is quantised, and so never trained."""
+
+    @property
+    def bare(self) -> bool:
+        """Whether the layer is its weight and bias, and nothing else."""
+        return self.quantized is None
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device if self.quantized is None else self.quantized.device
+
+    def merged(self) -> Tensor:
+        """The matrix that the layer computes with, in float32 where it is quantised."""
+        return self.weight.detach() if self.quantized is None else self.frozen(torch.float32)
+
+    def frozen(self, dtype: torch.dtype) -> Tensor:
+        """The matrix [out, in] in ``dtype``, without a gradient; what is beside it is left out."""
+        return self.weight.detach().to(dtype) if self.quantized is None else self.quantized.matrix(dtype)
+
+    def _share(self, other: Linear) -> None:
+        """Become a layer over the weight and bias of ``other``."""
+        self.in_features, self.out_features = other.in_features, other.out_features
+        for name in ("weight", "bias"):
+            self.register_parameter(name, other._parameters[name])
+        self.quantized = other.quantized
 
     def reset_parameters(self) -> None:
         """Fill the weight, unless it has no memory: to do that, torch loads its compiler."""
@@ -35,9 +62,16 @@ class Linear(nn.Linear):
 
     def pack(self) -> None:
         """Prepare for products without gradients, as the weight is now."""
-        self.packed = Matrix(self.weight, self.bias)
+        self.packed = Matrix(self.weight, self.bias) if self.quantized is None else None
+
+    def quantize(self, kind: Kind) -> None:
+        """Keep ``weight`` in ``kind`` alone; a bias stays as it is."""
+        self.quantized, self.packed = Quantized.of(self.weight, kind), None
+        self.register_parameter("weight", None)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.quantized is not None:
+            return quantized_product(x, self.quantized, self.bias, self.backward_dtype)
         # Parameters that got other memory since (a deep copy, another type) are no longer what was packed.
         if self.packed is not None and not torch.is_grad_enabled() and self.packed.of(self.weight):
             return self.packed(x)
@@ -69,7 +103,7 @@ def pick_backward_dtype(asked: str, model: nn.Module) -> torch.dtype | None:
     model has our layers, all on a device that multiplies it fast.
     """
     if asked == "auto":
-        devices = {module.weight.device.type for module in model.modules() if isinstance(module, Linear)}
+        devices = {module.device.type for module in model.modules() if isinstance(module, Linear)}
         asked = "bfloat16" if devices and all(map(fast_bfloat16, devices)) else "float32"
     return torch.bfloat16 if asked == "bfloat16" else None
 

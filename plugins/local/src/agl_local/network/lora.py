@@ -1,10 +1,11 @@
 """LoRA: a linear layer computes with ``W + alpha / rank * B @ A``, and only A and B are trained
 (arXiv:2106.09685).
 
-W keeps its name, its memory and its values; A and B are float32 also beside a W of less, where an update of a
-thousandth would be rounded away. Invariants: right after :func:`adapt` the network computes what
-it computed before (B is 0); :meth:`LoraLinear.merged` is the one matrix that gives the same outputs, to
-rounding, and it is what engines, fingerprints and exports get (``policy.folder.state``).
+W keeps its name, its memory and its values, and may be quantised (``quantized``); A and B are float32 also
+beside a W of less, where an update of a thousandth would be rounded away. Invariants: right after
+:func:`adapt` the network computes what it computed before (B is 0); :meth:`LoraLinear.merged` is the one
+matrix that gives the same outputs, to rounding, and it is what fingerprints and exports get, and engines
+unless W is quantised (``policy.folder.state``, ``published``).
 """
 
 from __future__ import annotations
@@ -52,16 +53,20 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class LoraLinear(Linear):
     """``base`` with A [rank, in] and B [out, rank] beside its weight, which both share."""
 
-    def __init__(self, base: nn.Linear, rank: int, scale: float, generator: torch.Generator) -> None:
+    def __init__(self, base: Linear, rank: int, scale: float, generator: torch.Generator) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = base.in_features, base.out_features
-        self.weight, self.bias = base.weight, base.bias
+        self._share(base)
         self.scale = scale
         bound = 1 / math.sqrt(base.in_features)
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-        dtype = torch.promote_types(base.weight.dtype, torch.float32)
-        self.lora_A = nn.Parameter(start.to(base.weight.device, dtype))
-        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, rank, dtype=dtype))
+        given = torch.float32 if base.quantized is not None else base.weight.dtype
+        dtype = torch.promote_types(given, torch.float32)
+        self.lora_A = nn.Parameter(start.to(base.device, dtype))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=base.device, dtype=dtype))
+
+    @property
+    def bare(self) -> bool:
+        return False
 
     def forward(self, x: Tensor) -> Tensor:
         low = F.linear(x, self.lora_A.to(x.dtype))
@@ -70,13 +75,14 @@ class LoraLinear(Linear):
     @torch.no_grad()
     def merged(self) -> Tensor:
         """The matrix that the layer computes with: new memory."""
-        weight = self.weight.to(self.lora_A.dtype)
-        return torch.addmm(weight, self.lora_B, self.lora_A, alpha=self.scale).to(self.weight.dtype)
+        weight = self.frozen(self.lora_A.dtype)
+        found = torch.addmm(weight, self.lora_B, self.lora_A, alpha=self.scale)
+        return found if self.quantized is not None else found.to(self.weight.dtype)
 
     def plain(self) -> Linear:
         """The layer without A and B, on the same weight."""
         layer = Linear(self.in_features, self.out_features, bias=False, device="meta")
-        layer.weight, layer.bias = self.weight, self.bias
+        layer._share(self)
         return layer
 
 
@@ -89,7 +95,7 @@ def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
     linear = [
         f"model.layers.{name}"
         for name, module in model.model.layers.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, Linear)
     ]
     if lora.targets == ALL:
         return linear
@@ -110,7 +116,7 @@ def adapt(model: LanguageModel, lora: Lora, seed: int) -> None:
     for name in targets_of(model, lora):
         parent, _, attribute = name.rpartition(".")
         base = model.get_submodule(name)
-        assert isinstance(base, nn.Linear)
+        assert isinstance(base, Linear)
         layer = LoraLinear(base, lora.rank, lora.alpha / lora.rank, generator)
         setattr(model.get_submodule(parent), attribute, layer)
 

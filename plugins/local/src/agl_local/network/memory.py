@@ -11,6 +11,9 @@ intermediate size I, L layers, q query heads and k key heads of D numbers, and a
     LoRA of rank r           L·r·(inputs + outputs, summed over a layer's matrices)
                                                                  Hu et al., arXiv:2106.09685
 
+    a matrix in int8         a byte a number and four a row      (``network.quantized``)
+    in nf4                   half a byte a number and four for 64 numbers
+
 A trained position keeps in each layer: input and output of both norms (4H), turned queries, keys and values,
 the attention's output with one number a head, and three vectors of the MLP (gate, up, the product). What is
 cheap is not kept but computed again: probabilities of attention, the scales of norms, the gate's SiLU.
@@ -18,7 +21,13 @@ cheap is not kept but computed again: probabilities of attention, the scales of 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Literal
+
 from agl_local.network.shape import NetworkShape
+
+Base = Literal["float32", "bfloat16", "int8", "nf4"]
 
 SINGLE, HALF = 4, 2
 """Bytes of a number in float32 and bfloat16."""
@@ -47,6 +56,15 @@ def parameter_count(shape: NetworkShape) -> int:
     bias = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim * shape.qkv_bias
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied else 2)
     return matrix_numbers(shape) + shape.num_layers * (norms + bias) + shape.hidden_size + embeddings
+
+
+def quantized_bytes(kind: str, rows: int, columns: int) -> int:
+    """Return the bytes of a matrix [rows, columns] in ``int8`` or ``nf4`` (``network.quantized``): its codes,
+    and a float32 scale for each row or for each 64 numbers.
+    """
+    if kind == "int8":
+        return rows * columns + SINGLE * rows
+    return math.ceil(rows * columns / 64) * (32 + SINGLE)
 
 
 def cached_numbers(shape: NetworkShape) -> int:
@@ -80,6 +98,68 @@ def update_bytes(shape: NetworkShape, number: int, checkpointed: bool, positions
     """
     logits = 3 * SINGLE * trained * shape.vocab_size
     return number * positions * saved_numbers(shape, checkpointed) + logits
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of the driver ``local``. ``rank``: of LoRA; None: all weights are trained. ``base``: the type of
+    the engine beside a float32 trainer, or in what both keep the matrices of the layers. ``positions`` and
+    ``trained`` tokens of a micro-batch; ``held``: tokens in the engine's cache; ``engine``: the type of an
+    engine over a quantised base.
+    """
+
+    rank: int | None
+    base: Base
+    checkpointed: bool
+    positions: int
+    trained: int
+    held: int
+    engine: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def quantize(self) -> Literal["int8", "nf4"] | None:
+        """The option."""
+        return self.base if self.base in ("int8", "nf4") else None
+
+
+def base_bytes(shape: NetworkShape, number: int, quantize: str | None) -> int:
+    """Return the bytes of all weights, at ``number`` bytes each but for quantised matrices."""
+    if quantize is None:
+        return number * parameter_count(shape)
+    matrices = sum(quantized_bytes(quantize, b, a) for a, b in layer_matrices(shape)) * shape.num_layers
+    return matrices + number * (parameter_count(shape) - matrix_numbers(shape))
+
+
+def states_bytes(shape: NetworkShape, plan: Plan) -> int:
+    """Return the bytes of the trainer's weights, gradients and moments."""
+    if plan.rank is None:
+        return STATES * parameter_count(shape)
+    return base_bytes(shape, SINGLE, plan.quantize) + STATES * lora_count(shape, plan.rank)
+
+
+def engine_bytes(shape: NetworkShape, plan: Plan) -> int:
+    """Return the bytes of the engine's weights and its cache."""
+    number = HALF if "bfloat16" in (plan.base, plan.engine) else SINGLE
+    beside = lora_count(shape, plan.rank) if plan.quantize and plan.rank else 0
+    return base_bytes(shape, number, plan.quantize) + number * (beside + plan.held * cached_numbers(shape))
+
+
+def working_bytes(shape: NetworkShape, plan: Plan) -> int:
+    """Return the bytes of a micro-batch of the update at its peak. LoRA keeps its products with A; over
+    quantised matrices one is made in float32 when the logits are gone, or before they are there.
+    """
+    kept = update_bytes(shape, SINGLE, plan.checkpointed, plan.positions, 0)
+    if plan.rank is not None:
+        layers = 1 if plan.checkpointed else shape.num_layers
+        kept += SINGLE * plan.positions * layers * len(layer_matrices(shape)) * plan.rank
+    logits = update_bytes(shape, SINGLE, plan.checkpointed, 0, plan.trained)
+    matrix = SINGLE * max(a * b for a, b in layer_matrices(shape)) if plan.quantize else 0
+    return kept + max(logits, matrix)
+
+
+def run_bytes(shape: NetworkShape, plan: Plan) -> int:
+    """Return the bytes of a run at its peak, the engine's cache full: states, update and engine."""
+    return states_bytes(shape, plan) + working_bytes(shape, plan) + engine_bytes(shape, plan)
 
 
 def forward_flops(shape: NetworkShape, tokens: int) -> float:

@@ -26,7 +26,8 @@ from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
 from agl_local.network.linear import Linear, linear
-from agl_local.network.product import Matrix, product
+from agl_local.network.product import Matrix
+from agl_local.network.quantized import Kind
 from agl_local.network.sending import sent
 
 
@@ -46,6 +47,8 @@ class LanguageModel(nn.Module):
     """What the engine and the drivers use; ``CausalLM`` and ``hf.TransformersLM`` implement it."""
 
     config: ModelConfig | ForeignConfig
+    base_kind: Kind | None = None
+    """In what the matrices of the layers are kept where they are not of the model's type; they are frozen."""
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Last hidden states [B, T, H] after the final norm; see ``forward``."""
@@ -175,8 +178,10 @@ class Attention(nn.Module):
     def pack(self) -> None:
         """Put the weights of q, k and v one below the other; the parameters are views of that."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
-        bias = None if parts[0].bias is None else join([p.bias for p in parts])
-        self.packed = Matrix(join([p.weight for p in parts]), bias)
+        self.packed = None
+        if all(part.bare for part in parts):
+            bias = None if parts[0].bias is None else join([p.bias for p in parts])
+            self.packed = Matrix(join([p.weight for p in parts]), bias)
         self.o_proj.pack()
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,7 +211,7 @@ class Attention(nn.Module):
 
     def joint(self, x: Tensor, rope: Rope, first: int = 0, stop: int | None = None) -> Tensor:
         """Heads ``first:stop`` of q, k and v in this order, [N, heads, D], normed and rotated in place."""
-        joint = self._joint(x, slice(first * self.head_dim, stop and stop * self.head_dim))
+        joint = self._joint(x, first, stop)
         joint = joint.view(x.shape[0], -1, self.head_dim)
         turning = joint if stop else joint[:, : -self.kv_heads]
         if self.q_norm is not None and self.k_norm is not None:
@@ -216,13 +221,15 @@ class Attention(nn.Module):
         rotate_(turning, rope)
         return joint
 
-    def _joint(self, x: Tensor, at: slice) -> Tensor:
-        """The products of ``x`` [N, H] with rows ``at`` of the weights of q, k and v."""
+    def _joint(self, x: Tensor, first: int, stop: int | None) -> Tensor:
+        """q, k and v of ``x`` [N, H] side by side; only q where ``stop``, and k and v where ``first`` is
+        their border.
+        """
         if self.packed is not None and self.packed.of(self.q_proj.weight):
+            at = slice(first * self.head_dim, stop and stop * self.head_dim)
             return self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
-        parts = (self.q_proj, self.k_proj, self.v_proj)
-        bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])[at]
-        return product(x, torch.cat([p.weight for p in parts])[at], bias)
+        queries = [self.q_proj] if first == 0 else []
+        return torch.cat([p(x) for p in (*queries, *([] if stop else (self.k_proj, self.v_proj)))], dim=-1)
 
     def _output(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x)
@@ -241,7 +248,8 @@ class MLP(nn.Module):
 
     def pack(self) -> None:
         """Put the weights of gate and up one below the other; the parameters are views of that."""
-        self.packed = Matrix(join((self.gate_proj.weight, self.up_proj.weight)))
+        parts = (self.gate_proj, self.up_proj)
+        self.packed = Matrix(join([p.weight for p in parts])) if all(p.bare for p in parts) else None
         self.down_proj.pack()
 
     def forward(self, x: Tensor, packed: bool = False) -> Tensor:
@@ -373,6 +381,16 @@ class CausalLM(LanguageModel):
         positions = torch.arange(max_len, device=self.device)
         cos, sin = self._rope(positions[:, None], self.dtype)
         return KVCache(self.config, slots, max_len, (cos[:, 0], signed(sin[:, 0])))
+
+    @torch.no_grad()
+    def quantize(self, kind: Kind) -> None:
+        """Keep the matrices of the layers in ``kind`` from now on; embedding, output layer, norms and biases
+        stay as they are.
+        """
+        self.base_kind = kind
+        for module in self.model.layers.modules():
+            if isinstance(module, Linear):
+                module.quantize(kind)
 
     @torch.no_grad()
     def pack(self) -> None:

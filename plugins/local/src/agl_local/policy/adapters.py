@@ -6,10 +6,11 @@ Invariant: what is loaded equals what was saved, bit for bit, and belongs to the
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,12 +19,15 @@ from safetensors.torch import load_file, save_file
 from agl_local.network.config import read_json
 from agl_local.network.lora import adapt, adapted, lora_of, matrices, peft_config
 from agl_local.network.model import LanguageModel
+from agl_local.network.quantized import Kind
 from agl_local.policy.files import ADAPTER
 from agl_local.policy.folder import Policy, StateError
 
 _WEIGHTS = "adapter_model.safetensors"
 FILES = frozenset({ADAPTER, _WEIGHTS})
 _BASE_SHA256 = "base_sha256"
+_BASE_KIND = "base_quantized"
+_LOG = logging.getLogger(__name__)
 
 
 def save_adapters(
@@ -36,14 +40,17 @@ def save_adapters(
     """Write the matrices of ``model`` to ``folder``; nothing where it has none.
 
     ``dtype``: the precision that they are rounded to; default: their own. ``about``: further keys of the
-    configuration. ``base_sha256``: fingerprint of the weights beside which they belong.
+    configuration. ``base_sha256``: fingerprint of the weights beside which they belong, as they are before
+    they are quantised.
     """
     if layers := adapted(model):
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**peft_config(layers), **(about or {})}, indent=2) + "\n"
         (folder / ADAPTER).write_text(text, encoding="utf-8")
         tensors = {name: matrix.cpu().to(dtype or matrix.dtype) for name, matrix in matrices(layers).items()}
-        save_file(tensors, folder / _WEIGHTS, metadata={_BASE_SHA256: base_sha256} if base_sha256 else None)
+        facts = {_BASE_SHA256: base_sha256, _BASE_KIND: model.base_kind or ""}
+        facts = {name: value for name, value in facts.items() if value}
+        save_file(tensors, folder / _WEIGHTS, metadata=facts or None)
         # It is written for its owner alone.
         shutil.copymode(folder / ADAPTER, folder / _WEIGHTS)
 
@@ -77,10 +84,12 @@ def base_of(folder: Path) -> str:
 def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
     """Put the adapter in ``folder`` beside the weights of ``policy``.
 
-    ``digest``: the fingerprint of these weights in float32. Raises LoraError or StateError for an adapter
-    that does not fit, and StateError for one that was trained beside other weights.
+    ``digest``: the fingerprint of these weights in float32, not quantised. Raises LoraError or StateError for
+    an adapter that does not fit, and StateError for one that was trained beside other weights; says where
+    they were quantised otherwise.
     """
-    config, (wanted, targets) = read_json(folder / ADAPTER), _written(folder)
+    config, (facts, targets) = read_json(folder / ADAPTER), _written(folder)
+    wanted, kind, mine = facts.get(_BASE_SHA256, ""), facts.get(_BASE_KIND), policy.model.base_kind
     if config.get("target_modules") is None:  # its writer leaves it to the matrices
         config["target_modules"] = targets
     lora = lora_of(config)
@@ -89,18 +98,34 @@ def add_adapter(policy: Policy, folder: Path, digest: str) -> None:
             f"the adapter in {folder} was trained beside weights with the sha256 {wanted[:12]}…; those of "
             f"{policy.path} have {digest[:12]}…"
         )
+    if kind != mine:
+        _LOG.warning(
+            "the adapter in %s was trained over a base %s; over one %s it makes another policy",
+            folder,
+            *(f"in {one}" if one else "that is not quantised" for one in (kind, mine)),
+        )
     adapt(policy.model, lora, seed=0)
     load_adapters(policy.model, folder)
 
 
-def _written(folder: Path) -> tuple[str, list[str]]:
-    """Return the fingerprint of the weights that an adapter was trained beside, empty if it has none, and the
-    names of the linear layers that it has matrices of.
+def base_kind(folder: Path) -> Kind | None:
+    """In what the matrices were that the adapter in ``folder`` was trained over; None: not quantised."""
+    kind = _written(folder)[0].get(_BASE_KIND)
+    if kind is not None and kind not in get_args(Kind):
+        raise StateError(
+            f"the adapter in {folder} was trained over a base in {kind}, which is not known here"
+        )
+    return cast("Kind | None", kind)
+
+
+def _written(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Return what an adapter's file says of the weights that it was trained beside, and the names of the
+    linear layers that it has matrices of.
     """
     try:
         with safe_open(folder / _WEIGHTS, framework="pt") as content:
             names = content.keys()
             layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in names}
-            return str((content.metadata() or {}).get(_BASE_SHA256, "")), sorted(layers)
+            return dict(content.metadata() or {}), sorted(layers)
     except (OSError, SafetensorError) as error:
         raise StateError(f"{folder} holds no adapters: {error}") from error

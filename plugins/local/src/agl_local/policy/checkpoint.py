@@ -25,7 +25,15 @@ import torch
 from agl_local.network.lora import adapted
 from agl_local.policy.adapters import load_adapters, save_adapters
 from agl_local.policy.files import remove_unfinished, write_folder
-from agl_local.policy.folder import Policy, constant, load_policy, load_state, read_tokenizer, state
+from agl_local.policy.folder import (
+    Policy,
+    constant,
+    dequantised_bytes,
+    load_policy,
+    load_state,
+    read_tokenizer,
+    state,
+)
 from agl_local.policy.shards import CONSTANT, save_shared
 
 FORMAT = "agl-local-checkpoint/1"
@@ -101,6 +109,7 @@ def _refuse_without_room(
     shared = before is not None and (before / CONSTANT).is_file()
     skipped = constant(policy.model) if shared else set()
     weights = sum(p.nbytes for n, p in policy.model.weights.named_parameters() if n not in skipped)
+    weights += dequantised_bytes(policy.model)
     needed = weights + _tensor_bytes(state_of) + _SMALL
     parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(parent).free

@@ -101,9 +101,11 @@ def _of_folder(path: Path) -> CachedPolicy:
 
 
 def _of_adapter(path: Path) -> CachedPolicy:
-    """Put the model that an adapter belongs to, with the adapter in its weights, into the cache."""
-    from agl_local.policy.adapters import FILES, add_adapter, base_of
-    from agl_local.policy.folder import fingerprint, load_policy, save_policy
+    """Put the model that an adapter belongs to, with the adapter in its weights, into the cache. Where the
+    adapter was trained over a quantised base, these are the sums with that.
+    """
+    from agl_local.policy.adapters import FILES, add_adapter, base_kind, base_of
+    from agl_local.policy.folder import load_policy, save_policy, stored_fingerprint
 
     base = fetch(base_of(path))
     sha256 = hashlib.sha256("".join(sha256_of(path / name) for name in sorted(FILES)).encode()).hexdigest()
@@ -118,8 +120,8 @@ def _of_adapter(path: Path) -> CachedPolicy:
         )
 
         def fill(draft: Path) -> ModelOrigin:
-            policy = load_policy(base.path)
-            add_adapter(policy, path, fingerprint(policy.model))
+            policy = load_policy(base.path, quantize=base_kind(path))
+            add_adapter(policy, path, stored_fingerprint(base.path))
             save_policy(policy, draft)
             return origin
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +32,17 @@ from agl_local.network.config import (
     read_json,
 )
 from agl_local.network.layout import realise
-from agl_local.network.lora import MATRICES, LoraLinear, adapted
+from agl_local.network.linear import Linear
+from agl_local.network.lora import MATRICES, adapted
 from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.network.quantized import Kind, Quantized
 from agl_local.text.tokenizer import ChatTokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 State = Mapping[str, Tensor]
+DEQUANTISED = "dequantised_from"
+"""The key of a config.json that says in what the matrices were of the policy that was saved."""
+_LOG = logging.getLogger(__name__)
 _PORTION = 64 * 2**20
 """Bytes of a weights file that are in memory while it is read."""
 
@@ -73,12 +79,18 @@ def init_model(config: ModelConfig, seed: int, std: float = 0.02) -> CausalLM:
 
 
 def load_policy(
-    path: str | Path, device: str | torch.device = "cpu", dtype: str = "float32", fallback: bool = True
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    fallback: bool = True,
+    quantize: Kind | None = None,
 ) -> Policy:
     """Read a model folder (config.json, safetensors, tokenizer.json …).
 
     Families without an own forward go through transformers (``hf.TransformersLM``, slower) unless
-    ``fallback`` is False. Raises MissingFile, ConfigError or StateError, each naming the file and the key.
+    ``fallback`` is False. ``quantize``: the matrices of the layers are kept in this, made from the numbers of
+    the files whatever ``dtype`` is, of which one matrix is in memory at a time. Raises MissingFile,
+    ConfigError or StateError, each naming the file and the key.
     """
     path = Path(path)
     if dtype not in DTYPES:
@@ -90,6 +102,10 @@ def load_policy(
     try:
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
+        if quantize is not None:
+            raise UnsupportedModel(
+                f"quantize: it needs one of the Qwen2, Qwen3 and Llama families: {why}"
+            ) from why
         if not fallback:
             raise
         from agl_local.network.hf import load_transformers
@@ -103,6 +119,9 @@ def load_policy(
         )
     with torch.device("meta"):
         shape = CausalLM(config)
+        if quantize is not None:
+            shape.quantize(quantize)
+            _warn_of_a_sum(path, raw, quantize)
     model = realise(shape, DTYPES[dtype], torch.device(device))
     _load_files(model, _weight_files(path), where=str(path))
     return Policy(model.eval(), tokenizer, config, path)
@@ -122,6 +141,8 @@ def save_description(policy: Policy, path: str | Path) -> Path:
     config = policy.config.to_hf()
     dtype = next(policy.model.parameters()).dtype
     config["dtype"] = str(dtype).removeprefix("torch.")
+    if policy.model.base_kind is not None:
+        config[DEQUANTISED] = policy.model.base_kind
     policy.tokenizer.save(path)
     _write_json(path / "config.json", config)
     eos = list(policy.tokenizer.eos_ids)
@@ -139,31 +160,71 @@ def write_tensors(tensors: State, file: Path) -> None:
 def state(model: nn.Module) -> State:
     """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files.
 
-    With adapters (``network.lora``), a weight is the sum that its layer computes with, made when it is asked
-    for.
+    The weight of a layer with adapters (``network.lora``) or of a quantised one is the matrix that it
+    computes with, made when it is asked for.
     """
     root = model.weights if isinstance(model, LanguageModel) else model
-    adapters = {f"{name}.weight": layer for name, layer in adapted(root).items()}
     own = {name: parameter.detach() for name, parameter in root.named_parameters()}
-    return _Merged(own, adapters) if adapters else own
+    made = _made(root)
+    return _Merged(own, made, next(iter(own.values())).dtype) if made else own
+
+
+def published(model: LanguageModel) -> State:
+    """What engines are sent of ``model`` after an update, and take in place of what they have: its
+    :func:`state`, or A and B alone beside quantised matrices. Those the engine has; a sum would have to be
+    quantised anew, and would be another policy.
+    """
+    if model.base_kind is None:
+        return state(model)
+    parameters = model.weights.named_parameters()
+    return {name: matrix.detach() for name, matrix in parameters if name.rpartition(".")[2] in MATRICES}
 
 
 def constant(model: LanguageModel) -> set[str]:
     """Names in :func:`state` of the weights that training leaves as they are."""
     summed = {f"{name}.weight" for name in adapted(model.weights)}
-    return {n for n, p in model.weights.named_parameters() if not p.requires_grad and n not in summed}
+    frozen = {name for name, parameter in model.weights.named_parameters() if not parameter.requires_grad}
+    return (frozen | _made(model.weights).keys()) - summed
+
+
+def _made(root: nn.Module) -> dict[str, Linear]:
+    """The layers whose matrix is no parameter, by the name of their weight."""
+    layers = ((name, module) for name, module in root.named_modules() if isinstance(module, Linear))
+    return {f"{name}.weight": layer for name, layer in layers if not layer.bare}
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """Those of :func:`state`, of which nothing is computed."""
+    root = model.weights if isinstance(model, LanguageModel) else model
+    own = {name: p.shape for name, p in root.named_parameters() if name.rpartition(".")[2] not in MATRICES}
+    return own | {
+        name: torch.Size((layer.out_features, layer.in_features)) for name, layer in _made(root).items()
+    }
+
+
+def dequantised_bytes(model: LanguageModel) -> int:
+    """Bytes in :func:`state` of the matrices that ``model`` has quantised."""
+    layers = (layer for layer in model.modules() if isinstance(layer, Linear) and layer.quantized)
+    return sum(layer.out_features * layer.in_features for layer in layers) * model.dtype.itemsize
 
 
 class _Merged(Mapping[str, Tensor]):
-    """``own`` without the matrices of ``adapters``, which are in the sums; only one sum is in memory."""
+    """``own`` without the matrices of adapters, and with those that ``layers`` compute with, in ``dtype``;
+    only one of these is in memory.
+    """
 
-    def __init__(self, own: State, adapters: Mapping[str, LoraLinear]) -> None:
-        self._adapters = adapters
-        self._own = {name: value for name, value in own.items() if name.rpartition(".")[2] not in MATRICES}
+    def __init__(self, own: State, layers: Mapping[str, Linear], dtype: torch.dtype) -> None:
+        kept = {name: value for name, value in own.items() if name.rpartition(".")[2] not in MATRICES}
+        self._layers, self._dtype = layers, dtype
+        self._own: dict[str, Tensor | None] = {**kept, **{n: None for n in layers if n not in kept}}
 
     def __getitem__(self, name: str) -> Tensor:
-        layer = self._adapters.get(name)
-        return self._own[name] if layer is None else layer.merged()
+        layer = self._layers.get(name)
+        if layer is not None:
+            return layer.merged().to(self._dtype)
+        found = self._own[name]
+        assert found is not None  # only layers have none
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._own)
@@ -172,36 +233,36 @@ class _Merged(Mapping[str, Tensor]):
         return len(self._own)
 
 
-def load_state(model: nn.Module, tensors: State, where: str = "weights") -> None:
-    """Copy ``tensors`` into ``model``; raises StateError before anything is changed if they do not fit
-    exactly.
+def load_state(model: LanguageModel, tensors: State, where: str = "weights") -> None:
+    """Copy ``tensors``, which another network has :func:`published`, into ``model``; raises StateError before
+    anything is changed if they do not fit exactly.
     """
-    if adapted(model):
+    if model.base_kind is None and adapted(model):
         raise StateError(f"{where} cannot replace those of a network with adapters: they are sums")
     check_state(model, tensors, where)
     with torch.no_grad():
-        for name, mine in state(model).items():
+        for name, mine in published(model).items():
             mine.copy_(tensors[name])
 
 
-def check_state(model: nn.Module, tensors: State, where: str = "weights") -> None:
-    """Raise StateError unless ``tensors`` are those of ``model`` by name and shape."""
-    refuse_misfit(model, {name: tensor.shape for name, tensor in tensors.items()}, where)
-    for name in tensors.keys() - state(model).keys():  # refuse_misfit lets only a tied output layer pass
+def check_state(model: LanguageModel, tensors: State, where: str = "weights") -> None:
+    """Raise StateError unless ``tensors`` are those that ``model`` takes by name and shape."""
+    own = {name: mine.shape for name, mine in published(model).items()}
+    _refuse_misfit(own, {name: tensor.shape for name, tensor in tensors.items()}, where)
+    for name in tensors.keys() - own.keys():  # only a tied output layer is let pass
         _refuse_untied(tensors[name], tensors["model.embed_tokens.weight"], where)
 
 
-def refuse_misfit(model: nn.Module, shapes: Mapping[str, Sequence[int]], where: str) -> None:
-    """Raise StateError unless tensors of these ``shapes`` are those of ``model``."""
-    own = state(model)
+def _refuse_misfit(own: Mapping[str, torch.Size], shapes: Mapping[str, Sequence[int]], where: str) -> None:
+    """Raise StateError unless tensors of these ``shapes`` are those of a network with ``own``."""
     # Some tied models are saved with their output layer all the same: an equal copy is no contradiction.
     tied = {"lm_head.weight"} - own.keys() if "model.embed_tokens.weight" in own else set()
     problems = [f"missing {name}" for name in own if name not in shapes]
     problems += [f"unknown {name}" for name in shapes if name not in own and name not in tied]
     problems += [
-        f"{name} is {tuple(shapes[name])}, not {tuple(mine.shape)}"
+        f"{name} is {tuple(shapes[name])}, not {tuple(mine)}"
         for name, mine in own.items()
-        if name in shapes and torch.Size(shapes[name]) != mine.shape
+        if name in shapes and torch.Size(shapes[name]) != mine
     ]
     if problems:
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
@@ -226,8 +287,41 @@ def parse_state(data: bytes) -> dict[str, Tensor]:
 
 def fingerprint(model: nn.Module) -> str:
     """sha256 over names, types, shapes and bytes of all parameters: equal means equal bit for bit."""
+    return _digest(state(model))
+
+
+def stored_fingerprint(path: Path) -> str:
+    """The :func:`fingerprint` of the model folder ``path`` in float32, of which one tensor is in memory at a
+    time.
+    """
+    files = _weight_files(path)
+    found: dict[str, Path] = {}
+    for file in files:
+        with _opened(file) as content:
+            found.update(dict.fromkeys(content.keys(), file))
+    if read_json(path / "config.json").get("tie_word_embeddings", False):
+        found.pop("lm_head.weight", None)
+    return _digest(_Stored(found))
+
+
+class _Stored(Mapping[str, Tensor]):
+    """The tensors of ``files`` by name, each read in float32 when it is asked for."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> Tensor:
+        return _one([self._files[name]], name).float()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _digest(tensors: State) -> str:
     digest = hashlib.sha256()
-    tensors = state(model)
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -245,14 +339,25 @@ def _weight_files(path: Path) -> list[Path]:
     return files
 
 
-def _load_files(model: nn.Module, files: Sequence[Path], where: str) -> None:
+def _warn_of_a_sum(path: Path, config: Mapping[str, Any], kind: Kind) -> None:
+    if before := config.get(DEQUANTISED):
+        _LOG.warning(
+            "%s: its matrices are sums over a base in %s; in %s they are other matrices, and it is another "
+            "policy",
+            path,
+            before,
+            kind,
+        )
+
+
+def _load_files(model: LanguageModel, files: Sequence[Path], where: str) -> None:
     """Copy the tensors of ``files`` into ``model``, of which no second copy is in memory at any time."""
     shapes: dict[str, list[int]] = {}
     for file in files:
         with _opened(file) as content:
             shapes.update({name: content.get_slice(name).get_shape() for name in content.keys()})  # noqa: SIM118
-    refuse_misfit(model, shapes, where)
-    own = state(model)
+    _refuse_misfit(_shapes(model), shapes, where)
+    own, made, kind = dict(model.named_parameters()), _made(model), model.base_kind
     if "lm_head.weight" in shapes.keys() - own.keys():
         _refuse_untied(_one(files, "lm_head.weight"), _one(files, "model.embed_tokens.weight"), where)
     with torch.no_grad():
@@ -263,6 +368,10 @@ def _load_files(model: nn.Module, files: Sequence[Path], where: str) -> None:
                     for name in names:
                         if name in own:
                             own[name].copy_(content.get_tensor(name))
+                        elif name in made and kind is not None:
+                            made[name].quantized = Quantized.of(
+                                content.get_tensor(name).to(model.device), kind
+                            )
 
 
 def _one(files: Sequence[Path], name: str) -> Tensor:

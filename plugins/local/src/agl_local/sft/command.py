@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from agl_local.cores import auto_threads
+
+if TYPE_CHECKING:
+    from agl_local.network.quantized import Kind
 
 THREADS = auto_threads()
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
@@ -52,6 +55,13 @@ def register(app: typer.Typer) -> None:
                 min=1, help="Rank: train small matrices beside frozen weights, and write an adapter."
             ),
         ] = None,
+        quantize: Annotated[
+            str | None,
+            typer.Option(
+                help="int8 or nf4, with --lora: keep the frozen weights in 8 or 4 bits a number. The adapter "
+                "belongs to these."
+            ),
+        ] = None,
         micro_batch_tokens: Annotated[
             int, typer.Option(min=1, help="Tokens of one forward pass: memory and speed, not the result.")
         ] = 4096,
@@ -89,6 +99,7 @@ def register(app: typer.Typer) -> None:
             group=group,
             dtype=dtype,
             device=device,
+            quantize=cast("Kind | None", quantize),  # the settings refuse what is none
         )
         chats = load_chats(data, "--data")
         held_out = load_chats(val, "--val") if val else None

@@ -11,12 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 import torch
 
 from agentlightning.types import UsageError
 from agl_local.network.lora import Lora, adapt, adapted
 from agl_local.network.model import LanguageModel
+from agl_local.network.quantized import Kind
 from agl_local.policy.folder import DTYPES, Policy
 from agl_local.sft.chats import Chat, EncodedChats, encode
 from agl_local.training.freeze import frozen, trained_values
@@ -60,6 +62,8 @@ class SftSettings:
     float32: an update of the weights themselves would be rounded away.
     """
     device: str = "cpu"
+    quantize: Kind | None = None
+    """In what the frozen matrices of the layers are kept beside ``lora``; the adapter belongs to these."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "micro_batch_tokens", "group"):
@@ -75,6 +79,10 @@ class SftSettings:
             raise SftSettingsError(f"dtype {self.dtype!r} is not one of {', '.join(sorted(DTYPES))}")
         if self.dtype != "float32" and self.lora is None:
             raise SftSettingsError(f"dtype {self.dtype} needs lora, whose matrices stay float32")
+        if self.quantize is not None and self.quantize not in get_args(Kind):
+            raise SftSettingsError(f"quantize {self.quantize!r} is not one of {', '.join(get_args(Kind))}")
+        if self.quantize is not None and self.lora is None:
+            raise SftSettingsError(f"quantize {self.quantize} needs lora: it is for matrices that are frozen")
         if self.lora is not None and self.freeze:
             raise SftSettingsError("lora freezes all weights: leave freeze out")
 

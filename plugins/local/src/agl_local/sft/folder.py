@@ -67,10 +67,12 @@ def write_finetuned(
 
 def model_card(parent: Parent, data: ChatSet, settings: SftSettings, report: SftReport) -> str:
     """Return the card, a Markdown text with the metadata block of the Hugging Face hub."""
+    over = {"parent's matrices, while training": settings.quantize} if settings.quantize else {}
     facts: dict[str, Any] = {
         "parent": parent.name,
         "parent's source": parent.source,
         "parent's parameters (sha256)": parent.digest,
+        **over,
         "data": data.source,
         "data (sha256)": data.sha256,
         "chats": report.chats,

@@ -26,7 +26,7 @@ from agl_local.policy.adapters import add_adapter, base_of
 from agl_local.policy.catalogue import CATALOGUE
 from agl_local.policy.fetch import first_use
 from agl_local.policy.files import is_adapter, remove_unfinished
-from agl_local.policy.folder import DTYPES, fingerprint, load_policy
+from agl_local.policy.folder import DTYPES, fingerprint, load_policy, stored_fingerprint
 from agl_local.sft.chats import ChatDataError, ChatSet, chats_of, read_chats
 from agl_local.sft.finetune import SftReport, SftSettings, SftSettingsError, SftStep, finetune
 from agl_local.sft.folder import Parent, check_output, shown, write_finetuned
@@ -86,12 +86,16 @@ def run(
     goes_on = settings.lora is not None and is_adapter(given)
     base = base_of(given) if goes_on else str(policy)
     found = first_use(base)
-    start = load_policy(found.path)
+    device = pick_device(settings.device)
+    if settings.quantize is None:
+        start = load_policy(found.path)
+        digest = fingerprint(start.model)
+        start.model.to(device, DTYPES[settings.dtype])
+    else:  # the weights are never in memory as a whole
+        digest = stored_fingerprint(found.path)
+        start = load_policy(found.path, device, settings.dtype, quantize=settings.quantize)
     address = base if base in CATALOGUE else str(found.path)
-    parent = Parent(
-        found.origin.name, address, found.origin.licence, found.origin.source, fingerprint(start.model)
-    )
-    start.model.to(pick_device(settings.device), DTYPES[settings.dtype])
+    parent = Parent(found.origin.name, address, found.origin.licence, found.origin.source, digest)
     if goes_on:
         add_adapter(start, given, parent.digest)
         rank = next(iter(adapted(start.model).values())).lora_A.shape[0]

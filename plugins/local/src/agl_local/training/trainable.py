@@ -15,6 +15,7 @@ import msgspec
 
 from agl_local.network.lora import Lora, adapt, targets_of
 from agl_local.network.model import LanguageModel
+from agl_local.network.quantized import Kind
 from agl_local.policy.folder import fingerprint
 from agl_local.training.freeze import freeze
 
@@ -22,12 +23,13 @@ from agl_local.training.freeze import freeze
 @dataclass(frozen=True)
 class Trainable:
     """``frozen``: names of the parameters that are not trained. ``base``: sha256 of the weights beside which
-    ``lora`` has its adapters.
+    ``lora`` has its adapters, as they are computed with: ``quantize`` is in what they are kept.
     """
 
     frozen: tuple[str, ...] = ()
     lora: Lora | None = None
     base: str | None = None
+    quantize: Kind | None = None
 
     @classmethod
     def of(cls, model: LanguageModel, patterns: Sequence[str], lora: Lora | None = None) -> Trainable:
@@ -35,7 +37,7 @@ class Trainable:
         if lora is None:
             return cls(tuple(freeze(model, patterns)))
         targets_of(model, lora)
-        return cls(lora=lora, base=fingerprint(model))
+        return cls(lora=lora, base=fingerprint(model), quantize=model.base_kind)
 
     def adapt(self, model: LanguageModel, seed: int) -> None:
         """Put the adapters into ``model``, once nothing else copies it."""
@@ -44,13 +46,20 @@ class Trainable:
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON."""
-        return {"frozen": list(self.frozen), "lora": msgspec.to_builtins(self.lora), "base": self.base}
+        return {
+            "frozen": list(self.frozen),
+            "lora": msgspec.to_builtins(self.lora),
+            "base": self.base,
+            "quantize": self.quantize,
+        }
 
     def differs(self, saved: Mapping[str, Any]) -> str:
         """Why a run cannot go on from a checkpoint with the record ``saved``; empty: it can."""
         mine = self.record()
         if saved.get("lora") != mine["lora"]:
             return f"backend.options.lora was {saved.get('lora')} and is {mine['lora']}"
+        if saved.get("quantize") != self.quantize:
+            return f"backend.options.quantize was {saved.get('quantize')} and is {self.quantize}"
         if saved.get("base") != self.base:
             return "its adapters belong to other weights than those of backend.policy"
         then, now = set(saved.get("frozen", ())), set(self.frozen)
