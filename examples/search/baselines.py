@@ -46,7 +46,9 @@ def great_trader(question: str) -> str:
 def frequent(question: str) -> str:
     """No search: the answer that the asked fact has most often in training."""
     asked = understood(question).fact
-    return Counter(one["answer"] for one in kept()["train"] if one["asked"] == asked).most_common(1)[0][0]
+    given = Counter(one["answer"] for one in kept()["train"] if one["asked"] == asked)
+    best: str = given.most_common(1)[0][0]
+    return best
 
 
 def chance_answer(question: str) -> str:

@@ -1,7 +1,8 @@
 """The reward of a policy on questions, all calls of the agent, in batches and without agent or server.
 
-It sends the very prompts the agent sends, so with greedy decoding it gives the reward the agent would get; it
-is for building and testing the small policy. ``python -m search.evaluate [POLICY]`` prints a table by kind.
+It sends the very prompts the agent sends, so with greedy decoding it gives the reward the agent would get,
+but that a call which the tools refuse ends it, where the agent is told and goes on. It is for building and
+testing the small policy. ``python -m search.evaluate [POLICY]`` prints a table by kind.
 """
 
 from __future__ import annotations
