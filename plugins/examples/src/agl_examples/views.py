@@ -1,4 +1,5 @@
-"""Views of the examples' rollouts in ``agl dashboard``: a recorded game, and a question's way through a run.
+"""Views of the examples' rollouts in ``agl dashboard``: a recorded game, a question's way through a run, and
+what was looked up.
 
 An example draws its own: the copy that Python finds (``PYTHONPATH=examples``), else the files that come with
 this package. They are imported when a view is opened.
@@ -22,6 +23,7 @@ def views() -> list[RolloutViewSpec]:
     return [
         RolloutViewSpec("werewolf", "Replay", recorded_game, replay),
         RolloutViewSpec("spider", "Journey", trained_question, journey),
+        RolloutViewSpec("search", "Look-ups", searched_question, look_ups),
     ]
 
 
@@ -50,6 +52,19 @@ async def journey(run: OpenRun, rollout: Rollout) -> str:
     """Return the page of the rollout's way."""
     draws = _example("spider.journey")
     page: str = draws.html(await draws.story(run, rollout.rollout_id))
+    return page
+
+
+def searched_question(rollout: Rollout) -> bool:
+    """Whether the rollout's task is a question that needs two documents."""
+    return _has(rollout, "question", "answer", "clue", "documents")
+
+
+async def look_ups(run: OpenRun, rollout: Rollout) -> str:
+    """Return the page of what the rollout searched and read."""
+    draws = _example("search.journey")
+    [record] = await run.store.records([rollout.rollout_id])
+    page: str = draws.html(draws.story(record))
     return page
 
 

@@ -1,0 +1,94 @@
+"""Build the small start policy from nothing: ``python -m search.warmstart --out FOLDER --seed 1``.
+
+A Qwen2-shaped network of random weights learns the teacher's chats by what ``agl sft`` does, every turn of
+the assistant and nothing that the tools said. One thread and fixed seeds: the same bits on the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import torch
+
+from agl_local.policy.folder import Policy, init_model
+from agl_local.sft.chats import chats_of
+from agl_local.sft.finetune import SftSettings, SftStep, finetune
+from agl_local.text.tokenizer import ChatTokenizer
+from search.agent import SYSTEM
+from search.corpus import FIELDS
+from search.evaluate import POLICY, table
+from search.questions import ASKED, CLUES, FACTS, QUESTION
+from search.teacher import chats, world
+from small_policy import teaching
+from small_policy.reading import tokenizer_of
+
+HERE = Path(__file__).resolve().parent
+CHATS = 6000
+HELD_OUT = 256
+SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=16, max_len=1024)
+TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
+BPE_SIZE = 1024
+"""At most: bytes, special tokens and merges. The scaffold tokens come on top."""
+
+
+def scaffold() -> tuple[str, ...]:
+    """The fixed pieces of these prompts, each one token; what follows one is spelled as at a line's start."""
+    asked = [
+        QUESTION.format(asked=FACTS[fact].name, clue=clue.partition("{clue}")[0]).rstrip("?")
+        for fact in ASKED
+        for clue in CLUES.values()
+    ]
+    pieces = (
+        "system\n", "user\n", "assistant\n", SYSTEM,
+        "\nTools, called as JSON within <tool_call></tool_call>:\nsearch(words)\nread(title)",
+        *asked, " exports most to?", " imports most from?",
+        *(f"\n{fact.label}: " for fact in FACTS.values()), *(f" {section}" for section in FIELDS),
+        '<tool_call>\n{"name": "search", "arguments": {"words": "',
+        '<tool_call>\n{"name": "read", "arguments": {"title": "',
+        '"}}\n</tool_call>', "<tool_response>\n", "\n</tool_response>",
+    )  # fmt: skip
+    return tuple(dict.fromkeys(pieces))
+
+
+def tokenizer() -> ChatTokenizer:
+    """The policy's tokenizer over the documents that are not held out; the same every time."""
+    texts = (f"{one.title}\n{one.text}" for one in world(Random(0)))
+    return tokenizer_of(texts, BPE_SIZE, scaffold(), TEMPLATE)
+
+
+def build(seed: int, count: int = CHATS, log_every: int = 25) -> Policy:
+    """Train a fresh policy on ``count`` chats."""
+    torch.set_num_threads(1)
+    words = tokenizer()
+    shape = teaching.shape_of(words)
+    policy = Policy(init_model(shape, seed), words, shape)
+
+    def told(step: SftStep) -> None:
+        if log_every and step.step % log_every == 0:
+            print(f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.seconds:.0f} s", flush=True)
+
+    lessons = chats_of(islice(chats(seed), count), "search.teacher")
+    finetune(policy, lessons.chats, SETTINGS, progress=told)
+    policy.model.eval()
+    return policy
+
+
+def main() -> None:
+    """Build, save, evaluate, and write the card with what was measured."""
+    parser = argparse.ArgumentParser(prog="python -m search.warmstart", description="Build the start policy.")
+    parser.add_argument("--out", type=Path, default=POLICY, help="folder to write (default: the shipped one)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--chats", type=int, default=CHATS)
+    arguments = parser.parse_args()
+    begin = time.process_time()
+    policy = build(arguments.seed, arguments.chats)
+    made = {"seed": arguments.seed, "chats": arguments.chats, "seconds": time.process_time() - begin}
+    teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
+
+
+if __name__ == "__main__":
+    main()
