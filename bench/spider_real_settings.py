@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "all questions": {"environment.train": "{target: spider.real.tasks:load, args: {spec: train}}"},
     "learning rate 1e-4": {"backend.options.lr": "1.0e-4"},
     "temperature 1.0": {"training.recipe.temperature": "1.0"},
-    "names of the schema alone": {"agent.target": "spider.real.agent:named"},
+    "any words, not only names of the schema": {"agent.target": "spider.real.agent:agent"},
     "only write is trained": {"agent.select": "[write]"},
     "only link is trained": {"agent.select": "[link]"},
     "only rewrite is trained": {"agent.select": "[rewrite]"},

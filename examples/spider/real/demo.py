@@ -35,8 +35,8 @@ from spider.real.tasks import load  # noqa: E402
 CONFIG = HERE / "cpu.yaml"
 ADAPTER = HERE / "adapter"
 SFT = (
-    "--data", "spider.real.chats:train", "--val", "spider.real.chats:val", "--lora", "8", "--lr", "1e-3",
-    "--epochs", "1", "--dtype", "bfloat16", "--batch-size", "32", "--group", "16", "--max-len", "352",
+    "--data", "spider.real.chats:train", "--val", "spider.real.chats:val", "--lora", "16", "--lr", "1e-3",
+    "--epochs", "3", "--dtype", "bfloat16", "--batch-size", "32", "--group", "8", "--max-len", "416",
     "--micro-batch-tokens", "1400",
 )  # fmt: skip
 """How the adapter was made."""
@@ -107,13 +107,13 @@ def main() -> int:
             adapter = run.agl("sft", "sft", *words, *SFT)
         tuned = run.agl("fetch", "policy", "fetch", adapter)
         found = {"base": run.evaluate("shown", base, given.limit)}
-        found["sft"] = run.evaluate("agent", tuned, given.limit)
+        found["sft"] = run.evaluate("named", tuned, given.limit)
         steps = ("--steps", str(given.steps)) if given.steps is not None else ()
         trained = run.run(
             "train", "train", "--seed", str(given.seed), *steps, more=(f"backend.policy={tuned}",)
         )
         policy = str(run.output / trained["run_id"] / "policy")
-        found["sft_rl"] = run.evaluate("agent", policy, given.limit)
+        found["sft_rl"] = run.evaluate("named", policy, given.limit)
     line = {
         **figures(found),
         "selection": {"before": trained["reward_before"], "after": trained["reward_after"]},
