@@ -27,7 +27,7 @@ from small_policy import teaching
 from small_policy.reading import tokenizer_of
 
 HERE = Path(__file__).resolve().parent
-CHATS = 6000
+CHATS = 24_000
 HELD_OUT = 256
 SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=16, max_len=1024)
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
@@ -37,15 +37,12 @@ BPE_SIZE = 1024
 
 def scaffold() -> tuple[str, ...]:
     """The fixed pieces of these prompts, each one token; what follows one is spelled as at a line's start."""
-    asked = [
-        QUESTION.format(asked=FACTS[fact].name, clue=clue.partition("{clue}")[0]).rstrip("?")
-        for fact in ASKED
-        for clue in CLUES.values()
-    ]
+    asked = [QUESTION.partition("{clue}")[0].format(asked=FACTS[fact].name) for fact in ASKED]
+    clues = [clue.partition("{clue}")[0] for clue in CLUES.values()]
     pieces = (
         "system\n", "user\n", "assistant\n", SYSTEM,
         "\nTools, called as JSON within <tool_call></tool_call>:\nsearch(words)\nread(title)",
-        *asked, " exports most to?", " imports most from?",
+        *asked, *clues, " exports most to?", " imports most from?",
         *(f"\n{fact.label}: " for fact in FACTS.values()), *(f" {section}" for section in FIELDS),
         '<tool_call>\n{"name": "search", "arguments": {"words": "',
         '<tool_call>\n{"name": "read", "arguments": {"title": "',
