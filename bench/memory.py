@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from agentlightning.types import Recipe
 from agl_local.network.config import ModelConfig
 from agl_local.network.lora import Lora, adapt
-from agl_local.network.memory import Plan, run_bytes
+from agl_local.network.memory import LocalRun, run_bytes
 from agl_local.network.shape import NetworkShape
 from agl_local.policy.folder import init_model, load_policy, save_policy
 from agl_local.training.update import Updater
@@ -70,7 +70,7 @@ class Counted(TorchDispatchMode):
         self.now -= size
 
 
-def plans() -> list[Plan]:
+def plans() -> list[LocalRun]:
     """The twelve combinations."""
     ways = [
         (None, "float32"),
@@ -78,7 +78,7 @@ def plans() -> list[Plan]:
         *((RANK, kind) for kind in ("float32", "bfloat16", "int8", "nf4")),
     ]
     return [
-        Plan(
+        LocalRun(
             rank=rank,
             base=base,
             checkpointed=checkpointed,
@@ -95,7 +95,7 @@ def saved(folder: Path) -> Path:
     return save_policy(policy(init_model(ModelConfig(**asdict(SHAPE)), seed=0)), folder)
 
 
-def measured(plan: Plan, folder: Path) -> int:
+def measured(plan: LocalRun, folder: Path) -> int:
     """The peak of two updates of the policy in ``folder`` beside its engine's weights and cache."""
     quantize, dtype = plan.quantize, "bfloat16" if plan.base == "bfloat16" else "float32"
     with Counted() as counted:

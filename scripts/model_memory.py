@@ -21,7 +21,7 @@ from agl_local.network.memory import (
     SINGLE,
     STATES,
     Base,
-    Plan,
+    LocalRun,
     cached_numbers,
     engine_bytes,
     lora_count,
@@ -73,9 +73,9 @@ def lora(number: int, engine: int) -> Callable[[NetworkShape], list[float]]:
     return cells
 
 
-def planned(base: Base, checkpointed: bool) -> Plan:
+def planned(base: Base, checkpointed: bool) -> LocalRun:
     """Return the run of the tables with LoRA over a ``base``, with a bfloat16 engine."""
-    return Plan(RANK, base, checkpointed, POSITIONS, TRAINED, HELD, engine="bfloat16")
+    return LocalRun(RANK, base, checkpointed, POSITIONS, TRAINED, HELD, engine="bfloat16")
 
 
 def quantised(base: Base) -> Callable[[NetworkShape], list[float]]:
@@ -113,7 +113,7 @@ def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
     cache full. Of the positions of an update the share of the tables is trained.
     """
     positions, dtype = options["micro_batch_tokens"], options.get("dtype", "float32")
-    plan = Plan(
+    plan = LocalRun(
         rank=(options.get("lora") or {}).get("rank"),
         base=options.get("quantize") or dtype,
         checkpointed=options.get("activation_checkpointing", False),

@@ -101,7 +101,7 @@ def update_bytes(shape: NetworkShape, number: int, checkpointed: bool, positions
 
 
 @dataclass(frozen=True)
-class Plan:
+class LocalRun:
     """A run of the driver ``local``. ``rank``: of LoRA; None: all weights are trained. ``base``: the type of
     the engine beside a float32 trainer, or in what both keep the matrices of the layers. ``positions`` and
     ``trained`` tokens of a micro-batch; ``held``: tokens in the engine's cache; ``engine``: the type of an
@@ -130,21 +130,21 @@ def base_bytes(shape: NetworkShape, number: int, quantize: str | None) -> int:
     return matrices + number * (parameter_count(shape) - matrix_numbers(shape))
 
 
-def states_bytes(shape: NetworkShape, plan: Plan) -> int:
+def states_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of the trainer's weights, gradients and moments."""
     if plan.rank is None:
         return STATES * parameter_count(shape)
     return base_bytes(shape, SINGLE, plan.quantize) + STATES * lora_count(shape, plan.rank)
 
 
-def engine_bytes(shape: NetworkShape, plan: Plan) -> int:
+def engine_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of the engine's weights and its cache."""
     number = HALF if "bfloat16" in (plan.base, plan.engine) else SINGLE
     beside = lora_count(shape, plan.rank) if plan.quantize and plan.rank else 0
     return base_bytes(shape, number, plan.quantize) + number * (beside + plan.held * cached_numbers(shape))
 
 
-def working_bytes(shape: NetworkShape, plan: Plan) -> int:
+def working_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of a micro-batch of the update at its peak. LoRA keeps its products with A; over
     quantised matrices one is made in float32 when the logits are gone, or before they are there.
     """
@@ -157,7 +157,7 @@ def working_bytes(shape: NetworkShape, plan: Plan) -> int:
     return kept + max(logits, matrix)
 
 
-def run_bytes(shape: NetworkShape, plan: Plan) -> int:
+def run_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of a run at its peak, the engine's cache full: states, update and engine."""
     return states_bytes(shape, plan) + working_bytes(shape, plan) + engine_bytes(shape, plan)
 
