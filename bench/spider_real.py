@@ -50,24 +50,16 @@ def trick(tasks: Sequence[Question], earned: dict[str, float]) -> dict[str, Any]
 
 def figures() -> dict[str, Any]:
     """Return all figures of the page."""
-    found = {name: read(KEPT / f"{name}.jsonl") for name in ("base", "sft", "select_sft")}
+    found = {name: read(KEPT / f"{name}.jsonl") for name in ("base", "sft", "select_sft", "select_free")}
     sets = {spec: load(spec) for spec in ("test", "select")}
     train = load("train")
     earned = {spec: rewards(tasks, train) for spec, tasks in sets.items()}
-    asked = {spec: {task["id"]: task for task in tasks} for spec, tasks in sets.items()}
     differences = [one.last - earned["test"][one.id] for one in found["sft"]]
     databases = [one.db_id for one in found["sft"]]
     counts: list[tuple[int, int]] = [*json.loads(SOLVED.read_text(encoding="utf-8")).values()]
     return {
         **{name: evaluation(own) for name, own in found.items()},
-        "trick": {
-            "test, as sft": trick([asked["test"][one.id] for one in found["sft"]], earned["test"]),
-            "test": trick(sets["test"], earned["test"]),
-            "select, as select_sft": trick(
-                [asked["select"][one.id] for one in found["select_sft"]], earned["select"]
-            ),
-            "select": trick(sets["select"], earned["select"]),
-        },
+        "trick": {spec: trick(tasks, earned[spec]) for spec, tasks in sets.items()},
         "against_trick": {
             "difference": mean(differences),
             "ci": mean_interval(differences, databases, "db_id", shares=False).ends,

@@ -380,7 +380,7 @@ def test_the_page_says_what_the_kept_files_hold() -> None:
         low, high = one["ci"]
         return f"{one['right']:.3f} ({low:.2f}–{high:.2f})"
 
-    for name in ("base", "sft", "select_sft"):
+    for name in ("base", "sft", "select_sft", "select_free"):
         own = found[name]
         row = f"| {cell(own)} | {own['first_runs']:.3f} | {own['without_correction']:.3f} |"
         assert row in page, (name, row)
