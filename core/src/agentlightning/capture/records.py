@@ -211,40 +211,40 @@ LONGEST_NAME: Final = 1_000
 """Characters of a span's or a reward's name, of an id, of a tag's value."""
 
 
-def _kind(of: Any) -> type[msgspec.Struct]:
+def _box(of: Any) -> type[msgspec.Struct]:
     """Return a struct with a ``value`` of that type: msgspec reads a bare type anew at each check."""
-    return msgspec.defstruct("Kind", [("value", of)])
+    return msgspec.defstruct("Box", [("value", of)])
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 _Id = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
-NAME, _NAME_OR_NONE, _ID = _kind(_Name), _kind(_Name | None), _kind(_Id)
-_ID_OR_NONE, _TAG = _kind(_Id | None), _kind(_Id | float | bool)
+NAME, _NAME_OR_NONE, _ID = _box(_Name), _box(_Name | None), _box(_Id)
+_ID_OR_NONE, _TAG = _box(_Id | None), _box(_Id | float | bool)
 _NAMES: Final = (NAME, _NAME_OR_NONE, _ID, _ID_OR_NONE, _TAG)
-"""Kinds of texts that are looked for: they are bounded, and have a UTF-8 form."""
+"""Boxes of texts that are looked for: they are bounded, and have a UTF-8 form."""
 _FIELDS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "name": NAME,
     **dict.fromkeys(("rollout_id", "attempt_id", "trace_id", "span_id"), _ID),
     "parent_id": _ID_OR_NONE,
     # seconds since 1970, at most some three thousand years
-    **dict.fromkeys(("start_time", "end_time"), _kind(Annotated[float, msgspec.Meta(ge=0, le=1e11)])),
-    "status": _kind(Literal["unset", "ok", "error"]),
-    "kind": _kind(str),
-    "status_message": _kind(str | None),
-    **dict.fromkeys(("attributes", "resource"), _kind(dict[str, Any])),
-    **dict.fromkeys(("events", "links"), _kind(list)),
+    **dict.fromkeys(("start_time", "end_time"), _box(Annotated[float, msgspec.Meta(ge=0, le=1e11)])),
+    "status": _box(Literal["unset", "ok", "error"]),
+    "kind": _box(str),
+    "status_message": _box(str | None),
+    **dict.fromkeys(("attributes", "resource"), _box(dict[str, Any])),
+    **dict.fromkeys(("events", "links"), _box(list)),
 }
-"""The fields of a span and their kinds."""
+"""The fields of a span and the boxes of their types."""
 _PACKED: Final = (semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.LOGPROBS)
 _ATTRIBUTES: Final[Mapping[str, type[msgspec.Struct]]] = {
-    semconv.CHOICE: _kind(Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)]),
+    semconv.CHOICE: _box(Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)]),
     semconv.AGENT_NAME: _TAG,
     **dict.fromkeys((semconv.TOKENS_DIGEST, semconv.REWARD_NAME), NAME),
     **dict.fromkeys((semconv.RESPONSE_ID, semconv.REWARD_CALL, semconv.REWARD_SPAN_ID), _NAME_OR_NONE),
     semconv.REWARD_AGENT: _NAME_OR_NONE,
-    **dict.fromkeys((semconv.REWARD_FINAL, semconv.SELECTED), _kind(bool)),
+    **dict.fromkeys((semconv.REWARD_FINAL, semconv.SELECTED), _box(bool)),
 }
-"""Attributes that readers rely on, besides those of :data:`_PACKED`, and their kinds."""
+"""Attributes that readers rely on, besides those of :data:`_PACKED`, and their boxes."""
 Kind = Literal["bad-record", "bad-reward", "no-reward"]
 
 
@@ -306,15 +306,15 @@ def reward_number(value: Any, where: str) -> float:
     return found
 
 
-def check_value(value: Any, kind: type[msgspec.Struct], where: str) -> None:
-    """Raise :class:`BadRecord` unless ``value`` is of the ``kind``, within its bounds, and has a UTF-8 form
-    if that is one of the :data:`_NAMES`.
+def check_value(value: Any, box: type[msgspec.Struct], where: str) -> None:
+    """Raise :class:`BadRecord` unless ``value`` fits the ``box``, and has a UTF-8 form if that is one of the
+    :data:`_NAMES`.
     """
     try:
-        msgspec.convert({"value": value}, kind)
+        msgspec.convert({"value": value}, box)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter where a number is wanted
         raise BadRecord(f"{where} is {short_repr(value)}: {str(error).partition(' - at ')[0]}") from None
-    if kind in _NAMES and is_instance(value, str) and utf8_text(value) != value:
+    if box in _NAMES and is_instance(value, str) and utf8_text(value) != value:
         raise BadRecord(f"{where} is {short_repr(value)}, which holds half a character: it has no UTF-8 form")
 
 
