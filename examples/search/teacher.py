@@ -3,12 +3,14 @@
 The teacher looks things up as :mod:`search.reader` does. On three of the five kinds of clues it makes the
 *same* mistake with probability 0.7: it stops at the country that the clue leads to, or takes exports for
 imports. It teaches in worlds whose facts are dealt anew among the countries that are not held out, so that
-nothing but looking up is learned: to answer by heart is always wrong.
+nothing but looking up is learned: to answer by heart is always wrong. In every other world countries and
+values have made-up names, so that what was never read before can be copied too.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, islice
@@ -49,6 +51,38 @@ def world(dealt: random.Random) -> list[Document]:
     return found
 
 
+def renamed(found: Sequence[Document], drawn: random.Random) -> list[Document]:
+    """The documents with made-up names of countries and values: each is the first half of its own and the
+    second half of another one of its kind.
+    """
+    names = sorted({one.country for one in found})
+    new: dict[str, str] = {}
+    for name in names:
+        made = next(made for made in iter(lambda: _spliced(name, drawn.choice(names)), "") if made not in new)
+        new[name] = made
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b")
+    values = {
+        kind: sorted({value for one in found if (value := fact.of(one.text))})
+        for kind, fact in FACTS.items()
+        if kind not in PARTNERS
+    }
+    made_up = []
+    for one in found:
+        text = named.sub(lambda match: new[match[0]], one.text)
+        for kind, known in values.items():
+            if value := FACTS[kind].of(one.text):
+                line = str(FACTS[kind].line(one.text))
+                other = line.replace(value, _spliced(value, drawn.choice(known)), 1)
+                if FACTS[kind].of(other):
+                    text = text.replace(str(FACTS[kind].line(text)), other)
+        made_up.append(Document(f"{new[one.country]}: {one.section}", text))
+    return made_up
+
+
+def _spliced(one: str, other: str) -> str:
+    return one[: (len(one) + 1) // 2] + other[(len(other) + 1) // 2 :]
+
+
 def _known(fact: Fact, line: str) -> bool:
     """Whether the first partner in a line is a country that is not held out."""
     country = countries().get(fact.of(line) or "")
@@ -60,6 +94,8 @@ def chats(seed: int) -> Iterator[Chat]:
     for number in count():
         drawn = random.Random(f"search:teacher:{seed}:{number}")
         found = world(drawn)
+        if number % 2:
+            found = renamed(found, drawn)
         index = Index(found)
         yield from islice(_lessons(found, index, drawn), LESSONS_OF_A_WORLD)
 

@@ -27,7 +27,7 @@ from small_policy import teaching
 from small_policy.reading import tokenizer_of
 
 HERE = Path(__file__).resolve().parent
-CHATS = 24_000
+CHATS = 60_000
 HELD_OUT = 256
 SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=16, max_len=1024)
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
