@@ -58,7 +58,9 @@ def renamed(found: Sequence[Document], drawn: random.Random) -> list[Document]:
     names = sorted({one.country for one in found})
     new: dict[str, str] = {}
     for name in names:
-        made = next(made for made in iter(lambda: _spliced(name, drawn.choice(names)), "") if made not in new)
+        made = name
+        while made in names or made in new.values():
+            made = _spliced(name, drawn.choice(names))
         new[name] = made
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b")
     values = {

@@ -39,7 +39,7 @@ from search.grading import grade
 from search.index import FIRST_LINE, HITS, NO_SUCH_TITLE, NOTHING, PASSAGE, factbook
 from search.questions import CLUES, FACTS, countries, facts, held_out, kept, tasks, two_needed
 from search.reader import OTHER, STOPS
-from search.teacher import MISTAKES, TOOLS, chat, chats, world
+from search.teacher import MISTAKES, TOOLS, chat, chats, renamed, world
 from search.warmstart import scaffold, tokenizer
 from small_policy.teaching import shape_of
 
@@ -209,6 +209,19 @@ def test_a_world_has_no_held_out_country_and_no_fact_by_heart() -> None:
     moved = [one for one in found if one.section == "Government" and one.text != true[one.title]]
     assert len(moved) > 0.9 * sum(one.section == "Government" for one in found)
     assert found == world(random.Random(1)) != world(random.Random(2))
+
+
+def test_made_up_names_are_new_and_the_same_wherever_they_stand() -> None:
+    before = world(random.Random(1))
+    found = renamed(before, random.Random(1))
+    names = {one.country: other.country for one, other in zip(before, found, strict=True)}
+    assert len({*names.values()}) == len(names) and not {*names} & {*names.values()}
+    for one, other in zip(before, found, strict=True):
+        for fact in FACTS.values():
+            value = fact.of(one.text)
+            assert (value is None) or fact.of(other.text)
+            if fact.label.endswith("partners") and value in names:
+                assert fact.of(other.text) == names[value]
 
 
 def test_the_teacher_errs_as_often_and_only_as_it_says() -> None:
