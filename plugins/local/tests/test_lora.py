@@ -12,6 +12,7 @@ import torch
 from agentlightning.types import Recipe, Row, UsageError
 from agl_local.network.lora import Lora, LoraError, adapt, adapted, starting_point, targets_of
 from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.network.quantized import Kind
 from agl_local.option_values import OptionError
 from agl_local.options import read_options
 from agl_local.policy.adapters import add_adapter, load_adapters, save_adapters
@@ -28,9 +29,11 @@ from plugins.local.tests.test_driver_update import double
 LORA = Lora(rank=4, alpha=8)
 
 
-def with_adapters(seed: int = 0, lora: Lora = LORA) -> CausalLM:
-    """A network whose A and B are both far from 0."""
+def with_adapters(seed: int = 0, lora: Lora = LORA, kind: Kind | None = None) -> CausalLM:
+    """A network whose A and B are both far from 0, its matrices in ``kind``."""
     model = tiny_model()
+    if kind is not None:
+        model.quantize(kind)
     adapt(model, lora, seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -242,7 +245,9 @@ async def test_learns_and_the_engine_serves_what_the_trainer_computes(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "options", [OPTIONS, {"freeze": ["*embed_tokens*", "*layers.0*"]}], ids=["lora", "freeze"]
+    "options",
+    [OPTIONS, {**OPTIONS, "quantize": "nf4"}, {"freeze": ["*embed_tokens*", "*layers.0*"]}],
+    ids=["lora", "quantised", "freeze"],
 )
 async def test_goes_on_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     policy = saved_policy(tmp_path / "policy")
@@ -281,6 +286,11 @@ async def test_goes_on_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> N
         ({}, OPTIONS, r"lora was None and is \{'rank': 8"),
         (OPTIONS, {}, r"lora was \{'rank': 8.*and is None"),
         (OPTIONS, {"lora": {"rank": 8, "alpha": 17}}, "'alpha': 17"),
+        (
+            {**OPTIONS, "quantize": "nf4"},
+            {**OPTIONS, "quantize": "int8"},
+            r"backend\.options\.quantize was nf4 and is int8",
+        ),
     ],
 )
 async def test_a_run_that_trains_something_else_does_not_go_on(

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from agl_local.network.linear import Linear, set_backward_dtype
-from agl_local.network.lora import Lora, LoraLinear, adapt, adapted, starting_point
+from agl_local.network.lora import Lora, LoraLinear, adapted, starting_point
 from agl_local.network.memory import quantized_bytes
 from agl_local.network.model import CausalLM
 from agl_local.network.quantized import BLOCK, LEVELS, Kind, Quantized
 from plugins.local.tests.driver_fixtures import relative, tiny_model
+from plugins.local.tests.test_lora import with_adapters
 
 KINDS: list[Kind] = ["int8", "nf4"]
 LORA = Lora(rank=4, alpha=8)
@@ -40,14 +41,10 @@ def by_formula(matrix: Tensor, kind: Kind) -> Tensor:
 
 def quantized_model(kind: Kind, lora: Lora | None = LORA, seed: int = 0) -> CausalLM:
     """A network in ``kind`` whose A and B are both far from 0."""
+    if lora is not None:
+        return with_adapters(seed, lora, kind)
     model = tiny_model()
     model.quantize(kind)
-    if lora is not None:
-        adapt(model, lora, seed)
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for layer in adapted(model).values():
-                layer.lora_B.normal_(0.0, 0.2, generator=generator)
     return model
 
 

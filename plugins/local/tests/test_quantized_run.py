@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from agentlightning.types import UsageError
 from agl_local.http.thread import EngineThread
 from agl_local.network.linear import Linear
 from agl_local.network.lora import Lora, adapt, adapted
 from agl_local.network.model import CausalLM
 from agl_local.option_values import OptionError
 from agl_local.options import read_options
-from agl_local.policy.checkpoint import latest
 from agl_local.policy.folder import (
     DEQUANTISED,
     StateError,
@@ -66,36 +64,6 @@ async def test_a_process_serves_it_in_half_precision(tmp_path: Path) -> None:
         await driver.run(job)
         gaps = [report.metrics["logprob_gap_max"] for report in job.reports]
         assert 0 < max(gaps) < 0.05 and driver.version == 2
-    finally:
-        await driver.close()
-
-
-async def test_goes_on_bit_for_bit_from_a_checkpoint_that_is_whole(tmp_path: Path) -> None:
-    policy = saved_policy(tmp_path / "policy")
-    options = {**OPTIONS, "save_every": 2, "deterministic": True}
-    driver, llm = await started(policy, **options)
-    straight = FakeJob(driver, llm, tmp_path / "a", steps=3)
-    await driver.run(straight)
-    await driver.close()
-    driver, llm = await started(policy, **options)
-    await driver.run(FakeJob(driver, llm, tmp_path / "b", steps=2))
-    await driver.close()
-    found = latest(tmp_path / "b" / "checkpoints")
-    assert found is not None
-    assert fingerprint(load_policy(found.folder / "policy").model) == straight.reports[1].params_digest
-    driver, llm = await started(policy, **options)
-    try:
-        assert (await driver.resume(tmp_path / "b"))[0] == 2
-        rest = FakeJob(driver, llm, tmp_path / "b", steps=3, first=2)
-        await driver.run(rest)
-    finally:
-        await driver.close()
-    assert rest.reports[0].rows_digest == straight.reports[2].rows_digest
-    assert rest.reports[0].params_digest == straight.reports[2].params_digest
-    driver, _ = await started(policy, **{**options, "quantize": "int8"})
-    try:
-        with pytest.raises(UsageError, match=r"backend\.options\.quantize was nf4 and is int8"):
-            await driver.resume(tmp_path / "b")
     finally:
         await driver.close()
 
