@@ -208,8 +208,8 @@ test-kubernetes: ## rollouts as Jobs at an API server that runs them, and manife
 test-ray: ## runners as actors of a Ray cluster, killed and replaced, in the environment of verl; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment verl) && PYTHONPATH=.:tests "$$python" bench/ray_runners.py
 
-test-quantised: .venv/demo ## calc_x learns by LoRA over a base in float32, bfloat16, 8 and 4 bits (STEPS=12 SEED=1); the last line is JSON
-	@$(PY) bench/quantized.py --steps $(or $(STEPS),12) --seed $(or $(SEED),1)
+test-quantised: .venv/spider ## an agent learns by LoRA over a base in float32, bfloat16, 8 and 4 bits (EXAMPLE=router STEPS=12 SEED=1); the last line is JSON
+	@$(PY) bench/quantized.py --example $(or $(EXAMPLE),calc_x) $(addprefix --steps ,$(STEPS)) --seed $(or $(SEED),1)
 
 test-tinker: ## the client's tests, then calc_x's agent learns on our server of the Tinker API and on skyrl-tx (fewer: STEPS=8); the last line is JSON
 	@python=$$($(PYTHON) scripts/environment tinker) && PYTHONPATH=.:tests "$$python" -m pytest -q -m "" plugins/tinker/tests >&2 && "$$python" bench/tinker/learning.py --steps $(or $(STEPS),12)

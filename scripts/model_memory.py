@@ -121,6 +121,7 @@ def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
         trained=positions * TRAINED // POSITIONS,
         held=options["max_num_seqs"] * options["max_len"],
         engine=dtype,
+        offloaded=options.get("offload_optimizer", False),
     )
     return run_bytes(config, plan)
 

@@ -115,10 +115,32 @@ def test_the_profiles_of_one_gpu_fit_24_gb(profile: str, written: str, script: M
     assert re.search(rf"gpu\.yaml` \| `local`, LoRA: {written} GB", PAGE.read_text(encoding="utf-8"))
 
 
+def test_what_is_said_to_fit_a_card_fits_it(script: ModuleType) -> None:
+    """By the formulas, with a gigabyte for the runtime; the lines of a row are its options."""
+    common = {"dtype": "bfloat16", "activation_checkpointing": True, "micro_batch_tokens": 4096}
+    row = r"^\| (\d+) GB \| \**([\d.]+) billion, (all weights|LoRA)\**.*?\|(.*)\| ([\d.]+) \|$"
+    rows = re.findall(row, PAGE.read_text(encoding="utf-8"), re.M)
+    assert len(rows) == 6
+    for card, size, trained, lines, written in rows:
+        given = {k: v for line in re.findall(r"`(.+?)`", lines) for k, v in yaml.safe_load(line).items()}
+        options = {**common, "max_num_seqs": 64, "max_len": 1024, **given}
+        needed = script.of_profile(options, script.MODELS[f"Qwen2.5-{size}B"])
+        assert f"{needed / 1e9:.1f}" == written and needed + 1e9 < int(card) * 1e9
+        assert ("lora" in given) == (trained == "LoRA")
+
+
+def test_the_profile_of_24_gb_is_a_row_of_the_table(script: ModuleType) -> None:
+    file = ROOT / "examples" / "calc_x" / "gpu_24gb.yaml"
+    text = file.read_text(encoding="utf-8")
+    needed = script.of_profile(yaml.safe_load(text)["backend"]["options"], script.MODELS["Qwen2.5-7B"])
+    assert f"{needed / 1e9:.1f}" == "21.3" and "21.3 GB by the formulas" in text
+    assert "over 4 bits: 21.3 GB by formula" in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_profiles_that_it_names_are_there() -> None:
     rows = re.findall(r"^\| `(examples/\S+\.yaml)` \| `(\w+)`", PAGE.read_text(encoding="utf-8"), re.M)
     assert {name for name, _ in rows} == {
-        path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*gpu.yaml")
+        path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*gpu*.yaml")
     }
     for name, driver in rows:
         profile = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))

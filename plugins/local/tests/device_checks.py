@@ -15,6 +15,7 @@ from agl_local.network.layout import realise
 from agl_local.network.sampling import Sampling
 from agl_local.network.steps import Steps
 from agl_local.policy.folder import Policy, init_model, state
+from agl_local.training.optim import clip_and_step, make_adamw
 from bench.gpu import pretend
 from plugins.local.tests.engine_fixtures import logprobs_of, small_policy
 
@@ -176,3 +177,24 @@ def test_where_no_graph_can_be_captured_steps_are_launched(
     want = logprobs_of(policy, [5, 6, 7], done.token_ids)
     assert max(abs(a - b) for a, b in zip(done.logprobs, want, strict=True)) < 1e-5
     assert caplog.text.count("no graph was captured: operation not permitted") == 1
+
+
+def test_moments_on_the_host_leave_half_of_the_states_on_the_device() -> None:
+    found = {}
+    for offload in (False, True):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(256, 256, device="cpu").to("pretend")
+        optimizer = make_adamw(layer, lr=1e-2, offload=offload)
+        with pretend.counted() as counts:
+            for step in range(3):
+                inputs = torch.full((2, 256), 1.0 + step).to("pretend")
+                layer(inputs).square().mean().backward()
+                assert clip_and_step(layer, optimizer, 1.0, 0.0).stepped
+        assert {m.device.type for s in optimizer.state.values() for k, m in s.items() if k != "step"} == {
+            "cpu" if offload else "pretend"
+        }
+        found[offload] = (counts["bytes"], torch.cat([p.detach().cpu().flatten() for p in layer.parameters()]))
+    (all_there, there), (half, by_host) = found[False], found[True]
+    moments = 2 * 4 * (256 * 256 + 256)
+    assert moments <= all_there - half < 1.1 * moments
+    assert torch.allclose(there, by_host, atol=1e-6)

@@ -510,6 +510,7 @@ def test_auto_threads_are_the_cores_that_the_process_may_use(monkeypatch: pytest
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
         ({"dtype": "int8"}, "dtype 'int8'"),
         ({"dtype": "bfloat16", "deterministic": True}, "deterministic needs"),
+        ({"offload_optimizer": True}, "offload_optimizer is for a device with its own memory"),
         ({"engine": "cloud"}, "engine"),
     ],
 )

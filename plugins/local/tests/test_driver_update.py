@@ -395,6 +395,21 @@ def test_continues_from_its_state_bit_for_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+def test_moments_on_the_host_change_no_bit_and_go_on_from_a_checkpoint() -> None:
+    """Of a model on the CPU, so that the same operators compute both."""
+    model = tiny_model()
+    here, away = (Updater(copy.deepcopy(model), RECIPE, lr=1e-2, offload=off) for off in (False, True))
+    for updater in (here, away):
+        updater.update(rows_of(model), version=0)
+    resumed = Updater(copy.deepcopy(away.model), RECIPE, lr=1e-2, offload=True)
+    resumed.load_state_dict(copy.deepcopy(away.state_dict()))
+    for updater in (here, away, resumed):
+        updater.update(rows_of(model), version=0)
+    parameters = [list(updater.model.parameters()) for updater in (here, away, resumed)]
+    for one, *others in zip(*parameters, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
 @pytest.mark.slow
 def test_a_bandit_is_learned() -> None:
     # After [1, 2] the token 7 pays 1, everything else 0: sampled from the model itself, groups of 32.

@@ -268,6 +268,7 @@ class LocalDriver:
             verify=o.verify,
             share=o.share_prefixes,
             recompute=o.activation_checkpointing,
+            offload=o.offload_optimizer,
             backward_dtype=pick_backward_dtype(o.backward_dtype, policy.model),
         )
 

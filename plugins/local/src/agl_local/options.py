@@ -55,6 +55,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Keep of each layer only its input and compute the rest again in the backward pass: less memory for a
     third more time, not another result.
     """
+    offload_optimizer: bool = False
+    """Keep AdamW's moments in the host's memory and step there: a device holds 8 bytes of a trained parameter
+    instead of 16, and each step copies weights and gradients. Refused on a CPU, which has one memory.
+    """
     device: str = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"
@@ -127,6 +131,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
         if self.engines > 1 and self.engine == "thread":
             raise ValueError(f"engines must be 1 with engine: thread, got {self.engines}")
+        if self.offload_optimizer and self.device == "cpu":
+            raise ValueError("offload_optimizer is for a device with its own memory: leave it out on a CPU")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
 

@@ -33,6 +33,8 @@ SINGLE, HALF = 4, 2
 """Bytes of a number in float32 and bfloat16."""
 STATES = 4 * SINGLE
 """Bytes of a trained parameter: weight, gradient and the two moments of Adam, in float32."""
+OFFLOADED = 2 * SINGLE
+"""The same on the device where the moments are the host's."""
 CHECKPOINT = 3 * SINGLE
 """Bytes of a parameter in a checkpoint: weight and moments."""
 
@@ -105,7 +107,7 @@ class LocalRun:
     """A run of the driver ``local``. ``rank``: of LoRA; None: all weights are trained. ``base``: the type of
     the engine beside a float32 trainer, or in what both keep the matrices of the layers. ``positions`` and
     ``trained`` tokens of a micro-batch; ``held``: tokens in the engine's cache; ``engine``: the type of an
-    engine over a quantised base.
+    engine over a quantised base. ``offloaded``: the moments are in the host's memory.
     """
 
     rank: int | None
@@ -115,6 +117,7 @@ class LocalRun:
     trained: int
     held: int
     engine: Literal["float32", "bfloat16"] = "float32"
+    offloaded: bool = False
 
     @property
     def quantize(self) -> Literal["int8", "nf4"] | None:
@@ -132,9 +135,10 @@ def base_bytes(shape: NetworkShape, number: int, quantize: str | None) -> int:
 
 def states_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of the trainer's weights, gradients and moments."""
+    states = OFFLOADED if plan.offloaded else STATES
     if plan.rank is None:
-        return STATES * parameter_count(shape)
-    return base_bytes(shape, SINGLE, plan.quantize) + STATES * lora_count(shape, plan.rank)
+        return states * parameter_count(shape)
+    return base_bytes(shape, SINGLE, plan.quantize) + states * lora_count(shape, plan.rank)
 
 
 def engine_bytes(shape: NetworkShape, plan: LocalRun) -> int:

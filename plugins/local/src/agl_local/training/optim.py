@@ -1,7 +1,7 @@
 """AdamW as all trainers here use it: decay on matrices only, clipping by the global norm, no step on a broken
 gradient.
 
-Sources: AdamW arXiv:1711.05101, clipping arXiv:1211.5063.
+Sources: AdamW arXiv:1711.05101, clipping arXiv:1211.5063, moments on the host arXiv:2101.06840.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,11 @@ def make_adamw(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
+    offload: bool = False,
 ) -> torch.optim.AdamW:
-    """An optimizer over the trainable parameters; norms and biases (one dimension) are not decayed."""
+    """An optimizer over the trainable parameters; norms and biases (one dimension) are not decayed.
+    ``offload``: see :class:`OffloadedAdamW`.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no trainable parameters")
@@ -41,8 +45,44 @@ def make_adamw(
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
+    groups = [group for group in groups if group["params"]]
+    if offload:
+        return OffloadedAdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
     fused = parameters[0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=fused)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+
+
+class OffloadedAdamW(torch.optim.AdamW):
+    """AdamW whose moments are in the host's memory, where it steps too: a device keeps 8 bytes of a float32
+    parameter instead of 16, and each step copies gradients there and weights both ways.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], **settings: Any) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        super().__init__([{**group, "params": self._twins(group["params"])} for group in groups], **settings)
+
+    def _twins(self, parameters: list[Tensor]) -> list[Tensor]:
+        twins = [torch.empty_like(p, device="cpu", requires_grad=True) for p in parameters]
+        self._pairs += zip(parameters, twins, strict=True)
+        return twins
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody here has a closure
+        """Step with the device's gradients."""
+        for parameter, twin in self._pairs:
+            if parameter.grad is not None:
+                twin.copy_(parameter)  # a checkpoint may have been loaded since
+                twin.grad = parameter.grad.to("cpu", copy=True)
+        super().step(closure)
+        for parameter, twin in self._pairs:
+            if twin.grad is not None:
+                parameter.copy_(twin)
+                twin.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the device's gradients; the host's end with each step."""
+        for parameter, _ in self._pairs:
+            parameter.grad = None
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

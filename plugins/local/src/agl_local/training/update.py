@@ -68,6 +68,7 @@ class Updater:
         verify: bool = True,
         share: bool = True,
         recompute: bool = False,
+        offload: bool = False,
         backward_dtype: torch.dtype | None = None,
     ) -> None:
         if recipe.epochs < 1 or recipe.minibatches < 1:
@@ -82,7 +83,9 @@ class Updater:
         self.eos_ids = tuple(eos_ids)
         self.grammars = grammars
         self.verify = verify
-        self.optimizer = make_adamw(model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+        self.optimizer = make_adamw(
+            model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, offload=offload
+        )
         self.reference = self._reference(reference)
         self.share = share and can_share(model) and (self.reference is None or can_share(self.reference))
         if isinstance(model, CausalLM):
