@@ -193,7 +193,8 @@ def test_moments_on_the_host_leave_half_of_the_states_on_the_device() -> None:
         assert {m.device.type for s in optimizer.state.values() for k, m in s.items() if k != "step"} == {
             "cpu" if offload else "pretend"
         }
-        found[offload] = (counts["bytes"], torch.cat([p.detach().cpu().flatten() for p in layer.parameters()]))
+        weights = torch.cat([p.detach().cpu().flatten() for p in layer.parameters()])
+        found[offload] = (counts["bytes"], weights)
     (all_there, there), (half, by_host) = found[False], found[True]
     moments = 2 * 4 * (256 * 256 + 256)
     assert moments <= all_there - half < 1.1 * moments
