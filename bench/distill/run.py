@@ -1,6 +1,7 @@
 """A trained policy teaches the untrained one through an example's own agent, without any reward.
 
-    python bench/distill/run.py [calc_x|router] [--seed N] [--steps N] [--teacher-run FOLDER] [--no-hint]
+    python bench/distill/run.py [calc_x|router|word_problems] [--seed N] [--steps N] [--teacher-run FOLDER]
+                                [--no-hint] [--set KEY=VALUE ...]
 
 First the example trains a policy by reward; it is the teacher. Then the policy that the example began with is
 taught by it: the agent's training rollouts return no reward at all, and only the evaluations see one. The
@@ -10,8 +11,8 @@ gain that the taught policy has, ``share_of_seconds`` the share of its training 
 of the example without a model.
 
 ``hint`` is the second part: the policy as its own teacher, which is shown the gold answer, beside
-``imitation``: fine-tuning (``agl sft``, one epoch) on the gold answers of as many tasks. The exit status is 1
-if a call was not captured exactly, or if a run does not verify.
+``imitation``: fine-tuning (``agl sft``, one epoch) on the gold answers of as many tasks; word_problems has
+this part alone. The exit status is 1 if a call was not captured exactly, or if a run does not verify.
 """
 
 from __future__ import annotations
@@ -43,33 +44,38 @@ from agentlightning.types import Evaluation  # noqa: E402
 class Example:
     """An example, and what its bench changes of it."""
 
-    demo: Path
-    """The run that trains by reward."""
     taught: Path
-    """The run without one."""
-    baseline: str
-    """Scripted policy: what it is, and where it is."""
+    """The run without a reward."""
     module: str
     """Of hint and gold answers."""
     lr: float
     """Learning rate of the imitation."""
+    policy: str
+    """What both parts begin with."""
+    demo: Path | None = None
+    """The run that trains by reward, if there is one."""
+    baseline: str = ""
+    """The strongest scripted policy, where it is."""
 
 
 EXAMPLES = {
     "calc_x": Example(
-        ROOT / "examples" / "calc_x" / "cpu.yaml",
         HERE / "calc_x.yaml",
-        "calc_x.headroom:verbs",
         "agents",
         3e-4,
+        str(ROOT / "examples" / "calc_x" / "policy"),
+        ROOT / "examples" / "calc_x" / "cpu.yaml",
+        "calc_x.headroom:verbs",
     ),
     "router": Example(
-        ROOT / "examples" / "router" / "cpu.yaml",
         HERE / "router.yaml",
-        "router.headroom:shared_letters",
         "routing",
         1e-4,
+        "smollm2",
+        ROOT / "examples" / "router" / "cpu.yaml",
+        "router.headroom:shared_letters",
     ),
+    "word_problems": Example(HERE / "word_problems.yaml", "expressions", 1e-4, "smollm2"),
 }
 
 
@@ -109,10 +115,9 @@ def train(config: Path, seed: int, *sets: str) -> dict[str, Any]:
     return {**summary, "cpu_seconds": round(clock.ended - clock.began, 1), "folder": str(folder)}
 
 
-def taught(example: Example, seed: int, steps: int | None, distill: dict[str, Any]) -> dict[str, Any]:
+def taught(example: Example, seed: int, sets: list[str], distill: dict[str, Any]) -> dict[str, Any]:
     """Train without a reward; return the figures of the run."""
-    more = [f"training.steps={steps}"] if steps else []
-    run = train(example.taught, seed, f"distill={json.dumps(distill)}", *more)
+    run = train(example.taught, seed, f"distill={json.dumps(distill)}", *sets)
     metrics = [one["metrics"] for one in reported(Path(run["folder"]))]
     totals = run["totals"]
     return {
@@ -142,14 +147,9 @@ def reported(folder: Path) -> list[dict[str, Any]]:
 def imitated(example: Example, seed: int) -> dict[str, Any]:
     """Fine-tune on gold answers, and evaluate as the runs do."""
     output = ROOT / "runs" / f"distill-imitation-{os.getpid()}"
-    base = subprocess.run([AGL, "policy", "fetch", "smollm2"], stdout=subprocess.PIPE, encoding="utf-8")
-    policy = str(ROOT / "examples" / "calc_x" / "policy")
-    if example.module == "routing":
-        base.check_returncode()
-        policy = base.stdout.strip().splitlines()[-1]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = os.pathsep.join([str(HERE), str(ROOT / "examples")])
-    words = ["--policy", policy, "--data", f"{example.module}:gold_chats", "--output", str(output)]
+    words = ["--policy", example.policy, "--data", f"{example.module}:gold_chats", "--output", str(output)]
     subprocess.run(
         [AGL, "sft", *words, "--epochs", "1", "--lr", str(example.lr), "--seed", str(seed), "--json"],
         env={**os.environ, "PYTHONPATH": path},
@@ -169,6 +169,40 @@ def verified(folder: str) -> bool:
     return subprocess.run([AGL, "verify", folder], stdout=sys.stderr).returncode == 0
 
 
+def by_reward(example: Example, seed: int, finished: Path | None) -> dict[str, Any]:
+    """Return the summary of the run that trains the teacher, or of one that has ended."""
+    if finished is None:
+        assert example.demo is not None
+        script = json.dumps({"script": example.baseline})
+        more = (f"environment.headroom={script}", "environment.headroom_tasks=1000")
+        return train(example.demo, seed, *more)
+    summary = json.loads((finished / "summary.json").read_text(encoding="utf-8"))
+    seconds = [sum(one["seconds"].values()) for one in reported(finished)]  # of all its lives
+    return {
+        **summary,
+        "train_seconds": round(sum(seconds), 1),
+        "cpu_seconds": None,
+        "folder": str(finished.resolve()),
+    }
+
+
+def by_teacher(example: Example, seed: int, sets: list[str], rl: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of the run that is taught by the policy of the run ``rl``, beside its own."""
+    found = taught(example, seed, sets, {"teacher": f"{rl['folder']}/policy"})
+    gained = (found["after"] - found["before"]) / (rl["reward_after"] - found["before"])
+    return {
+        **found,
+        "teacher": rl["reward_after"],
+        "ci_teacher": rl["ci_after"],
+        "teacher_train_seconds": rl["train_seconds"],
+        "teacher_cpu_seconds": rl["cpu_seconds"],
+        "teacher_rollouts": int(rl["totals"]["rollouts"]),
+        "share_of_gain": round(gained, 3),
+        "share_of_seconds": round(found["train_seconds"] / rl["train_seconds"], 3),
+        "strongest_baseline": {example.baseline: (rl.get("headroom") or {}).get("script")},
+    }
+
+
 def main() -> int:
     """Train the teacher, or take the given one; teach; teach by a hint; print."""
     parser = argparse.ArgumentParser(prog="run.py", description=(__doc__ or "").partition("\n")[0])
@@ -177,40 +211,22 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="of each run without a reward (default: its file)")
     parser.add_argument("--teacher-run", type=Path, help="a finished run of the example; default: train it")
     parser.add_argument("--no-hint", action="store_true", help="leave the second part out")
+    parser.add_argument("--set", action="append", default=[], help="of the runs without a reward")
     given = parser.parse_args()
     example = EXAMPLES[given.example]
-    if given.teacher_run:
-        summary = json.loads((given.teacher_run / "summary.json").read_text(encoding="utf-8"))
-        seconds = [sum(one["seconds"].values()) for one in reported(given.teacher_run)]  # of all its lives
-        rl = {**summary, "train_seconds": round(sum(seconds), 1), "cpu_seconds": None}
-        rl["folder"] = str(given.teacher_run.resolve())
-    else:
-        script = json.dumps({"script": example.baseline})
-        more = (f"environment.headroom={script}", "environment.headroom_tasks=1000")
-        rl = train(example.demo, given.seed, *more)
-    found = taught(example, given.seed, given.steps, {"teacher": f"{rl['folder']}/policy"})
-    line: dict[str, Any] = {
-        "example": given.example,
-        **found,
-        "teacher": rl["reward_after"],
-        "ci_teacher": rl["ci_after"],
-        "teacher_train_seconds": rl["train_seconds"],
-        "teacher_cpu_seconds": rl["cpu_seconds"],
-        "teacher_rollouts": int(rl["totals"]["rollouts"]),
-        "share_of_gain": round(
-            (found["after"] - found["before"]) / (rl["reward_after"] - found["before"]), 3
-        ),
-        "share_of_seconds": round(found["train_seconds"] / rl["train_seconds"], 3),
-        "strongest_baseline": {example.baseline: (rl.get("headroom") or {}).get("script")},
-        "seed": given.seed,
-    }
-    runs = [found]
+    if example.demo is None and (given.teacher_run or given.no_hint):
+        parser.error(f"{given.example} has the second part alone: leave --teacher-run and --no-hint out")
+    sets = [*given.set, *([f"training.steps={given.steps}"] if given.steps else [])]
+    line: dict[str, Any] = {"example": given.example, "seed": given.seed}
+    runs = []
+    if example.demo is not None:
+        rl = by_reward(example, given.seed, given.teacher_run)
+        runs.append(by_teacher(example, given.seed, sets, rl))
+        line |= runs[0]
     if not given.no_hint:
-        hinted = taught(
-            example, given.seed, given.steps, {"teacher": "self", "hint": f"{example.module}:gold"}
-        )
-        line["hint"] = {**hinted, "imitation": imitated(example, given.seed)}
-        runs.append(hinted)
+        hint = {"teacher": "self", "hint": f"{example.module}:gold"}
+        runs.append(taught(example, given.seed, sets, hint))
+        line["hint"] = {**runs[-1], "imitation": imitated(example, given.seed)}
     last_line(line)
     return 0 if all(one["calls"] == one["calls_exact"] and one["verified"] for one in runs) else 1
 
