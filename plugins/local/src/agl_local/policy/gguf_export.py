@@ -37,14 +37,9 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
         raise NoGGUF(f"gguf: {storage!r} is none of {', '.join(get_args(Storage))}")
     try:
         config = ModelConfig.from_hf(read_json(policy / "config.json"))
-    except ConfigError as error:
-        raise NoGGUF(
-            f"{policy}: a GGUF file is written of the Llama, Qwen2 and Qwen3 families: {error}"
-        ) from error
-    tokenizer = read_tokenizer(policy)
-    try:
+        tokenizer = read_tokenizer(policy)
         vocabulary, notes = vocabulary_of(tokenizer, config.vocab_size)
-    except NoGGUF as error:
+    except (ConfigError, NoGGUF) as error:
         raise NoGGUF(f"{policy}: {error}") from error
     general = {f"general.{key}": value for key, value in about.items() if value}
     metadata = {**_general(config, kind), **general, **_network(config), **vocabulary}

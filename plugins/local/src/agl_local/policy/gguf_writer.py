@@ -83,7 +83,7 @@ def _halves(values: Floats, where: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         halves = values.astype("<f2")
     if not np.isfinite(halves).all():
-        raise BadModelFile(f"{where} holds a number beyond {np.finfo(np.float16).max}: store it as f32")
+        raise BadModelFile(f"{where} holds a number beyond 65504: store it as f32")
     return halves
 
 

@@ -19,7 +19,12 @@ _ROLES = ("system", "user", "assistant")
 _MOST_CONTEXT = 8192
 """Tokens of context that a Modelfile asks for at most: Ollama takes the memory when it loads the model."""
 _ODD = ' Two lines,\n\n{{ braces }}, "quotes" and 温度. \n'
-_PROBES = (("user",), ("system", "user"), ("user", "assistant", "user"), ("system", "user", "assistant") * 2)
+_PROBES = (
+    ("user",),
+    ("system", "user"),
+    ("user", "assistant", "user"),
+    ("system", "user", "assistant", "user", "assistant"),
+)
 """Roles of conversations by which a translation is checked."""
 
 
@@ -55,7 +60,7 @@ def _template(tokenizer: ChatTokenizer) -> tuple[str, list[str]]:
             "before version 0.30 does not render conversations as they were trained."
         ]
     bos = tokenizer.special.get("bos_token", "") if begins_with_bos(tokenizer) else ""
-    return frame.without(bos).in_go(), [
+    return replace(frame, begin=frame.begin.removeprefix(bos)).in_go(), [
         "TEMPLATE of the Modelfile has no tools; Ollama joins messages of one role that stand side by side."
     ]
 
@@ -64,8 +69,10 @@ def _template(tokenizer: ChatTokenizer) -> tuple[str, list[str]]:
 class Frame:
     """A chat template that puts each message between two texts of its role."""
 
+    begin: str
+    """What every conversation begins with."""
     start: str
-    """What stands before a conversation without a system message."""
+    """What follows in one without a system message."""
     around: dict[str, tuple[str, str]]
     """Role → what stands before and after a message's content."""
     end: str
@@ -77,15 +84,7 @@ class Frame:
         for message in messages:
             before, after = self.around[message["role"]]
             parts += [before, message["content"], after]
-        return "".join([*parts, self.end])
-
-    def without(self, bos: str) -> Frame:
-        """Return the frame of prompts to which the engine adds ``bos`` of itself."""
-        before, after = self.around["system"]
-        around = {**self.around, "system": (before.removeprefix(bos), after)}
-        if self.start:
-            return replace(self, start=self.start.removeprefix(bos), around=around)
-        return replace(self, around=around)
+        return "".join([self.begin, *parts, self.end])
 
     def in_go(self) -> str:
         """Return the frame in the language of Go's text/template."""
@@ -97,7 +96,8 @@ class Frame:
             before, after = map(_action, self.around[role])
             word = "else if" if number else "if"
             lines.append(f'{{{{- {word} eq .Role "{role}" }}}}{before}{{{{ .Content }}}}{after}')
-        return "\n".join([*lines, "{{- end }}", "{{- end }}"]) + _action(self.end)
+        body = "\n".join([*lines, "{{- end }}", "{{- end }}"])
+        return _action(self.begin) + body + _action(self.end)
 
 
 def frame_of(tokenizer: ChatTokenizer) -> Frame | None:
@@ -128,13 +128,17 @@ def _derived(tokenizer: ChatTokenizer, talk: list[dict[str, str]], again: dict[s
     system, between, answer, question = pieces
     after_answer = answered.rpartition(talk[-1]["content"])[2]
     user = question.removeprefix(after_answer)
+    start = asked.partition(again["content"])[0].removesuffix(user)
+    bos = tokenizer.special.get("bos_token", "")
+    # Where the token also begins each message, it is part of the message.
+    once = system.startswith(bos) and start.startswith(bos) and not user.startswith(bos)
+    begin = bos if once else ""
     around = {
-        "system": (system, between.removesuffix(user)),
+        "system": (system.removeprefix(begin), between.removesuffix(user)),
         "user": (user, rest),
         "assistant": (answer.removeprefix(rest), after_answer),
     }
-    start = asked.partition(again["content"])[0].removesuffix(user)
-    return Frame(start, around, prompt.removeprefix(asked))
+    return Frame(begin, start.removeprefix(begin), around, prompt.removeprefix(asked))
 
 
 def _same(frame: Frame, tokenizer: ChatTokenizer, roles: Sequence[str]) -> bool:
