@@ -131,15 +131,9 @@ def _roles(tokenizer: ChatTokenizer) -> dict[str, Value]:
             f"{len(ends)} tokens end an answer ({list(ends)}): a GGUF file names one to three. "
             "eos_token_id of generation_config.json has them"
         )
-    found: dict[str, Value] = {
-        f"tokenizer.ggml.{key}": tokenizer.backend.token_to_id(tokenizer.special[name])
-        for name, key in ROLES.items()
-        if name in tokenizer.special
-    }
-    return {
-        **found,
-        **{f"tokenizer.ggml.{name}_token_id": end for name, end in zip(_ENDS, ends, strict=False)},
-    }
+    ids = {key: tokenizer.backend.token_to_id(tokenizer.special.get(name, "")) for name, key in ROLES.items()}
+    ids |= {f"{name}_token_id": end for name, end in zip(_ENDS, ends, strict=False)}
+    return {f"tokenizer.ggml.{key}": token for key, token in ids.items() if token is not None}
 
 
 def _notes(content: dict[str, Any], added: Sequence[str]) -> list[str]:
