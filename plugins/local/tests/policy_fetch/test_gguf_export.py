@@ -87,7 +87,9 @@ def test_halves_and_blocks(tmp_path: Path) -> None:
 
 
 def test_rows_without_whole_blocks_are_halves_and_a_block_of_zeros_is_zero(tmp_path: Path) -> None:
-    policy = small_policy()  # its MLP has 48 columns
+    policy = small("qwen3")
+    config = dataclasses.replace(policy.config, intermediate_size=48)
+    policy = Policy(init_model(config, 0), policy.tokenizer, config)
     with torch.no_grad():
         state(policy.model)["model.embed_tokens.weight"][0] = 0
     file = exported(policy, tmp_path, "q8_0")
@@ -97,7 +99,7 @@ def test_rows_without_whole_blocks_are_halves_and_a_block_of_zeros_is_zero(tmp_p
 
 
 def test_a_number_that_a_half_cannot_hold_is_named(tmp_path: Path) -> None:
-    policy = small_policy()
+    policy = small("qwen2", tied=False)
     with torch.no_grad():
         state(policy.model)["lm_head.weight"][0, 0] = 1e6
     with pytest.raises(BadModelFile, match=r"output\.weight holds a number beyond 65504: store it as f32"):
@@ -105,7 +107,7 @@ def test_a_number_that_a_half_cannot_hold_is_named(tmp_path: Path) -> None:
 
 
 def test_embeddings_without_a_token_are_filled(tmp_path: Path) -> None:
-    policy = small_policy()
+    policy = small("qwen2")
     size = policy.config.vocab_size
     config = dataclasses.replace(policy.config, vocab_size=size + 2)
     file = exported(Policy(init_model(config, 0), policy.tokenizer, config), tmp_path)
@@ -115,7 +117,7 @@ def test_embeddings_without_a_token_are_filled(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
-    save_policy(small_policy(), tmp_path / "policy")
+    save_policy(small("qwen2"), tmp_path / "policy")
     with pytest.raises(NoGGUF, match="'q4' is none of f32, f16, q8_0"):
         export_gguf(tmp_path / "policy", tmp_path, "q4", {})
     config = json.loads((tmp_path / "policy/config.json").read_text())
@@ -125,6 +127,8 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     (tmp_path / "policy/config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     with pytest.raises(NoGGUF, match=r"not those of its config\.json: model\.layers\.1\."):
         export_gguf(tmp_path / "policy", tmp_path, "f32", {})
+    with pytest.raises(NoGGUF, match=r"4 heads have 64 columns, and the network 32: llama\.cpp loads only"):
+        exported(small_policy(), tmp_path / "wide")
 
 
 # -------------------------------------------------------------------------------------------- tokenizers

@@ -37,6 +37,7 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
         raise NoGGUF(f"gguf: {storage!r} is none of {', '.join(get_args(Storage))}")
     try:
         config = ModelConfig.from_hf(read_json(policy / "config.json"))
+        _check(config)
         tokenizer = read_tokenizer(policy)
         vocabulary, notes = vocabulary_of(tokenizer, config.vocab_size)
     except (ConfigError, NoGGUF) as error:
@@ -47,6 +48,15 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
     text, more = modelfile(tokenizer, config.max_positions, FILE, about.get("license", ""))
     (folder / "Modelfile").write_text(text, encoding="utf-8")
     return [*notes, *more]
+
+
+def _check(config: ModelConfig) -> None:
+    width = config.num_heads * config.head_dim
+    if config.arch == "qwen2" and width != config.hidden_size:
+        raise NoGGUF(
+            f"its {config.num_heads} heads have {width} columns, and the network {config.hidden_size}: "
+            "llama.cpp loads only networks of the Qwen2 family in which both are equal"
+        )
 
 
 def _general(config: ModelConfig, storage: Storage) -> dict[str, Value]:
