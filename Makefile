@@ -130,7 +130,7 @@ install-lines: ## every install command of README and docs in an empty environme
 wheels: ## a wheel of every distribution, in dist/
 	@python=$$($(PYTHON) scripts/environment wheels) && PYTHON="$$python" scripts/wheels dist
 
-test-export: .venv/test ## what agl export writes, in transformers and in a real vLLM; the last line is JSON
+test-export: .venv/test ## what agl export writes, in transformers, a real vLLM and llama.cpp (needs npm); the last line is JSON
 	@$(PY) bench/exported.py
 
 guess: .venv/test ## natural guesses at keys, commands and models, each of which must be led to what is right; the last line is JSON

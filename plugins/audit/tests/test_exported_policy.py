@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agentlightning.cli import app
 from agentlightning.types import UsageError
 from agl_audit.exported_policy import export
 from agl_audit.locations import NoSuchRun
@@ -133,3 +137,37 @@ def test_an_unreadable_record_is_named(run: Path) -> None:
     with pytest.raises(UsageError, match=r"run\.json cannot be read"):
         export(find_policy(str(run)), run.parent / "out")
     assert not (run.parent / "out").exists()
+
+
+def test_a_gguf_file_with_its_card_and_licence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agl_local.policy.bundled import tiny_policy
+    from agl_local.policy.gguf import GGUFFile
+
+    shutil.rmtree(run / "policy")
+    shutil.copytree(tiny_policy(), run / "policy")
+    model(run.parent / "start", "")
+    (run.parent / "start" / "origin.json").write_text('{"licence": "Apache-2.0"}')
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "policy": str(run.parent / "start")}))
+    target = run.parent / "out"
+    said = CliRunner().invoke(app(["export"]), ["export", str(run), str(target), "--gguf", "f16"])
+    assert said.exit_code == 0 and said.stdout.splitlines()[-1] == str(target)
+    assert f"README.md in {target} says what llama.cpp and Ollama do otherwise" in said.stderr
+    files = ["Modelfile", "README.md", "agl_origin.json", "policy.gguf"]
+    assert sorted(path.name for path in target.iterdir()) == files
+    metadata = GGUFFile(target / "policy.gguf").metadata
+    assert (metadata["general.name"], metadata["general.license"]) == ("out", "Apache-2.0")
+    assert metadata["general.description"] == "Trained with Agent Lightning in the run mine."
+    card = (target / "README.md").read_text()
+    assert "llama-server -m policy.gguf" in card and "- Text that is not in Unicode's form NFC" in card
+    assert "| run | mine |" in card and str(run.parent) not in card
+    monkeypatch.setitem(sys.modules, "agl_local.policy.gguf_export", None)
+    with pytest.raises(UsageError, match="--gguf needs the plugin agl-local"):
+        export(find_policy(str(run)), run.parent / "other", "f16")
+    assert not (run.parent / "other").exists()
+
+
+def test_prompts_have_no_gguf_file(run: Path) -> None:
+    words = ["export", str(run), "out", "--prompts", "--gguf", "f16"]
+    with pytest.raises(UsageError, match="give --prompts or --gguf, not both"):
+        CliRunner().invoke(app(["export"]), words, catch_exceptions=False)

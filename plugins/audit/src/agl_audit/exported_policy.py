@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from agentlightning.algorithms.provenance import ORIGIN, origin_of
 from agentlightning.types import UsageError
 from agl_audit.locations import find_run
 from agl_audit.policies import CONFIG, NoPolicy, TrainedPolicy, choose, policies_of, run_folder
+
+FETCHED = "origin.json"
+"""File of a fetched model's folder, which names its licence."""
 
 
 def find_best(what: str, *, name: str | None = None) -> TrainedPolicy:
@@ -53,10 +56,12 @@ def _best(run: Path) -> list[TrainedPolicy]:
     ]
 
 
-def export(policy: TrainedPolicy, target: Path) -> Path:
+def export(policy: TrainedPolicy, target: Path, gguf: str | None = None) -> Path:
     """Copy ``policy`` to the new folder ``target`` with a model card.
 
-    Raise UsageError if ``target`` has content.
+    ``gguf``: write a GGUF file in this storage (``f32``, ``f16``, ``q8_0``) and a Modelfile instead; what
+    llama.cpp and Ollama do otherwise stands in the card. Raise UsageError if ``target`` has content, or for a
+    policy that has no such file.
     """
     target = target.expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -64,8 +69,10 @@ def export(policy: TrainedPolicy, target: Path) -> Path:
     draft = target.parent / f".unfinished-{target.name}-{secrets.token_hex(4)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(policy.folder, draft)
-        (draft / "README.md").write_text(model_card(policy, target.name), encoding="utf-8")
+        notes = None if gguf is None else _write_gguf(policy, draft, gguf, target.name)
+        if notes is None:
+            shutil.copytree(policy.folder, draft)
+        (draft / "README.md").write_text(model_card(policy, target.name, notes), encoding="utf-8")
         (draft / ORIGIN).write_text(json.dumps(origin(policy), indent=1) + "\n", encoding="utf-8")
         if target.exists():
             target.rmdir()
@@ -75,6 +82,38 @@ def export(policy: TrainedPolicy, target: Path) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def _write_gguf(policy: TrainedPolicy, folder: Path, storage: str, name: str) -> list[str]:
+    """Write the GGUF file and the Modelfile of ``policy`` into the new ``folder``; return what the card says
+    of them.
+    """
+    try:
+        from agl_local.policy.gguf_export import export_gguf
+    except ImportError as error:
+        raise UsageError(f"--gguf needs the plugin agl-local, which is not installed: {error}") from error
+    folder.mkdir()
+    about = {"name": name, "license": _licence(policy), "description": _described(policy)}
+    return export_gguf(policy.folder, folder, storage, about)
+
+
+def _described(policy: TrainedPolicy) -> str:
+    """Return a line that names the run and step of a policy."""
+    if policy.run is None:
+        return ""
+    step = "" if policy.step is None else f", step {policy.step}"
+    return f"Trained with Agent Lightning in the run {policy.run.name}{step}."
+
+
+def _licence(policy: TrainedPolicy) -> str:
+    """Return the licence of the model that a policy is, or that its run started from, where it was fetched
+    with one; else an empty text.
+    """
+    started = _read(policy.run / "run.json").get("policy") if policy.run is not None else None
+    for folder in (policy.folder, *([Path(started)] if isinstance(started, str) else [])):
+        if found := str(_read(folder / FETCHED).get("licence", "")):
+            return found
+    return ""
 
 
 def origin(policy: TrainedPolicy) -> dict[str, Any]:
@@ -91,10 +130,22 @@ def origin(policy: TrainedPolicy) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def model_card(policy: TrainedPolicy, title: str) -> str:
-    """Return the card of an exported policy: how to load it, its lineage, and its measured rewards."""
-    head = ["---", "library_name: transformers", "tags: [agent-lightning, reinforcement-learning]", "---", ""]
+def model_card(policy: TrainedPolicy, title: str, notes: Sequence[str] | None = None) -> str:
+    """Return the card of an exported policy: how to load it, its lineage, and its measured rewards.
+
+    ``notes``: of a GGUF file, what llama.cpp and Ollama do otherwise.
+    """
+    library = "transformers" if notes is None else "gguf"
+    head = ["---", f"library_name: {library}", "tags: [agent-lightning, reinforcement-learning]", "---", ""]
     lines = [*head, f"# {title}", ""]
+    if notes is not None:
+        lines += [
+            f"`policy.gguf` is for llama.cpp (`llama-server -m policy.gguf --jinja`), `Modelfile` for Ollama "
+            f"(`ollama create {title}`).",
+            "",
+            *(f"- {note}" for note in notes),
+            "",
+        ]
     if policy.run is None:
         return "\n".join(
             [*lines, f"A copy of the model folder `{policy.folder.name}`. No run is recorded.", ""]

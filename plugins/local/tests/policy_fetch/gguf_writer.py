@@ -19,9 +19,9 @@ TOKENIZER = trained_tokenizer()
 
 
 def small(arch: Arch = "llama", tied: bool = True, seed: int = 0) -> Policy:
-    """A random policy whose rows have whole blocks of 32 values."""
+    """A random policy whose rows have whole blocks of 32 values, and whose heads llama.cpp knows."""
     config = small_config(TOKENIZER.vocab_size, arch, tied, TOKENIZER.eos_ids)
-    config = dataclasses.replace(config, intermediate_size=64)
+    config = dataclasses.replace(config, intermediate_size=64, head_dim=8 if arch == "qwen2" else 16)
     model = init_model(config, seed, std=0.1).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

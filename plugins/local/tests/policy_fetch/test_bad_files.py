@@ -95,7 +95,7 @@ def test_a_missing_key_is_named(tmp_path, key):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"general.architecture": "gemma2"}, "'gemma2'; the families llama and qwen2"),
+        ({"general.architecture": "gemma2"}, "'gemma2'; the families llama, qwen2, qwen3"),
         ({"general.architecture": 7}, "general.architecture is a int, not a str"),
         ({"llama.block_count": 4_000_000_000}, "4000000000 layers"),
         ({"llama.block_count": 1}, "unknown blk.1.attn_norm.weight"),

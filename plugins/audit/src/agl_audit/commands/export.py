@@ -1,7 +1,8 @@
-"""``agl export``: a run's policy as a model folder with a card, or the prompts that it found as files."""
+"""``agl export``: a run's policy as a model folder or GGUF file with a card, or the prompts that it found."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,14 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--best", help="Take the policy with the best held-out reward.")
         ] = False,
         policy: Annotated[str | None, typer.Option(help="Which policy, in a run with several.")] = None,
+        gguf: Annotated[
+            str | None,
+            typer.Option(
+                metavar="STORAGE",
+                help="f32, f16 or q8_0: a GGUF file with such matrices and a Modelfile, for llama.cpp and "
+                "Ollama, instead of Hugging Face layout.",
+            ),
+        ] = None,
         prompts: Annotated[
             bool, typer.Option("--prompts", help="Of a run that trained a policy too: its prompts.")
         ] = False,
@@ -30,7 +39,7 @@ def register(app: typer.Typer) -> None:
         """Export a trained policy in Hugging Face layout, or the prompts of a search as text files.
 
         A card beside them names the run. The last line of stdout is what was written. transformers, vLLM and
-        `agl serve` load a policy's folder.
+        `agl serve` load a policy's folder; with --gguf llama.cpp and Ollama do.
         """
         from agl_audit.exported_policy import export as copy_policy, find_best, holds_policy
         from agl_audit.exported_prompts import export_prompts, find_prompts
@@ -38,7 +47,10 @@ def register(app: typer.Typer) -> None:
 
         if best and step is not None:
             raise UsageError("give --best or --step, not both")
-        texts = find_prompts(what) if prompts or (step is None and policy is None and not best) else None
+        if prompts and gguf is not None:
+            raise UsageError("give --prompts or --gguf, not both: prompts are text files")
+        of_policy = best or step is not None or policy is not None or gguf is not None
+        texts = find_prompts(what) if prompts or not of_policy else None
         if prompts and texts is None:
             raise UsageError(f"{what} has no prompts: no search has ended in it")
         told: dict[str, Any]
@@ -47,7 +59,12 @@ def register(app: typer.Typer) -> None:
             told = {"folder": str(written), "run": texts.run.name, "prompts": list(texts.texts)}
         else:
             found = find_best(what, name=policy) if best else find_policy(what, step=step, name=policy)
-            written = copy_policy(found, folder)
+            written = copy_policy(found, folder, gguf)
+            if gguf is not None:
+                say(
+                    f"agl: README.md in {written} says what llama.cpp and Ollama do otherwise",
+                    file=sys.stderr,
+                )
             run = found.run and found.run.name
             told = {"folder": str(written), "run": run, "step": found.step, "policy": found.name}
         if as_json:

@@ -21,7 +21,7 @@ from agl_local.policy.gguf_tokenizer import end_ids, tokenizer_of
 
 FORMAT = 1
 """Number of the conversion: a change of what is written raises it, so that a cached policy is made again."""
-FAMILIES: tuple[Arch, ...] = ("llama", "qwen2")
+FAMILIES: tuple[Arch, ...] = ("llama", "qwen2", "qwen3")
 
 Progress = Callable[[int, int], None]
 """``progress(done, all)``: tensors that are written."""
@@ -51,7 +51,7 @@ def config_of(file: GGUFFile) -> ModelConfig:
     if arch is None:
         raise BadModelFile(
             f"{file.path}: general.architecture is {family!r}; the families "
-            f"{' and '.join(FAMILIES)} are converted. Give the model's folder in Hugging Face layout"
+            f"{', '.join(FAMILIES)} are converted. Give the model's folder in Hugging Face layout"
         )
     if "token_embd.weight" not in file.tensors:
         raise BadModelFile(f"{file.path}: there is no tensor 'token_embd.weight': the file holds no model")
@@ -75,6 +75,7 @@ def config_of(file: GGUFFile) -> ModelConfig:
             max_positions=_count(file, arch, "context_length"),
             tied="output.weight" not in file.tensors,
             qkv_bias=arch == "qwen2",
+            qk_norm=arch == "qwen3",
             arch=arch,
             eos_token_ids=end_ids(file),
         )
@@ -120,7 +121,7 @@ def _positive(file: GGUFFile, key: str, default: float | None = None) -> float:
 
 
 # ------------------------------------------------------------------------------------------------- weights
-def _names(config: ModelConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def tensor_names(config: ModelConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield each tensor: its name in GGUF, its name in Hugging Face files, and its shape."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -133,6 +134,9 @@ def _names(config: ModelConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
             yield f"{here}.attn_{name}.weight", f"{there}.self_attn.{name}_proj.weight", (rows, hidden)
             if config.qkv_bias:
                 yield f"{here}.attn_{name}.bias", f"{there}.self_attn.{name}_proj.bias", (rows,)
+            if config.qk_norm and name != "v":
+                norm = f"{there}.self_attn.{name}_norm.weight"
+                yield f"{here}.attn_{name}_norm.weight", norm, (config.head_dim,)
         yield f"{here}.attn_output.weight", f"{there}.self_attn.o_proj.weight", (hidden, queries)
         yield f"{here}.ffn_gate.weight", f"{there}.mlp.gate_proj.weight", (inner, hidden)
         yield f"{here}.ffn_up.weight", f"{there}.mlp.up_proj.weight", (inner, hidden)
@@ -144,7 +148,7 @@ def _names(config: ModelConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
 
 def _parameters(file: GGUFFile, config: ModelConfig) -> dict[str, str]:
     """Return GGUF name → Hugging Face name. Raise if tensors are missing, unknown or of another shape."""
-    wanted = {name: (parameter, shape) for name, parameter, shape in _names(config)}
+    wanted = {name: (parameter, shape) for name, parameter, shape in tensor_names(config)}
     problems = [f"missing {name}" for name in wanted if name not in file.tensors]
     problems += [f"unknown {name}" for name in file.tensors if name not in wanted]
     problems += [

@@ -294,14 +294,20 @@ def stored_fingerprint(path: Path) -> str:
     """The :func:`fingerprint` of the model folder ``path`` in float32, of which one tensor is in memory at a
     time.
     """
-    files = _weight_files(path)
+    return _digest(stored_state(path))
+
+
+def stored_state(path: Path) -> State:
+    """The tensors of the model folder ``path``, each read in float32 when it is asked for; a tied output
+    layer is left out. Raises MissingFile or StateError.
+    """
     found: dict[str, Path] = {}
-    for file in files:
+    for file in _weight_files(path):
         with _opened(file) as content:
             found.update(dict.fromkeys(content.keys(), file))
     if read_json(path / "config.json").get("tie_word_embeddings", False):
         found.pop("lm_head.weight", None)
-    return _digest(_Stored(found))
+    return _Stored(found)
 
 
 class _Stored(Mapping[str, Tensor]):

@@ -19,9 +19,9 @@ _WORDS = (
     r"|\s+(?!\S)|\s+"
 )
 """How Qwen2 and Llama 3 split text into words; they differ in how they split numbers."""
-_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 """Values of ``tokenizer.ggml.token_type``."""
-_ROLES = {
+ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "pad_token": "padding_token_id",
@@ -39,7 +39,7 @@ def _gpt2() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
-_SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-2": _gpt2,
     "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()]),
     "qwen2": lambda: _split_by(_WORDS % r"\p{N}"),
@@ -51,10 +51,10 @@ _SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
 def tokenizer_of(file: GGUFFile, vocab_size: int) -> ChatTokenizer:
     """Return the tokenizer, special tokens and chat template of ``file``. Raise :class:`BadModelFile`."""
     model, pre = file.need("tokenizer.ggml.model", str), file.get("tokenizer.ggml.pre", str, "unnamed")
-    if model != "gpt2" or pre not in _SPLITS:
+    if model != "gpt2" or pre not in SPLITS:
         raise BadModelFile(
             f"{file.path}: the tokenizer is of the kind {model!r} with the pre-tokenizer {pre!r}; the kind "
-            f"'gpt2' with {', '.join(_SPLITS)} is converted. Give the model's folder in Hugging Face layout"
+            f"'gpt2' with {', '.join(SPLITS)} is converted. Give the model's folder in Hugging Face layout"
         )
     tokens = _list(file, "tokenizer.ggml.tokens", str)
     kinds = _list(file, "tokenizer.ggml.token_type", int)
@@ -65,7 +65,7 @@ def tokenizer_of(file: GGUFFile, vocab_size: int) -> ChatTokenizer:
         )
     special = {
         name: _text_of(file, tokens, key)
-        for name, key in _ROLES.items()
+        for name, key in ROLES.items()
         if f"tokenizer.ggml.{key}" in file.metadata
     }
     backend = _backend(file, tokens, kinds, pre)
@@ -99,19 +99,19 @@ def _backend(file: GGUFFile, tokens: list[str], kinds: list[int], pre: str) -> T
     if broken := [merge for merge in merges if len(merge) != 2]:
         raise BadModelFile(f"{file.path}: tokenizer.ggml.merges holds {' '.join(broken[0])!r}, not a pair")
     pairs = [(left, right) for left, right in merges]
-    used = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != _UNUSED}
+    used = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != UNUSED}
     try:
         backend = Tokenizer(models.BPE(used, pairs, ignore_merges=pre == "llama-bpe"))
     except Exception as error:  # the Rust side raises Exception itself for a merge of unknown tokens
         raise BadModelFile(f"{file.path}: the tokenizer's merges and tokens disagree: {error}") from None
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = _SPLITS[pre]()
+    backend.pre_tokenizer = SPLITS[pre]()
     backend.decoder = decoders.ByteLevel()
     added = [
-        AddedToken(token, normalized=False, special=kind == _CONTROL)
+        AddedToken(token, normalized=False, special=kind == CONTROL)
         for token, kind in zip(tokens, kinds, strict=True)
-        if kind in (_CONTROL, _USER_DEFINED)
+        if kind in (CONTROL, USER_DEFINED)
     ]
     backend.add_tokens(added)
     return backend
