@@ -28,6 +28,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from agl_testing import ScriptedModelServer
 from tasks import ROOT, TASKS, Given, Task
 
 import agentlightning as agl
@@ -37,7 +38,6 @@ from agentlightning.train.configured import configure
 from agentlightning.train.trainer import algorithm_of
 from agl_judge.check import check
 from agl_judge.own_gateway import open_client
-from agl_testing import ScriptedModelServer
 
 RESULTS = ROOT / "bench" / "results"
 AGL = Path(sys.executable).parent / "agl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,9 +34,13 @@ def models() -> tuple[CausalLM, CausalLM]:
     return tiny_model(seed=0).double(), tiny_model(seed=4).double()
 
 
-def taught(policy: CausalLM, teacher: CausalLM, **settings: Any) -> tuple[list[Row], dict[str, list[float]]]:
-    """Rows with the teacher's advantages, and what the teacher said of each call."""
-    rows = [make_row(policy, ids, spans, [0.0], name=name) for name, (ids, spans) in SPANS.items()]
+def taught(
+    policy: CausalLM, teacher: CausalLM, own: Sequence[float] = (0.0,), **settings: Any
+) -> tuple[list[Row], dict[str, list[float]]]:
+    """Rows with the teacher's advantages, and what the teacher said of each call. ``own``: the advantages of
+    a row's calls by the reward of their task.
+    """
+    rows = [make_row(policy, ids, spans, own, name=name) for name, (ids, spans) in SPANS.items()]
     set_weights(rows, RECIPE)
     said = {
         segment.call_id: reference_logprobs(teacher, row.token_ids)[segment.start : segment.end]
@@ -65,22 +70,28 @@ def formula(ratio: float, divergence: str, beta: float) -> float:
     return float((r * slope - f).detach()) + constant
 
 
-@pytest.mark.parametrize(
-    ("divergence", "beta"), [("reverse", 0.5), ("forward", 0.5), ("jsd", 0.5), ("jsd", 0.2), ("jsd", 0.8)]
-)
-def test_the_local_gradient_is_that_of_the_formula(divergence: str, beta: float) -> None:
+VARIANTS = [("reverse", 0.5), ("forward", 0.5), ("jsd", 0.5), ("jsd", 0.2), ("jsd", 0.8)]
+REWARDED = [pytest.param([0.0], id="no reward"), pytest.param([1.3, -0.4], id="beside a reward")]
+"""Advantages by the reward of the task, of the calls of a row."""
+
+
+@pytest.mark.parametrize("own", REWARDED)
+@pytest.mark.parametrize(("divergence", "beta"), VARIANTS)
+def test_the_local_gradient_is_that_of_the_formula(divergence: str, beta: float, own: list[float]) -> None:
     policy, teacher = models()
-    rows, _ = taught(policy, teacher, divergence=divergence, beta=beta)
+    rows, _ = taught(policy, teacher, own, divergence=divergence, beta=beta)
     policy.zero_grad()
     for row in rows:
-        own = torch.log_softmax(policy(torch.tensor([list(row.token_ids)]))[0], -1)
+        mine = torch.log_softmax(policy(torch.tensor([list(row.token_ids)]))[0], -1)
         with torch.no_grad():
             theirs = torch.log_softmax(teacher(torch.tensor([list(row.token_ids)]))[0], -1)
         calls = len(row.segments)
-        for segment in row.segments:
+        for number, segment in enumerate(row.segments):
+            of_task = own[min(number, len(own) - 1)]
             for t in range(segment.start, segment.end):
-                q, p = own[t - 1, row.token_ids[t]], theirs[t - 1, row.token_ids[t]]
-                advantage = 0.7 * formula(math.exp(float(p) - float(q.detach())), divergence, beta)
+                q, p = mine[t - 1, row.token_ids[t]], theirs[t - 1, row.token_ids[t]]
+                ratio = math.exp(float(p) - float(q.detach()))
+                advantage = of_task + 0.7 * formula(ratio, divergence, beta)
                 assert row.advantages[t] == pytest.approx(advantage, rel=1e-5, abs=1e-5)
                 weight = 1 / (3 * (segment.end - segment.start))
                 assert row.weights[t] == pytest.approx(weight) and calls == len(SPANS[row.row_id][1])
@@ -101,10 +112,12 @@ def test_the_local_gradient_is_that_of_the_formula(divergence: str, beta: float)
     assert relative(gradients(policy), by_hand) < 1e-5 and float(by_hand.norm()) > 1e-3
 
 
-def test_verl_gets_the_same_advantages_token_by_token() -> None:
+@pytest.mark.parametrize("own", REWARDED)
+@pytest.mark.parametrize(("divergence", "beta"), VARIANTS)
+def test_verl_gets_the_same_advantages_token_by_token(divergence: str, beta: float, own: list[float]) -> None:
     rows_of_verl = pytest.importorskip("agl_verl.rows")
     policy, teacher = models()
-    rows, said = taught(policy, teacher, divergence="jsd")
+    rows, said = taught(policy, teacher, own, divergence=divergence, beta=beta)
     for row in rows:
         columns = rows_of_verl.train_row(row, RECIPE).columns()
         start = row.mask.index(1)
