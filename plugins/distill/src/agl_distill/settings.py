@@ -53,8 +53,9 @@ class DistillSection(Section):
     def _known(cls, given: Any) -> Any:
         if given not in DIVERGENCES:
             raise ValueError(
-                f"{given!r} is none of {', '.join(DIVERGENCES)}; each is estimated from the sampled token, since "
-                "no driver trains on distributions over the whole vocabulary: a row has one advantage a token"
+                f"{given!r} is none of {', '.join(DIVERGENCES)}; each is estimated from the sampled token, "
+                "since no driver trains on distributions over the whole vocabulary (a row has one advantage a "
+                "token)"
             )
         return given
 
