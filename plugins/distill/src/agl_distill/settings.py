@@ -54,8 +54,8 @@ class DistillSection(Section):
         if given not in DIVERGENCES:
             raise ValueError(
                 f"{given!r} is none of {', '.join(DIVERGENCES)}; each is estimated from the sampled token, "
-                "since no driver trains on distributions over the whole vocabulary (a row has one advantage a "
-                "token)"
+                "since no driver trains on distributions over the whole vocabulary (a row has one advantage "
+                "a token)"
             )
         return given
 
