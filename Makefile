@@ -292,8 +292,8 @@ bench-step: .venv/demo ## a step of 512 rollouts of 20 calls, from the store's f
 bench-algorithms: .venv/demo .venv/werewolf ## every recipe, and what learns from stored rollouts, with one budget (some: RECIPES="grpo dpo" SEEDS="1"); the last line is JSON
 	@$(PY) bench/algorithms/run.py --recipes "$(RECIPES)" --seeds "$(SEEDS)" --tasks "$(TASKS)"
 
-bench-judge: .venv/demo ## calc_x learned from a judge's ranks alone, at three rates of noise, beside the reward, and a small model as judge (SEEDS=1 STEPS=24); the last line is JSON
-	@$(PY) bench/judge/learn.py --seeds "$(or $(SEEDS),1)" --steps $(or $(STEPS),24)
+bench-judge: .venv/demo .venv/werewolf ## calc_x and a small game of werewolf learned from a judge's ranks alone, at three rates of noise, beside the reward, and a small model as judge (some: TASKS=calc_x SEEDS="1 2" STEPS=4); the last line is JSON
+	@$(PY) bench/judge/learn.py $(if $(TASKS),--tasks $(TASKS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS))
 
 graders: .venv/test ## documented graders of OpenAI's give their documented scores, or are refused by name; the last line is JSON
 	@$(PY) plugins/judge/tests/documented.py

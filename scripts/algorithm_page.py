@@ -61,99 +61,19 @@ def page() -> str:
             *(_row(name) for name in SHOWN),
             "",
             "Begin with `grpo`. Where rollouts are expensive, take `cispo`, or `grpo` with `minibatches: 4`:",
-            "both train more on the same rollouts. `ppo` needs the driver `verl`.",
+            "both train more on the same rollouts. `ppo` needs the driver `verl`. Without a reward, let the",
+            "[group or a judge](rewards.md#no-reward-let-the-group-a-judge-or-a-rubric-say) say what is",
+            "better, or by `distill` [a teacher](rewards.md#distil-a-big-agent-into-a-small-one).",
             "[Measured](contributing/algorithms.md): what each did with one budget.",
             "",
             "The formulas below are the docstrings of the code (`python scripts/docs.py`). Fields that are",
             "not shown have their defaults.",
             "",
             *(line for name in SHOWN for line in _section(name)),
-            *TEACHER.splitlines(),
-            "",
             *_stored(loops),
         ]
     )
 
-
-TEACHER = """\
-## A teacher instead of a reward
-
-Where nobody can say how good a rollout was, a *teacher* can say how likely each token of it is. The student
-samples, in its own agent and framework; the teacher scores exactly the ids that it sampled; a token that the
-teacher likes more than the student becomes likelier. The agent returns nothing:
-
-```yaml
-training: {algorithm: distill, steps: 8, batch_size: 64}
-distill: {teacher: runs/trained-by-reward/policy}
-```
-
-| `distill.teacher` | what scores |
-|---|---|
-| a folder, or a name | that policy, in the trainer's process, at the call's temperature and grammar |
-| `{endpoint: URL, model: NAME}` | a server that returns `prompt_logprobs` for token ids, such as vLLM's |
-| `self` | the policy as it was when the run began, which needs a `hint` |
-
-An endpoint's logprobs are of temperature 1 and of the whole vocabulary: calls of any other distribution are
-left out.
-
-`distill.teachers` gives each of several [policies](policies.md) its own. A teacher with other token ids is
-refused before the run begins: folders are compared token by token, endpoints by the texts of a thousand ids.
-
-An evaluation still needs a reward: leave the held-out tasks out, or let the agent return one for them alone
-(`rollout.mode != "train"`). `distill/reverse_kl` tells without one how far the policy is from its teacher.
-
-**Beside a reward.** With any recipe of rewards, e.g. `algorithm: grpo`, the teacher's advantage is added to
-that of the reward, times `distill.coefficient`. Such a recipe leaves out rollouts without a reward, as ever;
-`algorithm: distill` reads no reward at all.
-
-**Divergences.** `divergence: reverse` (default), `forward` or `jsd` with its `beta`, as in GKD. Each is the
-advantage `r f'(r) - f(r)` of the sampled token alone, with `r` the ratio of both probabilities: its mean over
-samples has the gradient of the divergence over the whole vocabulary, so every driver trains it. The
-distributions themselves go through no driver, and `forward` varies most.
-
-**What it could not score** is left out and counted: `left_out/distill-failed` (its server did not answer,
-`distill.tries` times), `-not-finite`, `-wrong-length`, `-constrained` and `-off-policy` (sampled from a
-distribution that the teacher cannot compute). It is never taken as 0.
-
-**Your own policy as its teacher.** A hint shows the teacher what the agent could not see: the gold answer, a
-critique, an error, a better rollout of the group.
-
-<!-- trains -->
-```python
-import agentlightning as agl
-from openai import AsyncOpenAI
-
-
-@agl.rollout
-async def agent(task, llm):
-    messages = [{"role": "user", "content": task["question"]}]
-    async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:
-        await client.chat.completions.create(model=llm.model, messages=messages, max_tokens=8)
-
-
-def hint(task, rollout, group):
-    return f"The answer is {task['answer']}."
-
-
-trainer = agl.Trainer(
-    algorithm="distill", policy="tiny", steps=2, batch_size=4, distill={"teacher": "self", "hint": hint}
-)
-trainer.fit(agent, [{"question": f"What is {n} + {n}?", "answer": 2 * n} for n in range(1, 9)])
-```
-
-In a file it is `hint: module:function`. `rollout` and each of `group` are records: `rollout.calls`,
-`rollout.rewards`. The text is appended, after an empty line, to the last message of the user in the request
-of each call, and the prompt is rendered again by the policy's chat template; the response stays as it was
-sampled. It is in the teacher's prompt and in the run's record, and in no row that is trained. A call whose
-own prompt the template does not give again, id for id, is left out (`distill-not-rendered`); so is a rollout
-for which the function gives no text (`distill-no-hint`), or raises (`distill-hint-error`).
-
-What the teacher said of each token is in the run's [chain](audit.md): `agl explain` shows it, with the hint,
-the dashboard colours tokens by the gap (the policy's logprob minus the teacher's), and `agl verify` makes
-every advantage again from it. A run resumes with the teacher, divergence, coefficient and hint that it
-began with.
-[Measured](../plugins/distill/README.md): the calculator's agent, without any reward.
-"""
 
 READING = """\
 **How to read it.** Intervals are of the evaluations of all seeds together (Wilson), as if these were

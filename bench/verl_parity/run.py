@@ -10,9 +10,9 @@ several mini-batches take all of their steps, some of them over rows without an 
 out; then the weights are compared too. ``ppo``, which
 the local driver does not run, is compared with its formulas (``critic.py``). The calls of :data:`ALTERED` are
 changed, so that importance weights act (``altered.py``): half of them a version behind, or sampled at another
-temperature, or all by an engine whose probabilities differ from the trainer's. ``--curves`` also trains both
-for 20 steps with seeds 1, 2 and 3. The last line is one JSON object; comparisons are kept in
-``bench/results/verl_parity.json``.
+temperature, or all by an engine whose probabilities differ from the trainer's. The recipes of ``taught.py``
+have a teacher's advantages, token by token. ``--curves`` also trains both for 20 steps with seeds 1, 2 and 3.
+The last line is one JSON object; comparisons are kept in ``bench/results/verl_parity.json``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 import altered
 import critic
+import taught
 import torch
 from curves import CURVE_STEPS, SEEDS, curve, overlap
 from safetensors.torch import load_file
@@ -43,6 +44,8 @@ from agentlightning.train.run_file import load_config
 from agentlightning.types import Batch, Correction, Evaluation, Progress, Recipe, Record, StepReport
 from agentlightning.types.sections import TrainingSection
 from agentlightning.types.work import PolicyFolder
+from agl_distill.names import RULE
+from agl_distill.plugin import teacher
 from agl_local.driver import LocalDriver
 from agl_local.policy.folder import load_policy
 from agl_local.training.update import Updater
@@ -91,6 +94,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     ),
     "shaped": lambda: GRPO(name="shaped", off_policy_cap=1.2, epochs=2),
     "ppo": lambda: PPO(gamma=0.99, lam=0.9, epochs=2),
+    **taught.RECIPES,
 }  # fmt: skip
 """What is compared, by name; the settings are there to make each part of a loss act."""
 ALTERED: Mapping[str, Callable[[Sequence[Record]], list[Record]]] = {
@@ -248,7 +252,9 @@ def compare(name: str, python: str, records: list[Record], folder: Path, ranks: 
     """One recipe through both: the advantages (weights included), and the gradient of each step."""
     recipe = RECIPES[name]()
     changed = ALTERED.get(name, list)(records)
-    batch = assign(changed, recipe, version=recipe.max_staleness)
+    batch = assign(changed, recipe, version=recipe.max_staleness, rules={RULE: teacher})
+    if name in taught.SETTINGS:
+        batch = taught.taught(batch, recipe, taught.teacher_of(POLICY, folder / "teacher"))
     written, report, weights = asyncio.run(through_verl(python, recipe, batch, folder, ranks))
     ours, own_weights, metrics = locally(recipe, batch)
     steps = {name: (metrics[name], report.metrics[name]) for name in ("optimizer_steps", "steps_empty")}

@@ -46,7 +46,7 @@ async def play_game(
     """One game; the reward of the trained side. Games of one group share the deal and differ in all other
     lots.
     """
-    played = await _play(task, llm, rollout, resources or {})
+    played = await play_through(task, llm, rollout, resources or {})
     for call, value in played.rewards.items():
         agl.emit_reward(value, call=call)
     return played.outcome
@@ -61,7 +61,7 @@ async def play_game_supplied(
     """The same game as the agent's own record: the trained side's calls, each with its reward. Ids and
     logprobs stay those that were captured; calls that are not in the list are not trained.
     """
-    played = await _play(task, llm, rollout, resources or {})
+    played = await play_through(task, llm, rollout, resources or {})
     agl.emit_reward(played.outcome)
     side = task.get("trained", "wolves")
     mine = [call for d in played.account.decisions if d.side == side for call in d.calls]
@@ -80,9 +80,14 @@ class Played:
     rewards: dict[str, float] = field(default_factory=dict)
     """Response id → reward of the call."""
     account: Account = field(default_factory=Account)
+    ending: str = ""
+    """What the moderator says at its end: who has won."""
 
 
-async def _play(task: Mapping[str, Any], llm: LLM, rollout: Rollout | None, resources: Resources) -> Played:
+async def play_through(
+    task: Mapping[str, Any], llm: LLM, rollout: Rollout | None, resources: Resources
+) -> Played:
+    """One game, of whose rewards nothing is emitted."""
     seed = f"{task['deal']}:{rollout.sample if rollout else 0}"
     if rollout is not None and rollout.mode == "train":
         seed += f":{rollout.seed}"  # another game each time the task comes round
@@ -101,6 +106,7 @@ async def _play(task: Mapping[str, Any], llm: LLM, rollout: Rollout | None, reso
         outcome = await play(game, players)
         scores = await _scores(played.account, kinds, judge, words, http) if judge else {}
     played.outcome = rewards.outcome(task.get("trained", "wolves"), outcome)
+    played.ending = words.event(game.events[-1])
     played.rewards = dict(rewards.of_calls(played.account, outcome, game.state.roles, scores))
     if task.get("record"):
         agl.emit_object({KEY: record(game, kinds, played.account, played.rewards, words.language)})

@@ -215,6 +215,20 @@ async def test_games_of_a_group_share_the_deal_and_differ_in_the_rest(trainer_of
     assert again == played[0]
 
 
+async def test_a_game_that_was_played_through_ends_with_who_has_won() -> None:
+    from agentlightning.types import Rollout
+    from werewolf.agent import play_through
+
+    sides, none = {"wolves": "random", "town": "random"}, LLM(endpoint="", model="")
+    task = {"preset": "mini5", "deal": 3, "sides": sides, "language": "en"}
+    ends = set()
+    for sample in range(12):
+        rollout = Rollout(rollout_id=str(sample), mode="val", sample=sample, seed=0)
+        game = await play_through(task, none, rollout, {})
+        ends.add((game.outcome, game.ending))
+    assert ends == {(1.0, "The game is over. The wolves win."), (0.0, "The game is over. The town wins.")}
+
+
 class Reports:
     """What each update reported."""
 

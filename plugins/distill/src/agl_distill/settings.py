@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agentlightning.types.sections import Section, Text
-from agl_distill.divergence import Divergence
+from agl_distill.divergence import DIVERGENCES, Divergence
 
 SELF = "self"
 """The teacher that is the run's own policy, as it was when the run began."""
@@ -47,6 +47,17 @@ class DistillSection(Section):
     ``(task, rollout, group) -> str``."""
     tries: int = Field(default=3, ge=1)
     """How often a teacher is asked for a row before its calls are left out."""
+
+    @field_validator("divergence", mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        if given not in DIVERGENCES:
+            raise ValueError(
+                f"{given!r} is none of {', '.join(DIVERGENCES)}; each is estimated from the sampled token, "
+                "since no driver trains on distributions over the whole vocabulary (a row has one advantage "
+                "a token)"
+            )
+        return given
 
     @model_validator(mode="after")
     def _teachers(self) -> Any:
