@@ -22,8 +22,11 @@ sys.path.insert(0, str(ROOT / "examples"))
 from agentlightning.algorithms.intervals import mean_interval  # noqa: E402
 from spider.questions import Question  # noqa: E402
 from spider.real.baseline import rewards  # noqa: E402
-from spider.real.outcomes import Outcome, mean, read, summary  # noqa: E402
+from spider.real.outcomes import Outcome, gain, mean, read, summary  # noqa: E402
 from spider.real.tasks import SOLVED, load  # noqa: E402
+
+TRIED = ("choice_right", "choice_compared", "choice_all_weights")
+"""Settings of training by results: their evaluations on ``choice`` after 10 steps."""
 
 
 def evaluation(found: Sequence[Outcome]) -> dict[str, Any]:
@@ -56,7 +59,9 @@ def figures() -> dict[str, Any]:
     earned = {spec: rewards(tasks, train) for spec, tasks in sets.items()}
     differences = [one.last - earned["test"][one.id] for one in found["sft"]]
     databases = [one.db_id for one in found["sft"]]
-    counts: list[tuple[int, int]] = [*json.loads(SOLVED.read_text(encoding="utf-8")).values()]
+    tried = {name: read(KEPT / f"{name}.jsonl") for name in TRIED}
+    asked = {one.id for one in tried[TRIED[0]]}
+    before = [one for one in found["select_sft"] if one.id in asked]
     return {
         **{name: evaluation(own) for name, own in found.items()},
         "trick": {spec: trick(tasks, earned[spec]) for spec, tasks in sets.items()},
@@ -64,13 +69,24 @@ def figures() -> dict[str, Any]:
             "difference": mean(differences),
             "ci": mean_interval(differences, databases, "db_id", shares=False).ends,
         },
-        "solved": {
-            "questions": len(counts),
-            "pass@1": sum(right for right, _ in counts) / sum(tried for _, tried in counts),
-            "pass@4": mean([float(right > 0) for right, _ in counts]),
-            "mixed_groups": mean([float(0 < right < tried) for right, tried in counts]),
-            "trained": sum(0.1 <= right / tried <= 0.9 for right, tried in counts),
+        "choice": {
+            "before": summary(before)["with_correction"],
+            **{name: {**evaluation(own), **gain(own, before)} for name, own in tried.items()},
         },
+        "solved": {spec: solved(load(spec)) for spec in ("train", "practice")},
+    }
+
+
+def solved(tasks: Sequence[Question]) -> dict[str, Any]:
+    """Return how often the fine-tuned policy solved those of the questions that it was asked."""
+    rates = json.loads(SOLVED.read_text(encoding="utf-8"))
+    counts: list[tuple[int, int]] = [rates[task["id"]] for task in tasks if task["id"] in rates]
+    return {
+        "questions": len(counts),
+        "pass@1": sum(right for right, _ in counts) / sum(tried for _, tried in counts),
+        "pass@4": mean([float(right > 0) for right, _ in counts]),
+        "mixed_groups": mean([float(0 < right < tried) for right, tried in counts]),
+        "trained": sum(0.1 <= right / tried <= 0.9 for right, tried in counts),
     }
 
 

@@ -1,13 +1,13 @@
-"""Settings of the training by what queries return, compared on the selection databases of spider/real.
+"""Settings of the training by what queries return, compared on the questions ``choice`` of spider/real.
 
     python bench/record.py spider_real_settings -- python bench/spider_real_settings.py POLICY [NAME ...]
 
-``POLICY``: the folder that `agl policy fetch examples/spider/real/adapter` prints. Every run trains on the
-training databases and is evaluated, greedily, on questions about 12 others of the training set before and
-after; the test is not touched. The last line is one JSON object: of each setting the rewards, the mean
-difference on the same questions with its interval over databases, the share of groups whose rewards differ,
-without which a step has no gradient, and what a step costs in tokens, seconds and seconds of CPU. ``--steps``
-and ``--questions`` make the runs shorter.
+``POLICY``: the folder that `agl policy fetch examples/spider/real/adapter` prints. Every run trains on
+questions that the policy solves sometimes, and is evaluated, greedily, before and after on questions about 5
+databases of the training set that it does not train on; the test is not touched. The last line is one JSON
+object: of each setting the rewards, the mean difference on the same questions with its interval over
+databases, the share of groups whose rewards differ, without which comparing them has no gradient, and what a
+step costs in tokens, seconds and seconds of CPU. ``--steps`` and ``--questions`` make the runs shorter.
 """
 
 from __future__ import annotations
@@ -31,16 +31,29 @@ sys.path.insert(0, str(EXAMPLES))
 from agentlightning.types.base import LEARNED_NOTHING  # noqa: E402
 from spider.real.outcomes import gain, outcomes, summary  # noqa: E402
 
+COMPARED = "{group_size: 8, temperature: 1.0}"
 SETTINGS: dict[str, dict[str, str]] = {
     "as configured": {},
-    "all questions": {"environment.train": "{target: spider.real.tasks:load, args: {spec: train}}"},
-    "learning rate 1e-4": {"backend.options.lr": "1.0e-4"},
-    "temperature 1.0": {"training.recipe.temperature": "1.0"},
+    "answers of a group compared": {"training.recipe": COMPARED},
+    "compared, temperature 1.3, learning rate 1e-4": {
+        "training.recipe": "{group_size: 8, temperature: 1.3}",
+        "backend.options.lr": "1.0e-4",
+    },
+    "compared, all weights, temperature 0.8, all questions of practice": {
+        "training.recipe": "{group_size: 8, temperature: 0.8}",
+        "backend.options.lr": "5.0e-5",
+        "backend.options.lora": "null",
+        "backend.options.verify": "true",
+        "environment.train": "{target: spider.real.tasks:load, args: {spec: practice}}",
+    },
+    "learning rate 4e-4": {"backend.options.lr": "4.0e-4"},
+    "questions of train alone": {
+        "environment.train": "{target: spider.real.tasks:load, args: {spec: train, solved: [0.1, 0.9]}}"
+    },
     "any words, not only names of the schema": {"agent.target": "spider.real.agent:agent"},
     "only write is trained": {"agent.select": "[write]"},
     "only link is trained": {"agent.select": "[link]"},
     "only rewrite is trained": {"agent.select": "[rewrite]"},
-    "groups of 16": {"training.recipe.group_size": "16", "training.batch_size": "4"},
 }
 """What each setting changes in ``cpu.yaml``."""
 
@@ -49,7 +62,7 @@ def train(policy: str, name: str, seed: int, steps: int, questions: int, folder:
     """Return the figures of one run."""
     sets = {
         "backend.policy": policy,
-        "environment.val": f"{{target: spider.real.tasks:load, args: {{spec: select, limit: {questions}}}}}",
+        "environment.val": f"{{target: spider.real.tasks:load, args: {{spec: choice, limit: {questions}}}}}",
         "output": str(folder),
         **SETTINGS[name],
     }
@@ -114,8 +127,8 @@ def main() -> None:
     parser.add_argument("policy")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SETTINGS)} (default: all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--questions", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--questions", type=int, default=147)
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in SETTINGS]:
         parser.error(f"no setting is called {unknown[0]!r}: choose from {', '.join(SETTINGS)}")

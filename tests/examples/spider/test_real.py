@@ -185,7 +185,11 @@ def test_no_database_is_in_two_sets() -> None:
     sets = {spec: {one["db_id"] for one in tasks.load(spec)} for spec in tasks.SETS}
     assert [len(sets[spec]) for spec in ("train", "select", "test")] == [70, 12, 13]
     assert not any(sets[a] & sets[b] for a, b in (("train", "select"), ("train", "test"), ("select", "test")))
-    with pytest.raises(DatasetError, match="choose from train, select, test"):
+    assert sets["practice"] | sets["choice"] == sets["select"] and not sets["practice"] & sets["choice"]
+    assert sets["choice"] == tasks.CHOICE
+    both = tasks.load("train+practice")
+    assert both == tasks.load("train") + tasks.load("practice")
+    with pytest.raises(DatasetError, match="choose from train, select, practice, choice, test"):
         tasks.load("dev")
 
 
@@ -388,7 +392,17 @@ def test_the_page_says_what_the_kept_files_hold() -> None:
         assert cell(own) in page, (name, own)
     low, high = found["against_trick"]["ci"]
     assert f"is {found['against_trick']['difference']:.3f} ({low:.2f} to {high:.2f})" in page
-    assert f"pass@1 {found['solved']['pass@1']:.3f}, pass@4 {found['solved']['pass@4']:.3f}" in page
+    words = " ".join(page.split())
+    for own in found["solved"].values():
+        assert f"pass@1 {own['pass@1']:.3f}, pass@4 {own['pass@4']:.3f}" in words
+    assert "the {train[trained]} and the {practice[trained]} questions".format(**found["solved"]) in words
+    choice = found["choice"]
+    assert f"before {choice.pop('before'):.3f}" in page
+    for name, own in choice.items():
+        low, high = own["ci_gain"]
+        change = f"{own['gain']:+.3f} ({low:.2f} to {high:.2f}) | {own['first_runs']:.3f} |".replace("-", "−")
+        row = next(line for line in page.splitlines() if line.endswith(change))
+        assert f"{own['right']:.3f}" in row, name
 
 
 def test_the_last_line_of_the_demo() -> None:
