@@ -108,7 +108,9 @@ class Child:
         except BrokenPipeError as error:
             raise self._broken("died at once") from error
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
         """Status and content of an answer. Raises EngineError where there is none."""
         if (how := self.died()) is not None:
             raise EngineError(f"the engine of policy {self.name!r} died: {how}")
