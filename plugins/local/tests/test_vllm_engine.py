@@ -12,10 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from typing import Any
 import pytest
 import torch
 
-from agentlightning.types import Recipe
+from agentlightning.types import Batch, Recipe
 from agentlightning.types.work import PolicyFolder
 from agl_local.driver import LocalDriver
 from agl_local.generation.request import EngineError
@@ -233,7 +236,8 @@ def test_an_update_that_vllm_refuses_is_said_with_its_words(running: Engines) ->
         running.update({"w": torch.tensor([math.nan])}, 1)
 
 
-def test_a_cache_that_stays_is_an_error(running: Engines) -> None:
+def test_a_cache_that_stays_is_an_error(running: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VllmEngine, "patience", 0.0)
     with pytest.raises(EngineError, match="kept a cache of policy 'p'"):
         running.update({"nothing": torch.zeros(1)}, 1)
 
@@ -331,6 +335,30 @@ async def test_a_driver_serves_its_own_weights_from_the_start(scripted: Path, lo
         await driver.close()
 
 
+@pytest.mark.parametrize(("staleness", "rests"), [(0, 1), (1, 0)])
+async def test_engines_rest_during_an_update_unless_calls_of_later_steps_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staleness: int, rests: int
+) -> None:
+    found: list[str] = []
+
+    @contextmanager
+    def resting(self: Engines) -> Iterator[None]:
+        found.append("sleeps")
+        yield
+
+    monkeypatch.setattr(Engines, "resting", resting)
+    recipe = Recipe(name="t", group_size=2, max_staleness=staleness)
+    folder = PolicyFolder(saved_policy(tmp_path / "policy"), options={"engine": "thread", "threads": 1})
+    driver = LocalDriver(folder, recipe)
+    await driver.start()
+    try:
+        updater = await driver._call(driver._updater)
+        metrics = await driver._call(driver._update, updater, Batch(rows=[], metrics={}))
+        assert metrics["skipped"] == 1.0 and len(found) == rests
+    finally:
+        await driver.close()
+
+
 PARENT = """
 import sys
 from pathlib import Path
@@ -363,6 +391,23 @@ def test_it_dies_with_its_parent(scripted: Path) -> None:
         time.sleep(0.05)
 
 
+def test_a_start_that_is_given_up_ends(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits on for a server that was closed meanwhile."""
+    engines = engine_of(scripted / "policy")
+    begun = threading.Event()
+
+    def tell(self: VllmEngine, *secrets: str) -> None:
+        begun.set()  # and without its key it never serves
+
+    monkeypatch.setattr(VllmEngine, "_tell", tell)
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(engines.start)
+        begun.wait(300)
+        engines.close()
+        with pytest.raises(EngineError, match="ended before it served"):
+            start.result(300)
+
+
 # ------------------------------------------------------------------------------------------ what is refused
 def test_an_interpreter_without_vllm_is_said(tmp_path: Path) -> None:
     engines = engine_of(tmp_path)
@@ -379,6 +424,10 @@ def test_an_interpreter_without_vllm_is_said(tmp_path: Path) -> None:
         ({"engine": "vllm", "deterministic": True}, "deterministic: True is not for engine: vllm"),
         ({"engine": "vllm", "quantize": "nf4", "lora": {"rank": 2}}, "quantize: nf4 is not for engine: vllm"),
         ({"engine": "vllm", "engines": 2}, "engines: 2 is not for engine: vllm"),
+        (
+            {"engine": "vllm", "lora": {"rank": 600}},
+            r"lora: .*600.* is not for engine: vllm: ranks end at 512",
+        ),
         ({"engine": "vllm", "device": "mps"}, "device: mps is not for engine: vllm"),
         ({"vllm": {}}, "vllm is for engine: vllm, which is process"),
         ({"engine": "vllm", "vllm": {"args": {"max_model_len": 5}}}, "'max_model_len' is not for you to set"),

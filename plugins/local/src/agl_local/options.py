@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from agl_local.cores import auto_threads
-from agl_local.http.vllm_engine import Vllm
+from agl_local.http.vllm_engine import RANKS, Vllm
 from agl_local.network.lora import Lora
 from agl_local.network.quantized import Kind
 from agl_local.option_values import OptionError, check_numbers, read_as
@@ -150,6 +150,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 "its quantised matrices would be others than the trainer's",
             ),
             "engines": (self.engines > 1, "one vLLM takes a card; give max_num_seqs instead"),
+            "lora": (self.lora is not None and self.lora.rank > RANKS[-1], f"ranks end at {RANKS[-1]}"),
             "device": (self.device == "mps", "it has no build for it"),
         }
         for name, (given, why) in refused.items():

@@ -104,6 +104,8 @@ class VllmEngine(Child):
     """
 
     tail = 12_000  # behind its cause vLLM prints the stacks of two processes
+    patience = 30.0
+    """Seconds until it is an error that vLLM keeps a cache of older weights."""
 
     def __init__(
         self, path: Path, *, name: str, settings: Vllm, slots: int, max_len: int, device: str, dtype: str,
@@ -183,10 +185,18 @@ class VllmEngine(Child):
                 self._post("/v1/unload_lora_adapter", {"lora_name": self.name})
             self._post("/v1/load_lora_adapter", {"lora_name": self.name, "lora_path": str(folder)})
             self._loaded = True
-        if not self._post("/reset_prefix_cache").get("success", True):
-            raise EngineError(f"vLLM kept a cache of policy {self.name!r} that is of older weights")
+        self._forget()
         self._post(f"/agl/open?version={version}")
         return version
+
+    def _forget(self) -> None:
+        """Drop what vLLM keeps of older weights' prompts."""
+        deadline = time.monotonic() + self.patience
+        # It cannot while a call whose client has gone still holds a part.
+        while not self._post("/reset_prefix_cache").get("success", True):
+            if time.monotonic() >= deadline:
+                raise EngineError(f"vLLM kept a cache of policy {self.name!r} that is of older weights")
+            time.sleep(0.1)
 
     def sleep(self) -> None:
         """Give the device's memory back, once calls under way are finished; those that come wait."""
@@ -216,7 +226,7 @@ class VllmEngine(Child):
     def _await_health(self, port: int) -> None:
         deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
-            if self.died() is not None:
+            if not self.alive():  # it was closed, or has died
                 break
             with socket.socket() as asked:
                 asked.settimeout(1.0)
