@@ -242,7 +242,7 @@ def test_a_cache_that_stays_is_an_error(running: Engines, monkeypatch: pytest.Mo
         running.update({"nothing": torch.zeros(1)}, 1)
 
 
-def test_its_death_is_told_with_the_end_of_its_log(running: Engines) -> None:
+def test_its_death_is_told_with_the_end_of_its_log(running: Engines, tmp_path: Path) -> None:
     assert running.died() is None and running.pids() == {}
     with pytest.raises((OSError, urllib.error.URLError)):
         ask(running, "/v1/die")
@@ -250,6 +250,8 @@ def test_its_death_is_told_with_the_end_of_its_log(running: Engines) -> None:
         time.sleep(0.01)
     assert "exit status 3; its stderr ends with:" in (running.died() or "")
     assert "the cause of its death" in (running.died() or "")
+    running.copy_log(tmp_path)
+    assert "the cause of its death" in (tmp_path / "vllm.log").read_text()
     with pytest.raises(EngineError, match=r"died: exit status 3"):
         running.update({"w": torch.zeros(1)}, 1)
 

@@ -129,6 +129,13 @@ class LocalDriver:
 
     async def run(self, job: Job) -> None:
         """Steps ``job.first_step`` to ``job.steps``; a first step above 0 is that of :meth:`resume`."""
+        try:
+            await self._train(job)
+        finally:
+            if self._engines is not None:
+                self._engines.copy_log(job.folder)
+
+    async def _train(self, job: Job) -> None:
         updater = await self._call(self._updater)
         step = job.first_step
         while step < job.steps:  # it may fall while an evaluation is looked at

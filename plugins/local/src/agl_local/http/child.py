@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -74,6 +75,15 @@ class Child:
             pass  # nobody is left
         if self._stderr is not None:
             self._stderr.close()
+
+    def copy_log(self, file: Path) -> None:
+        """Write all that it has said to ``file``; nothing where it is not running, nor died before."""
+        if self._stderr is None or self._stderr.closed:
+            return
+        with file.open("wb") as out:
+            size = os.fstat(self._stderr.fileno()).st_size
+            for at in range(0, size, 2**20):
+                out.write(os.pread(self._stderr.fileno(), 2**20, at))
 
     def _launch(
         self,

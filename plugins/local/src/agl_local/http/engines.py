@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -104,6 +105,12 @@ class Engines:
         """How one of those that are processes ended by itself; ``None``: all run."""
         found = (engine.died() for engine in self.each if isinstance(engine, Child))
         return next((how for how in found if how is not None), None)
+
+    def copy_log(self, folder: Path) -> None:
+        """Write what a vLLM has said to ``vllm.log``: the cause of what it dies of stands before its end."""
+        for engine in self.each:
+            if isinstance(engine, VllmEngine):
+                engine.copy_log(folder / "vllm.log")
 
     def close(self) -> None:
         """End all. Idempotent."""

@@ -140,6 +140,9 @@ class VllmEngine(Child):
             self._command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
         if self.sleeps:
             self._command.append("--enable-sleep-mode")
+        if device == "cpu":  # there a prompt that is read in two parts and has a seed ends vLLM 0.32
+            room = str(max(max_len, 4096))
+            self._command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", room]
         self._command += settings.flags()
 
     def start(self) -> str:
@@ -170,6 +173,11 @@ class VllmEngine(Child):
             self.close(timeout=0.1)
             raise
         return self.address
+
+    def died(self) -> str | None:
+        """As of every child. The cause stands before vLLM's last words."""
+        how = super().died()
+        return None if how is None else f"{how}\n(vllm.log in the run's folder has all of it)"
 
     def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
         """Serve what :attr:`weights` published; returns ``version``. In either ``mode`` calls under way are
