@@ -46,6 +46,7 @@ SETTINGS = {
     "VLLM_SERVER_DEV_MODE": "1",  # /collective_rpc, /reset_prefix_cache, /sleep: behind the door
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_USE_RUST_FRONTEND": "0",  # the door stands in Python's
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",  # seconds: the gateway closes idle connections, sooner
     # On, a tool call that the model begins of itself is finished under a grammar that no request names.
     "VLLM_ENFORCE_STRICT_TOOL_CALLING": "0",
 }
