@@ -256,6 +256,9 @@ drill-verl: .venv/demo ## kill -9 trainer, verl, a worker, its engine, and the s
 test-vllm: ## the gateway and capture before a real vLLM on CPU; the last line is JSON
 	@python=$$($(PYTHON) scripts/environment latest) && "$$python" bench/real_vllm/run.py
 
+test-vllm-engine: .venv/demo ## the local driver trains calc_x with a vLLM on CPU as its engine, by all weights and by LoRA (STEPS=8 ARMS="whole lora"); the last line is JSON
+	@$(PY) bench/vllm_engine.py --steps $(or $(STEPS),8) --arms $(or $(ARMS),whole lora)
+
 test-templates: .venv/demo ## published chat templates: calls read back, prefixes, and an agent that learns through two; the last line is JSON
 	@$(PY) bench/templates.py
 

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +48,7 @@ from agl_local.policy.checkpoint import (
     saved_steps,
 )
 from agl_local.policy.export import export_policy
-from agl_local.policy.folder import Policy, constant, fingerprint, published
+from agl_local.policy.folder import Policy, constant, fingerprint
 from agl_local.progress import Tell, teller
 from agl_local.serving import Refused, load, make_engines, refuse_without_template
 from agl_local.supported_fields import refuse
@@ -128,6 +129,13 @@ class LocalDriver:
 
     async def run(self, job: Job) -> None:
         """Steps ``job.first_step`` to ``job.steps``; a first step above 0 is that of :meth:`resume`."""
+        try:
+            await self._train(job)
+        finally:
+            if self._engines is not None:
+                self._engines.copy_log(job.folder)
+
+    async def _train(self, job: Job) -> None:
         updater = await self._call(self._updater)
         step = job.first_step
         while step < job.steps:  # it may fall while an evaluation is looked at
@@ -228,6 +236,8 @@ class LocalDriver:
         engines.start()
         self._still_open()
         self._trainable.adapt(self._policy.model, self.seed)  # an engine in this process has its copy by now
+        if o.engine == "vllm":
+            self._publish(0)
 
     def _still_open(self) -> None:
         """Nobody waits for an engine whose driver was closed while the policy was loaded."""
@@ -291,7 +301,11 @@ class LocalDriver:
         """One update; a batch that nothing can be learned from is counted as ``skipped``, and changes
         nothing.
         """
-        metrics = updater.update(rows_of(batch, self.name), self._version, tell)
+        assert self._engines is not None
+        # Calls of later steps want an answer meanwhile.
+        rests = nullcontext() if self.recipe.max_staleness else self._engines.resting()
+        with rests:
+            metrics = updater.update(rows_of(batch, self.name), self._version, tell)
         del metrics["seconds"]  # the report has the phase's own
         self._corrections.say(metrics)
         metrics["skipped"] = float(not metrics["tokens_trained"])
@@ -323,7 +337,7 @@ class LocalDriver:
         # Calls of later steps may be under way, and one that straddles an update counts as its older version.
         # Where tokens may be stale, nobody waits until the longest of these answers is complete.
         mode: PauseMode = "hold" if self.recipe.max_staleness else "drain"
-        tensors = published(model)
+        tensors = self._engines.wanted(model)
         self._version = self._engines.update(tensors, version, mode, constant(model) & tensors.keys())
 
     def _report(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from agl_local.cores import auto_threads
+from agl_local.http.vllm_engine import RANKS, Vllm
 from agl_local.network.lora import Lora
 from agl_local.network.quantized import Kind
 from agl_local.option_values import OptionError, check_numbers, read_as
@@ -72,8 +73,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
     threads: int | Literal["auto"] = "auto"
     """CPU threads of the update; ``auto``: the cores that this process may run on, at most 8."""
-    engine: Literal["process", "thread"] = "process"
-    """Where the policy is served: a child process, or a thread of this one (for tests and debuggers)."""
+    engine: Literal["process", "thread", "vllm"] = "process"
+    """Where the policy is served: a child process, a thread of this one (for tests and debuggers), or vLLM,
+    which the driver starts. vLLM gets all weights after each step, or with ``lora`` A and B alone.
+    """
+    vllm: Vllm | None = None
+    """``{python: PATH, args: {gpu-memory-utilization: 0.5}}``: the interpreter that has vLLM, and flags of
+    vLLM's server. Default: this interpreter, no flag beyond what the other options say.
+    """
     engines: int = 1
     """Engine processes that serve the policy, each with its own copy of the weights: more answers at a time
     on a machine with cores to spare. The calls of an attempt keep to one."""
@@ -133,8 +140,28 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             raise ValueError(f"engines must be 1 with engine: thread, got {self.engines}")
         if self.offload_optimizer and self.device == "cpu":
             raise ValueError("offload_optimizer is for a device with its own memory: leave it out on a CPU")
+        self._check_vllm()
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
+
+    def _check_vllm(self) -> None:
+        if self.engine != "vllm":
+            if self.vllm is not None:
+                raise ValueError(f"vllm is for engine: vllm, which is {self.engine}")
+            return
+        refused = {
+            "deterministic": (self.deterministic, "its sums depend on what else it computes"),
+            "quantize": (
+                self.quantize is not None,
+                "its quantised matrices would be others than the trainer's",
+            ),
+            "engines": (self.engines > 1, "one vLLM takes a card; give max_num_seqs instead"),
+            "lora": (self.lora is not None and self.lora.rank > RANKS[-1], f"ranks end at {RANKS[-1]}"),
+            "device": (self.device == "mps", "it has no build for it"),
+        }
+        for name, (given, why) in refused.items():
+            if given:
+                raise ValueError(f"{name}: {getattr(self, name)} is not for engine: vllm: {why}")
 
     @property
     def update_threads(self) -> int:

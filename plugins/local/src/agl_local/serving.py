@@ -23,8 +23,10 @@ from agl_local.generation.request import EngineError
 from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess
 from agl_local.http.thread import EngineThread
-from agl_local.network.config import ConfigError, read_json
+from agl_local.http.vllm_engine import Vllm, VllmEngine
+from agl_local.network.config import ConfigError, ModelConfig, UnsupportedModel, read_json
 from agl_local.network.layout import realise
+from agl_local.network.lora import peft_settings, targets_of
 from agl_local.network.quantized import Kind
 from agl_local.options import Options, pick_device, read_options
 from agl_local.policy.folder import DTYPES, Policy, load_policy, read_tokenizer
@@ -90,6 +92,8 @@ def _make_engine(
     device = pick_device(o.device)
     # Other engines get the sums, which are faster to compute with than three matrices.
     lora = None if o.quantize is None else o.lora
+    if o.engine == "vllm":
+        return _make_vllm(path, name, o, loaded, weights, token)
     if o.engine == "thread":
         served = load(path, device, o.dtype, o.quantize) if loaded is None else loaded
         if o.dtype != "float32" and loaded is not None:
@@ -117,6 +121,46 @@ def _make_engine(
         deterministic=o.deterministic,
         weights=weights,
         token=token,
+    )
+
+
+def _make_vllm(
+    path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights, token: str
+) -> VllmEngine:
+    try:
+        config = ModelConfig.from_hf(read_json(path / "config.json"))
+    except UnsupportedModel as error:
+        raise Refused(
+            f"{path}: engine: vllm serves models of the Qwen2, Qwen3 and Llama families: {error}"
+        ) from None
+    settings = o.vllm or Vllm()
+    tokenizer = read_tokenizer(path) if loaded is None else loaded.tokenizer
+    syntax, parser = tokenizer.form.syntax, settings.args.get("tool-call-parser")
+    if parser is None and syntax is not None:
+        if not any("<tool_call>" in mark for mark in syntax.opens):
+            raise Refused(
+                f"{path}: engine: vllm: the template writes tool calls in a syntax for which vLLM's name is "
+                "not known here: give it as backend.options.vllm.args.tool-call-parser, such as llama3_json"
+            )
+        parser = "hermes"
+    adapter = None
+    if loaded is not None and o.lora is not None:
+        adapter = peft_settings(o.lora, targets_of(loaded.model, o.lora))
+    return VllmEngine(
+        path.absolute(),
+        name=name,
+        settings=settings,
+        slots=o.max_num_seqs,
+        max_len=min(o.max_len or 2048, config.max_positions),
+        device=pick_device(o.device),
+        dtype=o.dtype,
+        threads=o.serving_threads,
+        weights=weights,
+        token=token,
+        trained=loaded is not None,
+        eos_ids=tokenizer.eos_ids,
+        parser=parser,
+        adapter=adapter,
     )
 
 

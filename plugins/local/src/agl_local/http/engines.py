@@ -8,16 +8,23 @@ Invariants: after :meth:`Engines.update` all serve the same version; whatever wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from agentlightning.types import LLM
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.http.child import Child
 from agl_local.http.process import EngineProcess
+from agl_local.http.vllm_engine import VllmEngine, for_vllm
+from agl_local.network.model import LanguageModel
+from agl_local.policy.folder import State, published
 from agl_local.policy.shared import Handover, SharedWeights
 
 T = TypeVar("T")
@@ -54,6 +61,10 @@ class Engines:
             endpoint=first, replicas=others, model=name, api_key=self._token, logprobs_mode="processed"
         )
 
+    def wanted(self, model: LanguageModel) -> State:
+        """What is sent of ``model`` by :meth:`update`."""
+        return for_vllm(model) if isinstance(self.each[0], VllmEngine) else published(model)
+
     def update(
         self,
         tensors: Mapping[str, Tensor],
@@ -61,7 +72,7 @@ class Engines:
         mode: PauseMode = "drain",
         constant: Collection[str] = (),
     ) -> int:
-        """Publish ``tensors`` (``policy.folder.state``) to all; the version that they serve then. ``mode``:
+        """Publish ``tensors`` (:meth:`wanted`) to all; the version that they serve then. ``mode``:
         what becomes of calls under way (``engine.Engine.load_weights``). ``constant``: names of those that
         never change (``policy.folder.constant``).
         """
@@ -71,15 +82,35 @@ class Engines:
                 raise EngineError(f"the engines of one policy serve different versions: {served}")
         return served[0]
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Inside, engines that can give the memory of their device to the trainer; their calls wait."""
+        sleepers = [engine for engine in self.each if isinstance(engine, VllmEngine) and engine.sleeps]
+        for engine in sleepers:
+            engine.sleep()
+        try:
+            yield
+        finally:
+            if sleepers:
+                torch.cuda.empty_cache()  # torch keeps what it has freed
+            for engine in sleepers:
+                engine.wake_up()
+
     def pids(self) -> dict[str, int]:
-        """Names and ids of the engines that are processes of their own."""
+        """Names and ids of our engines that are processes of their own."""
         found = [engine.pid for engine in self.each if isinstance(engine, EngineProcess) and engine.alive()]
         return {f"engine {i + 1}" if len(found) > 1 else "engine": pid for i, pid in enumerate(found)}
 
     def died(self) -> str | None:
         """How one of those that are processes ended by itself; ``None``: all run."""
-        found = (engine.died() for engine in self.each if isinstance(engine, EngineProcess))
+        found = (engine.died() for engine in self.each if isinstance(engine, Child))
         return next((how for how in found if how is not None), None)
+
+    def copy_log(self, folder: Path) -> None:
+        """Write what a vLLM has said to ``vllm.log``: the cause of what it dies of stands before its end."""
+        for engine in self.each:
+            if isinstance(engine, VllmEngine):
+                engine.copy_log(folder / "vllm.log")
 
     def close(self) -> None:
         """End all. Idempotent."""

@@ -1,38 +1,32 @@
 """The engine as a child process: its own interpreter and cores, the driver's weights in shared memory.
 
-Invariants: the child ends when ``close`` is called or its parent dies, however it dies; the admin token and
-the API key travel through a pipe, never on a command line or in an environment.
+What every such process is asked is in ``child``.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import secrets
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.http.child import Child
 from agl_local.network.lora import Lora
 from agl_local.network.quantized import Kind
 from agl_local.policy.shared import Handover, SharedWeights
 
-_TAIL = 4000
 
-
-class EngineProcess:
+class EngineProcess(Child):
     """``python -m agl_local.http.server`` for one policy folder. Start it, or use it as a context manager."""
 
     def __init__(
@@ -45,13 +39,9 @@ class EngineProcess:
         new ones come from, if several engines share them; None: its own. ``token``: the API key that requests
         must bear, 16 characters or more; None: whoever reaches it may ask it.
         """
-        self.name = name
-        self.address = ""
-        self.timeout = timeout
+        super().__init__(name, timeout)
         self._token = secrets.token_urlsafe(32)
         self._api_key = token or ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: IO[bytes] | None = None
         self._reader: threading.Thread | None = None
         options = {"--policy": path, "--name": name, "--host": "127.0.0.1", "--port": 0, "--slots": slots,
                    "--threads": threads, "--max-len": max_len, "--device": device, "--dtype": dtype,
@@ -70,17 +60,7 @@ class EngineProcess:
         Raises EngineError with the end of the child's stderr when it dies or is not ready within
         ``timeout`` seconds.
         """
-        if self._process is not None:
-            raise EngineError("this engine process has been started already")
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            pass_fds=self.weights.files,
-            process_group=0,  # Ctrl-C in the terminal is for us: we end the child when its calls are done
-        )
+        self._launch(self._command, self.weights.files, stdout=subprocess.PIPE)
         try:
             self._greet(time.monotonic() + self.timeout)
         except BaseException:
@@ -113,49 +93,19 @@ class EngineProcess:
         found: dict[str, Any] = self._request("GET", "/metrics")["policies"][self.name]
         return found
 
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise EngineError("this engine process has not been started")
-        return self._process.pid
-
-    def died(self) -> str | None:
-        """How the child ended by itself, with the end of its stderr; ``None``: it runs, or was closed."""
-        process = self._process
-        if process is None or (status := process.poll()) is None:
-            return None
-        how = f"exit status {status}" if status >= 0 else f"signal {-status} ({_signal_name(-status)})"
-        if status == -signal.SIGKILL:
-            how += ", which the kernel sends where memory is short"
-        return f"{how}; its stderr ends with:\n{self._stderr_end()}"
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def close(self, timeout: float = 10.0) -> None:
         """End the child, by force if it does not follow within ``timeout`` seconds. Idempotent."""
-        process, self._process = self._process, None
+        process = self._process
         if self._own_weights:
             self.weights.close()
+        super().close(timeout)
         if process is None:
             return
-        assert process.stdin is not None
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is dead already: there is nobody to tell
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
         assert process.stdout is not None
         if self._reader is None:
             process.stdout.close()
         else:
             self._reader.join(timeout)  # the pipe ends with the child, and the reader closes it
-        if self._stderr is not None:
-            self._stderr.close()
 
     def __enter__(self) -> EngineProcess:
         self.start()
@@ -166,12 +116,8 @@ class EngineProcess:
 
     def _greet(self, deadline: float) -> None:
         process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(f"{self._token}\n{self._api_key}\n".encode())
-            process.stdin.flush()
-        except BrokenPipeError as error:
-            raise self._broken("died at once") from error
+        assert process is not None and process.stdout is not None
+        self._tell(self._token, self._api_key)
         lines: Queue[bytes] = Queue()
         self._reader = threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True)
         self._reader.start()
@@ -186,42 +132,15 @@ class EngineProcess:
         self._request("GET", "/health")
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        if (how := self.died()) is not None:
-            raise EngineError(f"the engine of policy {self.name!r} died: {how}")
-        if self._process is None:
-            raise self._broken("is not running")
-        parts = urlsplit(self.address)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self.timeout)
+        status, said = self._ask(method, path, body, {"X-AGL-Admin-Token": self._token})
         try:
-            connection.request(method, path, body, {"X-AGL-Admin-Token": self._token})
-            answer = connection.getresponse()
-            content = json.loads(answer.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            content = json.loads(said)
+        except ValueError as error:
             raise self._broken(f"did not answer {method} {path}: {error!r}") from error
-        finally:
-            connection.close()
-        if answer.status != 200:
+        if status != 200:
             message = content.get("error", content)
-            raise EngineError(f"engine {self.name!r}, {method} {path}: {answer.status} {message}")
+            raise EngineError(f"engine {self.name!r}, {method} {path}: {status} {message}")
         return dict(content)
-
-    def _broken(self, what: str) -> EngineError:
-        said = f"{what}; its stderr ends with:\n{self._stderr_end()}"
-        return EngineError(f"the engine process for policy {self.name!r} {said}")
-
-    def _stderr_end(self) -> str:
-        tail = b""
-        if self._stderr is not None and not self._stderr.closed:
-            size = os.fstat(self._stderr.fileno()).st_size
-            tail = os.pread(self._stderr.fileno(), _TAIL, max(0, size - _TAIL))
-        return tail.decode(errors="replace").strip() or "(nothing)"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unnamed"
 
 
 def _read_lines(source: IO[bytes], lines: Queue[bytes]) -> None:

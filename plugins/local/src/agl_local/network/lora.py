@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import torch
@@ -166,11 +166,16 @@ def peft_config(layers: Mapping[str, LoraLinear]) -> dict[str, object]:
     """PEFT's ``adapter_config.json`` for ``layers``."""
     first = next(iter(layers.values()))
     rank = first.lora_A.shape[0]
+    return peft_settings(Lora(rank=rank, alpha=first.scale * rank), layers)
+
+
+def peft_settings(lora: Lora, layers: Iterable[str]) -> dict[str, object]:
+    """The same for ``lora`` beside layers of these full names."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": first.scale * rank,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
