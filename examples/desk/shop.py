@@ -18,10 +18,11 @@ CREATE TABLE orders (
 );
 """
 COLUMNS = ("id", "email", "item", "cents", "status", "delivered", "address")
+NO_ORDER = "error: there is no such order"
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 ORDER = {"order_id": TEXT}
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "find_orders": ("List the orders of an email address.", {"email": TEXT}),
+    "look_up": ("Show an order, whoever has it.", ORDER),
     "cancel": ("Cancel an order.", ORDER),
     "refund": ("Pay cents of an order back.", {**ORDER, "cents": NUMBER}),
     "change_address": ("Change the address of an order.", {**ORDER, "address": TEXT}),
@@ -71,9 +72,9 @@ class Shop:
         except (ValueError, AttributeError, sqlite3.Error) as error:
             return f"error: {error}"
 
-    def _find_orders(self, email: str) -> str:
-        rows = self._db.execute("SELECT * FROM orders WHERE email = ? ORDER BY id", (email,))
-        return json.dumps([dict(row) for row in rows])
+    def _look_up(self, order_id: str) -> str:
+        row = self._db.execute("SELECT * FROM orders WHERE id = ?", (order_id,)).fetchone()
+        return json.dumps(dict(row)) if row else NO_ORDER
 
     def _cancel(self, order_id: str) -> str:
         return self._changed("UPDATE orders SET status = 'cancelled' WHERE id = ?", order_id)
@@ -85,4 +86,4 @@ class Shop:
         return self._changed("UPDATE orders SET address = ? WHERE id = ?", address, order_id)
 
     def _changed(self, statement: str, *values: Any) -> str:
-        return "done" if self._db.execute(statement, values).rowcount else "error: there is no such order"
+        return "done" if self._db.execute(statement, values).rowcount else NO_ORDER

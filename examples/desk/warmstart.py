@@ -1,0 +1,98 @@
+"""Build the small start policy from nothing: ``python -m desk.warmstart --out FOLDER --seed 1``.
+
+A Qwen2-shaped network of random weights learns the teacher's chats by what ``agl sft`` does: every message
+of the desk, and nothing that customer and tools said. One thread and fixed seeds: the same bits on the same
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from agl_local.policy.folder import Policy, init_model
+from agl_local.sft.chats import chats_of
+from agl_local.sft.finetune import SftSettings, SftStep, finetune
+from agl_local.text.tokenizer import ChatTokenizer
+from desk.clerk import ASK, DONE, REFUSALS
+from desk.evaluate import POLICY_FOLDER, table
+from desk.shop import TOOLS
+from desk.talk import POLICY
+from desk.teacher import chats
+from small_policy import teaching
+from small_policy.reading import tokenizer_of
+
+HERE = Path(__file__).resolve().parent
+CHATS = 24_000
+HELD_OUT = 576
+SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=32, max_len=512)
+TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
+BPE_SIZE = 512
+"""At most: bytes, special tokens and merges, which end when each word of the talks is one token. The scaffold
+tokens come on top.
+"""
+TEXTS = 500
+
+
+def scaffold() -> tuple[str, ...]:
+    """The fixed pieces of these prompts, each one token; what follows one is spelled as at a line's start."""
+    offered = "".join(f"\n{name}({', '.join(given)})" for name, (_, given) in TOOLS.items())
+    pieces = (
+        "system\n", "user\n", "assistant\n", POLICY,
+        f"\nTools, called as JSON within <tool_call></tool_call>:{offered}",
+        "Hello. I want to cancel my order ", "Hello. I want my money back for order ",
+        "Hello. Please send my order ", " to ", "It is ", "@example.org",
+        ASK, DONE, *REFUSALS.values(),
+        *(f'<tool_call>\n{{"name": "{name}", "arguments": {{"order_id": "' for name in TOOLS),
+        '", "address": "', '", "cents": ', '"}}\n</tool_call>', "}}\n</tool_call>",
+        "<tool_response>\n", "\n</tool_response>",
+        '{"id": "', '", "email": "', '", "item": "', ', "status": "', '", "delivered": ', ', "address": "',
+        '", "refunded": ',
+    )  # fmt: skip
+    return tuple(dict.fromkeys(pieces))
+
+
+def tokenizer() -> ChatTokenizer:
+    """The policy's tokenizer over what customers and tools say in training; the same every time."""
+    said = (one["content"] for chat in islice(chats(0), TEXTS) for one in chat["messages"][1:])
+    return tokenizer_of((text for text in said if text), BPE_SIZE, scaffold(), TEMPLATE)
+
+
+def build(seed: int, count: int = CHATS, log_every: int = 25) -> Policy:
+    """Train a fresh policy on ``count`` chats."""
+    torch.set_num_threads(1)
+    words = tokenizer()
+    shape = teaching.shape_of(words)
+    policy = Policy(init_model(shape, seed), words, shape)
+
+    def told(step: SftStep) -> None:
+        if log_every and step.step % log_every == 0:
+            print(f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.seconds:.0f} s", flush=True)
+
+    lessons = chats_of(islice(chats(seed), count), "desk.teacher")
+    finetune(policy, lessons.chats, SETTINGS, progress=told)
+    policy.model.eval()
+    return policy
+
+
+def main() -> None:
+    """Build, save, evaluate, and write the card with what was measured."""
+    parser = argparse.ArgumentParser(prog="python -m desk.warmstart", description="Build the start policy.")
+    parser.add_argument(
+        "--out", type=Path, default=POLICY_FOLDER, help="folder to write (default: the shipped one)"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--chats", type=int, default=CHATS)
+    arguments = parser.parse_args()
+    begin = time.process_time()
+    policy = build(arguments.seed, arguments.chats)
+    made = {"seed": arguments.seed, "chats": arguments.chats, "seconds": time.process_time() - begin}
+    teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
+
+
+if __name__ == "__main__":
+    main()
