@@ -15,8 +15,6 @@ from typing import Any
 from desk.shop import Shop
 
 Task = dict[str, Any]
-Change = tuple[str, dict[str, Any]]
-"""A tool that changes the database, and its arguments."""
 TODAY, LIMIT = 100, 30
 NAMES = (
     "anna", "ben", "clara", "david", "emma", "felix", "greta", "hugo", "ida", "jonas", "klara", "leo",
@@ -69,7 +67,7 @@ def task(seed: int) -> Task:
             "address": address,
         },
         "orders": orders,
-        "gold": [] if breaks else [change(order, wish, address)],
+        "gold": [] if breaks else [list(change(order, wish, address))],
     }
 
 
@@ -87,7 +85,7 @@ def _order(chosen: random.Random, order_id: str, mail: str) -> dict[str, Any]:
 
 
 def _address(chosen: random.Random) -> str:
-    return f"{chosen.randrange(1, 90)} {chosen.choice(STREETS)}"
+    return f"{chosen.choice(STREETS)} {chosen.randrange(1, 90)}"
 
 
 def broken(order: Mapping[str, Any], wish: str, email: str) -> list[str]:
@@ -100,8 +98,8 @@ def broken(order: Mapping[str, Any], wish: str, email: str) -> list[str]:
     return rules
 
 
-def change(order: Mapping[str, Any], wish: str, address: str) -> Change:
-    """Return the change that a wish asks for."""
+def change(order: Mapping[str, Any], wish: str, address: str) -> tuple[str, dict[str, Any]]:
+    """Return the call that a wish asks for: a tool and its arguments."""
     if wish == "refund":
         return "refund", {"order_id": order["id"], "cents": order["cents"]}
     if wish == "cancel":
@@ -114,7 +112,7 @@ def wanted(given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     return after(given["orders"], given["gold"])
 
 
-def after(orders: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> list[tuple[Any, ...]]:
+def after(orders: Sequence[Mapping[str, Any]], changes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Return the state of a database of ``orders`` after changes."""
     shop = Shop(orders)
     try:

@@ -27,9 +27,9 @@ from small_policy import teaching
 from small_policy.reading import tokenizer_of
 
 HERE = Path(__file__).resolve().parent
-CHATS = 24_000
+CHATS = 15_000
 HELD_OUT = 576
-SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=32, max_len=512)
+SETTINGS = SftSettings(epochs=2, lr=2e-3, batch_size=32, max_len=512)
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
 BPE_SIZE = 512
 """At most: bytes, special tokens and merges, which end when each word of the talks is one token. The scaffold

@@ -165,7 +165,7 @@ def test_the_clerk_refuses_an_order_that_is_not_there_and_reads_no_other_text() 
         {"role": "tool", "content": NO_ORDER},
     ]
     assert reply(messages) == says(REFUSALS[WHOSE])
-    assert understood("Hello. Please send my order Z99 to 7 Hill Road.") == ("address", "Z99", "7 Hill Road")
+    assert understood("Hello. Please send my order Z99 to Hill Road 7.") == ("address", "Z99", "Hill Road 7")
     with pytest.raises(ValueError, match="no wish"):
         understood("Sing me a song.")
 
@@ -311,6 +311,20 @@ def test_the_view_is_offered_for_this_examples_tasks_alone() -> None:
 
 
 # --------------------------------------------------------------------------------------- runs and their files
+def test_the_page_says_what_was_measured() -> None:
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    kept = json.loads(
+        (EXAMPLE.parents[1] / "bench" / "results" / "desk_seeds.json").read_text(encoding="utf-8")
+    )
+    runs = kept["result"]["runs"]
+    assert runs and all(one["baseline"] < one["ci_after"][0] for one in runs)
+    for one in runs:
+        (low, high), (least, most) = one["ci_before"], one["ci_after"]
+        row = f"| {one['seed']} | {one['before']:.3f} ({low:.2f}–{high:.2f}) | "
+        row += f"**{one['after']:.3f}** ({least:.2f}–{most:.2f}) | {one['baseline']:.3f} | "
+        assert row + f"{one['calls_exact']:,} of {one['calls']:,} |" in page
+
+
 @pytest.mark.parametrize(("name", "policy"), [("cpu", "policy"), ("smollm2", "smollm2")])
 def test_a_profile_describes_a_run_that_can_begin(name: str, policy: str) -> None:
     config = read(EXAMPLE / f"{name}.yaml", [])
@@ -328,7 +342,7 @@ def test_a_profile_describes_a_run_that_can_begin(name: str, policy: str) -> Non
 @pytest.mark.plugins
 def test_the_demo_prints_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = [
-        "environment.val.args.count=18", "headroom_tasks=18", f"output={tmp_path}", "trackers=[]",
+        "environment.val.args.count=18", "environment.headroom_tasks=18", f"output={tmp_path}", "trackers=[]",
         "training.batch_size=2", "backend.options.engine=thread", "backend.options.threads=1",
     ]  # fmt: skip
     status = demo.main(["--steps", "1", *(word for one in sets for word in ("--set", one))])
