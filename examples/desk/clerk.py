@@ -23,43 +23,41 @@ REFUSALS = {
     WHOSE: "I am sorry: this is not an order of that address.",
 }
 PROMISES = "promises"
-"""The slip of a desk that says an address is changed and does not change it."""
+"""The slip of a desk that says a locker is changed and does not change it."""
 
 
 def reply(messages: Sequence[Mapping[str, Any]], slips: Collection[str] = ()) -> dict[str, Any]:
     """Return the desk's next message. ``slips``: rules that it does not know, and :data:`PROMISES`."""
     heard = [str(one["content"]) for one in messages if one["role"] == "user"]
     told = [str(one["content"]) for one in messages if one["role"] == "tool"]
-    wish, order_id, address = understood(heard[0])
+    wish, order_id, locker = understood(heard[0])
     if len(heard) == 1:
         return says(ASK)
+    email = heard[1].removeprefix("It is ").removesuffix(".")
     if not told:
-        return calls("look_up", {"order_id": order_id})
+        return calls("look_up", {"email": email, "order_id": order_id})
     if len(told) > 1:
         return says(DONE)
-    if told[0] == NO_ORDER:
-        return says(REFUSALS[WHOSE])
-    order = json.loads(told[0])
-    email = heard[1].removeprefix("It is ").removesuffix(".")
-    for rule in broken(order, wish, email):
+    order = {"id": order_id} if told[0] == NO_ORDER else json.loads(told[0])
+    for rule in [WHOSE] if told[0] == NO_ORDER else broken(order, wish, email):
         if rule not in slips:
             return says(REFUSALS[rule])
-    if PROMISES in slips and wish == "address":
+    if PROMISES in slips and wish == "locker":
         return says(DONE)
-    return calls(*change(order, wish, address))
+    return calls(*change(order, wish, locker))
 
 
-def understood(said: str) -> tuple[str, str, str]:
-    """Return wish, order and address of a scripted customer's first words; ``ValueError`` for other text."""
+def understood(said: str) -> tuple[str, str, int]:
+    """Return wish, order and locker of a scripted customer's first words; ``ValueError`` for other text."""
     for wish, pattern in _patterns():
         if found := pattern.search(said):
-            return wish, found["order"], found.groupdict().get("address") or ""
+            return wish, found["order"], int(found.groupdict().get("locker") or 0)
     raise ValueError(f"this is no wish of the example: {said!r}")
 
 
 @cache
 def _patterns() -> list[tuple[str, re.Pattern[str]]]:
-    named = {"order": r"(?P<order>\w+)", "address": "(?P<address>[^.]+)"}
+    named = {"order": r"(?P<order>\w+)", "locker": r"(?P<locker>\d+)"}
     return [(wish, re.compile(form.replace(".", r"\.").format(**named))) for wish, form in WISH.items()]
 
 

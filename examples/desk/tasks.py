@@ -17,12 +17,12 @@ from desk.shop import Shop
 Task = dict[str, Any]
 TODAY, LIMIT = 100, 30
 NAMES = (
-    "anna", "ben", "clara", "david", "emma", "felix", "greta", "hugo", "ida", "jonas", "klara", "leo",
+    "anna", "ben", "carla", "david", "emma", "felix", "greta", "hugo", "ida", "jonas",
+    "klara", "leo", "mia", "nora", "otto", "paul", "rosa", "sofia", "theo", "vera",
 )  # fmt: skip
 ITEMS = ("lamp", "chair", "kettle", "book", "scarf", "clock")
-STREETS = ("Hill Road", "Mill Lane", "Park Street", "Lake View")
 LETTERS = "ABCDEFGHKLMNPRSTUVWXYZ"
-WISHES = ("cancel", "refund", "address")
+WISHES = ("cancel", "refund", "locker")
 GRANTED, STATUS, DAYS, WHOSE = "granted", "status", "days", "whose"
 RULES = (STATUS, DAYS, WHOSE)
 """What a wish can break: the order's status, the 30 days of a refund, whose order it is."""
@@ -30,9 +30,11 @@ KINDS = (
     *((wish, GRANTED) for wish in WISHES * 3),
     *((wish, STATUS) for wish in WISHES),
     *(("refund", DAYS) for _ in WISHES),
-    *((wish, WHOSE) for wish in WISHES),
+    *((wish, WHOSE) for wish in ("cancel", "locker", "cancel")),
 )
-"""Wish and rule that it breaks, of the tasks in turn: half are granted, a sixth breaks each rule."""
+"""Wish and rule that it breaks, of the tasks in turn: half are granted, a sixth breaks each rule. Nobody asks
+for money back for an order of somebody else: the desk could not look up how much.
+"""
 HELD_OUT = 1_000_000
 """Seeds from here on are those of held-out tasks; there are fewer in training."""
 
@@ -46,15 +48,15 @@ def task(seed: int) -> Task:
     """Return the task of a seed."""
     chosen = random.Random(f"desk {seed}")
     wish, rule = KINDS[seed % len(KINDS)]
-    names, numbers = chosen.choices(NAMES, k=2), chosen.sample(range(10, 100), 2)
-    mail, other = (f"{name}{number}@example.org" for name, number in zip(names, numbers, strict=True))
-    address = _address(chosen)
+    names = chosen.sample(NAMES, 2)
+    mail, other = (f"{name}@example.org" for name in names)
+    locker = _locker(chosen)
     ids = [f"{letter}{chosen.randrange(10, 100)}" for letter in chosen.sample(LETTERS, 5)]
     while True:
         orders = [_order(chosen, one, mail if place < 3 else other) for place, one in enumerate(ids)]
         order = chosen.choice(orders[3:] if rule == WHOSE else orders[:3])
         breaks = [] if rule == GRANTED else [rule]
-        if broken(order, wish, mail) == breaks and order["address"] != address:
+        if broken(order, wish, mail) == breaks and order["locker"] != locker:
             break
     return {
         "id": f"desk-{seed}",
@@ -64,10 +66,10 @@ def task(seed: int) -> Task:
             "email": mail,
             "wish": wish,
             "order": order["id"],
-            "address": address,
+            "locker": locker,
         },
         "orders": orders,
-        "gold": [] if breaks else [list(change(order, wish, address))],
+        "gold": [] if breaks else [list(change(order, wish, locker))],
     }
 
 
@@ -80,12 +82,12 @@ def _order(chosen: random.Random, order_id: str, mail: str) -> dict[str, Any]:
         "cents": 100 * chosen.randrange(5, 90),
         "status": status,
         "delivered": TODAY - chosen.randrange(1, 2 * LIMIT) if status == "delivered" else None,
-        "address": _address(chosen),
+        "locker": _locker(chosen),
     }
 
 
-def _address(chosen: random.Random) -> str:
-    return f"{chosen.choice(STREETS)} {chosen.randrange(1, 90)}"
+def _locker(chosen: random.Random) -> int:
+    return chosen.randrange(100, 1000)
 
 
 def broken(order: Mapping[str, Any], wish: str, email: str) -> list[str]:
@@ -98,13 +100,13 @@ def broken(order: Mapping[str, Any], wish: str, email: str) -> list[str]:
     return rules
 
 
-def change(order: Mapping[str, Any], wish: str, address: str) -> tuple[str, dict[str, Any]]:
+def change(order: Mapping[str, Any], wish: str, locker: int) -> tuple[str, dict[str, Any]]:
     """Return the call that a wish asks for: a tool and its arguments."""
     if wish == "refund":
         return "refund", {"order_id": order["id"], "cents": order["cents"]}
     if wish == "cancel":
         return "cancel", {"order_id": order["id"]}
-    return "change_address", {"order_id": order["id"], "address": address}
+    return "change_locker", {"order_id": order["id"], "locker": locker}
 
 
 def wanted(given: Mapping[str, Any]) -> list[tuple[Any, ...]]:

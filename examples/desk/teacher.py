@@ -1,8 +1,9 @@
 """A scripted teacher that is wrong on purpose, and the chats that it leaves.
 
-The teacher serves customers of training as :mod:`desk.clerk` does. Each of four things goes wrong in a talk
-with probability 0.7, always in the same way: it does not look at the order's status, not at the 30 days, not
-at whose order it is, and it says that an address is changed without changing it.
+The teacher serves customers of training as :mod:`desk.clerk` does. At first it keeps the rules, from which
+the small policy learns to read and to copy. Then each of four things goes wrong in a talk with probability
+0.7, always in the same way: it does not look at the order's status, not at the 30 days, not at whose order it
+is, and it says that a locker is changed without changing it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ MISTAKES = (*RULES, PROMISES)
 Chat = dict[str, Any]
 
 
-def chats(seed: int) -> Iterator[Chat]:
-    """The endless stream of the teacher's chats with customers of training."""
-    drawn = random.Random(f"desk:teacher:{seed}")
+def chats(seed: int, error_rate: float) -> Iterator[Chat]:
+    """The endless stream of the teacher's chats with customers of training, with an error rate."""
+    drawn = random.Random(f"desk:teacher:{seed}:{error_rate}")
     while True:
-        slips = [slip for slip in MISTAKES if drawn.random() < ERROR_RATE]
+        slips = [slip for slip in MISTAKES if drawn.random() < error_rate]
         messages, _ = conduct(task(drawn.randrange(HELD_OUT)), partial(reply, slips=slips))
         yield {"messages": messages, "tools": SCHEMAS}

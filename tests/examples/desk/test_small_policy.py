@@ -16,7 +16,7 @@ from desk.clerk import calls, says
 from desk.evaluate import POLICY_FOLDER, mean, message, rewards
 from desk.shop import SCHEMAS
 from desk.tasks import KINDS, tasks
-from desk.teacher import chats
+from desk.teacher import ERROR_RATE, chats
 from desk.warmstart import scaffold, tokenizer
 from small_policy.teaching import shape_of
 
@@ -26,7 +26,7 @@ def test_fixed_pieces_are_one_token_and_every_talk_is_short() -> None:
     for piece in scaffold():
         (token,) = words.encode(piece)
         assert not words.is_special(token)
-    for chat in islice(chats(5), 50):
+    for chat in islice(chats(5, ERROR_RATE), 50):
         text = words.render(chat["messages"], chat["tools"], add_generation_prompt=False)
         assert len(words.encode(text)) <= 128
 
@@ -34,7 +34,7 @@ def test_fixed_pieces_are_one_token_and_every_talk_is_short() -> None:
 def test_an_order_is_spelled_alike_wherever_it_stands() -> None:
     words = tokenizer()
     for before in ("Hello. I want to cancel my order ", '{"id": "', "It is "):
-        for name in ("K47", "anna31@example.org", "4500"):
+        for name in ("K47", "anna@example.org", "4500"):
             assert words.encode(before + name)[1:] == words.encode(name)
 
 
@@ -49,7 +49,7 @@ def test_what_a_model_wrote_is_the_message_that_the_agent_gets() -> None:
 
 def test_the_shipped_policy_reads_as_its_tokenizer_is_made_and_starts_below_half() -> None:
     policy = load_policy(POLICY_FOLDER)
-    chat = next(chats(7))
+    chat = next(chats(7, ERROR_RATE))
     shown = policy.tokenizer.render(chat["messages"], SCHEMAS)
     assert policy.tokenizer.encode(shown) == tokenizer().encode(shown)
     given = tasks(4 * len(KINDS), held_out=True)
@@ -68,6 +68,6 @@ def test_the_card_says_what_the_policy_is() -> None:
 def test_a_policy_learns_a_talk_by_heart() -> None:
     words = tokenizer()
     policy = Policy(init_model(shape_of(words), 0), words, shape_of(words))
-    lessons = chats_of(islice(chats(1), 1), "lesson").chats
+    lessons = chats_of(islice(chats(1, 0.0), 1), "lesson").chats
     report = finetune(policy, lessons, SftSettings(epochs=60, lr=3e-3, batch_size=1, max_len=512))
     assert report.loss < 0.1 < report.loss_first
