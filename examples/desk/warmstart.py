@@ -8,7 +8,6 @@ machine.
 from __future__ import annotations
 
 import argparse
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -27,11 +26,11 @@ from small_policy import teaching
 from small_policy.reading import tokenizer_of
 
 HERE = Path(__file__).resolve().parent
-RIGHT, WRONG = 8_000, 4_000
+RIGHT, WRONG = 12_000, 4_000
 """Chats of the teacher that keeps the rules, and then of the one that errs."""
 HELD_OUT = 576
 LESSONS = (
-    (0.0, RIGHT, SftSettings(epochs=2, lr=2e-3, batch_size=16, max_len=512)),
+    (0.0, RIGHT, SftSettings(epochs=3, lr=2e-3, batch_size=16, max_len=512)),
     (ERROR_RATE, WRONG, SftSettings(epochs=1, lr=5e-4, batch_size=16, max_len=512)),
 )
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
@@ -95,9 +94,8 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    begin = time.process_time()
     policy = build(arguments.seed)
-    made = {"seed": arguments.seed, "right": RIGHT, "wrong": WRONG, "seconds": time.process_time() - begin}
+    made = {"seed": arguments.seed, "right": RIGHT, "wrong": WRONG}
     teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
 
 
