@@ -42,6 +42,9 @@ search: .venv/spider examples/search/policy ## an agent looks things up in two d
 examples/search/policy: # its start policy, from nothing: minutes on one core
 	@PYTHONPATH=examples $(PY) -m search.warmstart >&2
 
+desk: .venv/demo ## a service desk learns the rules of its policy document, graded by its database: evaluate, train, evaluate; the last line is JSON
+	@$(PY) examples/desk/demo.py $(foreach s,$(SET),--set $(s))
+
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
 	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 

@@ -19,7 +19,7 @@ BYE = "BYE"
 WISH = {
     "cancel": "I want to cancel my order {order}.",
     "refund": "I want my money back for order {order}.",
-    "address": "Please send my order {order} to {address}.",
+    "locker": "Please send my order {order} to locker {locker}.",
 }
 PROMPT = """You are {name}, a customer of a shop, and talk to its service desk. {wish}
 Your email address is {email}. Say one sentence at a time. Give the email address when you are asked for it.
@@ -46,7 +46,7 @@ async def says(customer: Mapping[str, Any], heard: Sequence[str], llm: agl.LLM |
             said = scripted(customer, heard)
             agl.emit_object({"from": NAME, "text": said})
             return said
-        system = PROMPT.format(**customer | {"wish": WISH[customer["wish"]].format(**customer)})
+        system = PROMPT.format(**{**customer, "wish": WISH[customer["wish"]].format(**customer)})
         messages: list[Any] = [{"role": "system", "content": system}]
         messages += [{"role": "user", "content": text} for text in heard or ["How can I help you?"]]
         async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:

@@ -13,18 +13,19 @@ from typing import Any
 
 SCHEMA = """
 CREATE TABLE orders (
-    id TEXT PRIMARY KEY, email TEXT, item TEXT, cents INTEGER, status TEXT, delivered INTEGER, address TEXT,
+    id TEXT PRIMARY KEY, email TEXT, item TEXT, cents INTEGER, status TEXT, delivered INTEGER, locker INTEGER,
     refunded INTEGER DEFAULT 0
 );
 """
-COLUMNS = ("id", "email", "item", "cents", "status", "delivered", "address")
+COLUMNS = ("id", "email", "item", "cents", "status", "delivered", "locker")
+NO_ORDER = "error: there is no such order"
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 ORDER = {"order_id": TEXT}
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "find_orders": ("List the orders of an email address.", {"email": TEXT}),
+    "look_up": ("Show an order of an email address.", {"email": TEXT, **ORDER}),
     "cancel": ("Cancel an order.", ORDER),
     "refund": ("Pay cents of an order back.", {**ORDER, "cents": NUMBER}),
-    "change_address": ("Change the address of an order.", {**ORDER, "address": TEXT}),
+    "change_locker": ("Change the parcel locker of an order.", {**ORDER, "locker": NUMBER}),
 }
 """Tool → what it does, and its parameters, all of which are required."""
 SCHEMAS = [
@@ -71,9 +72,10 @@ class Shop:
         except (ValueError, AttributeError, sqlite3.Error) as error:
             return f"error: {error}"
 
-    def _find_orders(self, email: str) -> str:
-        rows = self._db.execute("SELECT * FROM orders WHERE email = ? ORDER BY id", (email,))
-        return json.dumps([dict(row) for row in rows])
+    def _look_up(self, email: str, order_id: str) -> str:
+        asked = "SELECT * FROM orders WHERE email = ? AND id = ?"
+        row = self._db.execute(asked, (email, order_id)).fetchone()
+        return json.dumps(dict(row)) if row else NO_ORDER
 
     def _cancel(self, order_id: str) -> str:
         return self._changed("UPDATE orders SET status = 'cancelled' WHERE id = ?", order_id)
@@ -81,8 +83,8 @@ class Shop:
     def _refund(self, order_id: str, cents: int) -> str:
         return self._changed("UPDATE orders SET refunded = refunded + ? WHERE id = ?", cents, order_id)
 
-    def _change_address(self, order_id: str, address: str) -> str:
-        return self._changed("UPDATE orders SET address = ? WHERE id = ?", address, order_id)
+    def _change_locker(self, order_id: str, locker: int) -> str:
+        return self._changed("UPDATE orders SET locker = ? WHERE id = ?", locker, order_id)
 
     def _changed(self, statement: str, *values: Any) -> str:
-        return "done" if self._db.execute(statement, values).rowcount else "error: there is no such order"
+        return "done" if self._db.execute(statement, values).rowcount else NO_ORDER

@@ -1,5 +1,5 @@
-"""Views of the examples' rollouts in ``agl dashboard``: a recorded game, a question's way through a run, and
-what was looked up.
+"""Views of the examples' rollouts in ``agl dashboard``: a recorded game, a question's way through a run, what
+was looked up, and a talk of a service desk.
 
 An example draws its own: the copy that Python finds (``PYTHONPATH=examples``), else the files that come with
 this package. They are imported when a view is opened.
@@ -24,6 +24,7 @@ def views() -> list[RolloutViewSpec]:
         RolloutViewSpec("werewolf", "Replay", recorded_game, replay),
         RolloutViewSpec("spider", "Journey", trained_question, journey),
         RolloutViewSpec("search", "Look-ups", searched_question, look_ups),
+        RolloutViewSpec("desk", "Talk", served_customer, talk),
     ]
 
 
@@ -63,6 +64,19 @@ def searched_question(rollout: Rollout) -> bool:
 async def look_ups(run: OpenRun, rollout: Rollout) -> str:
     """Return the page of what the rollout searched and read."""
     draws = _example("search.journey")
+    [record] = await run.store.records([rollout.rollout_id])
+    page: str = draws.html(draws.story(record))
+    return page
+
+
+def served_customer(rollout: Rollout) -> bool:
+    """Whether the rollout's task is a customer of the service desk."""
+    return _has(rollout, "customer", "orders", "gold")
+
+
+async def talk(run: OpenRun, rollout: Rollout) -> str:
+    """Return the page of the talk and of the database that it changed."""
+    draws = _example("desk.view")
     [record] = await run.store.records([rollout.rollout_id])
     page: str = draws.html(draws.story(record))
     return page
