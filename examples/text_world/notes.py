@@ -1,0 +1,158 @@
+"""The agent's memory: what it read, where it was and what it saw there; :meth:`Notes.text` is the next
+prompt.
+
+A model that is shown the whole game again each turn would read thousands of tokens by its end. The agent
+keeps notes instead, in its own words, and forgets the rest: a prompt has about a hundred words at any turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from text_world.playing import Thing, View
+
+USEFUL = ("fridge", "stove", "oven", "BBQ", "knife", "cookbook")
+"""Things of another room that are kept in mind, beside what is on the list."""
+DIRECTION = re.compile(r"^\s*(\w+) the (.+?)\s*$", re.MULTILINE)
+"""A line of a recipe: what to do with what."""
+OTHER_WAY = {"north": "south", "south": "north", "east": "west", "west": "east"}
+
+
+@dataclass
+class Place:
+    """A room as it was left: the things in it, and where each way leads, if that is known."""
+
+    things: tuple[Thing, ...] = ()
+    ways: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass
+class Wanted:
+    """A thing on the list, and what is to be done with it."""
+
+    name: str
+    steps: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Notes:
+    """What the agent knows. ``view`` is what it sees now."""
+
+    view: View | None = None
+    places: dict[str, Place] = field(default_factory=dict)
+    wanted: list[Wanted] = field(default_factory=list)
+    log: list[tuple[str, str, str]] = field(default_factory=list)
+    """Each command that the game took: where, what, and what was read. Prompts have the last one alone."""
+    last: str = "none"
+    came: tuple[str, str] | None = None
+    """The room that was left by the last command, and the direction."""
+
+    def see(self, view: View) -> None:
+        """Take in what is seen."""
+        here = self.places.setdefault(view.room, Place())
+        here.things = view.things
+        for way in view.exits:
+            here.ways.setdefault(way.direction, None)
+        if self.came and self.came[0] != view.room:
+            room, direction = self.came
+            self.places[room].ways[direction] = view.room
+            here.ways[OTHER_WAY[direction]] = room
+        self.came, self.view = None, view
+
+    def did(self, command: str, read: str | None) -> None:
+        """Note a command and what came of it, as :meth:`Playing.do` tells it."""
+        self.last = f"{command}: {'refused' if read is None else 'done'}"
+        if read is None:
+            return
+        assert self.view is not None
+        self.log.append((self.view.room, command, read))
+        if command.startswith("go "):
+            self.came = (self.view.room, command.removeprefix("go "))
+        if steps := DIRECTION.findall(read):
+            names = dict.fromkeys(name for _, name in steps)
+            self.wanted = [Wanted(name, [do for do, what in steps if what == name]) for name in names]
+        elif read:
+            self.last += f". {read.strip()}"
+
+    # ------------------------------------------------------------------------------------------ what follows
+    def ways(self) -> dict[str, str]:
+        """Each other room that was seen → the direction of the shortest known way to it, nearest first."""
+        return {room: first for room, first in self._reached() if room is not None}
+
+    def unseen(self) -> str | None:
+        """The direction of the shortest known way to an exit that was never taken."""
+        return next((first for room, first in self._reached() if room is None), None)
+
+    def _reached(self) -> list[tuple[str | None, str]]:
+        assert self.view is not None
+        start = self.view.room
+        found: list[tuple[str | None, str]] = []
+        done, queue = {start}, deque([(start, "")])
+        while queue:
+            room, first = queue.popleft()
+            for direction, there in self.places[room].ways.items():
+                if there is None or there not in done:
+                    found.append((there, first or direction))
+                if there is not None and there not in done:
+                    done.add(there)
+                    queue.append((there, first or direction))
+        return found
+
+    def whereabouts(self, name: str) -> str:
+        """Where a thing is: ``carried``, ``here``, a room, or ``not seen``."""
+        assert self.view is not None
+        if any(one.name == name for one in self.view.carried):
+            return "carried"
+        if any(one.name == name for one in self.view.things):
+            return "here"
+        rooms = (room for room in self.ways() if any(one.name == name for one in self.places[room].things))
+        return next(rooms, "not seen")
+
+    def kept(self, room: str) -> list[str]:
+        """What is kept in mind of another room."""
+        wanted = {one.name for one in self.wanted}
+        named = [one for one in self.places[room].things if one.name in wanted or one.name in USEFUL]
+        if self.wanted:
+            named = [one for one in named if one.name != "cookbook"]
+        return [f"{one.name}{' (closed)' if 'closed' in one.states else ''}" for one in named]
+
+    # -------------------------------------------------------------------------------------------- the prompt
+    def text(self) -> str:
+        """The next prompt."""
+        view = self.view
+        assert view is not None
+        ways = self.places[view.room].ways
+        doors = [f" by {one.door} (closed)" if one.closed else "" for one in view.exits]
+        exits = [
+            f"{one.direction} {ways[one.direction] or 'new'}{door}"
+            for one, door in zip(view.exits, doors, strict=True)
+        ]
+        elsewhere = [
+            f"{first} {room}{': ' if kept else ''}{', '.join(kept)}"
+            for room, first in self.ways().items()
+            if (kept := self.kept(room)) or room == "kitchen"
+        ]
+        if way := self.unseen():
+            elsewhere.append(f"{way} new")
+        lines = {
+            "Room": view.room,
+            "Here": ", ".join(map(str, view.things)) or "nothing",
+            "Exits": ", ".join(exits),
+            "Carried": ", ".join(map(str, view.carried)) or "nothing",
+            "List": self._list(),
+            "Ways": "; ".join(elsewhere) or "none",
+            "Last": self.last,
+        }
+        return "\n".join(f"{label}: {text}" for label, text in lines.items())
+
+    def _list(self) -> str:
+        if self.whereabouts("meal") == "carried":
+            return "prepared"
+        return "; ".join(map(self._item, self.wanted)) or "not read"
+
+    def _item(self, one: Wanted) -> str:
+        assert self.view is not None
+        states = next((thing.states for thing in self.view.carried if thing.name == one.name), ())
+        return f"{', '.join(one.steps)} {one.name}: {', '.join([self.whereabouts(one.name), *states])}"
