@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import chain, count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -52,18 +53,15 @@ def made(kind: str, seed: int, split: Split) -> Game:
         **KINDS[kind], "take": KINDS[kind]["recipe"], "open": True, "cook": True, "cut": True, "drop": False,
         "recipe_seed": seed, "split": "train" if split == "train" else "test",
     }  # fmt: skip
-    with patch.object(GameMaker, "set_walkthrough"), patch.object(cooking, "KnowledgeBase", _Known):
+    rules = SimpleNamespace(load=_rules)
+    with patch.object(GameMaker, "set_walkthrough"), patch.object(cooking, "KnowledgeBase", rules):
         return cooking.make(settings, options)
 
 
-class _Known(KnowledgeBase):
+@cache
+def _rules(logic_path: str, grammar_path: str) -> KnowledgeBase:
     """The rules of the cooking games, which are parsed once: that takes longer than all else."""
-
-    @classmethod
-    @cache
-    def load(cls, logic_path: str, grammar_path: str) -> KnowledgeBase:
-        """The rules in a folder."""
-        return KnowledgeBase.load(logic_path=logic_path, grammar_path=grammar_path)
+    return KnowledgeBase.load(logic_path=logic_path, grammar_path=grammar_path)
 
 
 def gold(game: Game) -> list[str]:
