@@ -16,7 +16,8 @@ SYSTEM = (
     "You play a text game. Find the kitchen, examine the cookbook, take what it lists, take the knife, cut "
     "and cook each thing as listed, then prepare meal and eat meal in the kitchen. A wrong cut or a wrong "
     "way to cook loses. Answer with one command and nothing else: go north, open fridge, take carrot, "
-    "take carrot from counter, examine cookbook, chop carrot with knife, cook carrot with stove, prepare meal, eat meal."
+    "take carrot from counter, "
+    "examine cookbook, chop carrot with knife, cook carrot with stove, prepare meal, eat meal."
 )
 
 
