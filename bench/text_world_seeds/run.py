@@ -3,8 +3,8 @@
     python bench/text_world_seeds/run.py [SEED ...] [--write]
 
 ``--write`` keeps the figures in ``bench/results/text_world.json``, and what each game earned in
-``bench/results/per_task``; runs of other seeds that are there stay. The last line is one JSON object: one entry
-per seed, and whether every seed ended clear of where it began and of the best script that knows no kitchen.
+``bench/results/per_task``; runs of other seeds that are there stay. The last line is one JSON object: one
+entry per seed, and whether every seed ended clear of where it began and of the baseline.
 """
 
 from __future__ import annotations

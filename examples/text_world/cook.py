@@ -12,15 +12,6 @@ from collections.abc import Mapping
 from text_world.notes import Notes, Wanted
 
 TOOLS = {"fry": "stove", "roast": "oven", "grill": "BBQ"}
-DONE = {
-    "chop": "chopped",
-    "slice": "sliced",
-    "dice": "diced",
-    "fry": "fried",
-    "roast": "roasted",
-    "grill": "grilled",
-}
-"""What a recipe says → what a thing is like afterwards."""
 NOTHING_TO_DO = "look"
 
 
@@ -62,7 +53,7 @@ def _prepared(notes: Notes, one: Wanted, slips: Mapping[str, str], knife: str) -
         return _take(notes, one.name)
     if place != "carried":
         return None
-    for what in _left(notes, one):
+    for what in notes.left(one):
         tool = slips.get(what, TOOLS.get(what))
         if what in TOOLS and tool and notes.whereabouts(tool) == "here":
             return f"cook {one.name} with {tool}"
@@ -90,17 +81,10 @@ def _opened(notes: Notes) -> str | None:
 
 def _carried_on(notes: Notes, one: Wanted, slips: Mapping[str, str], knife: str) -> str | None:
     """A step on the way to where the next thing can be done with something that is carried."""
-    for what in _left(notes, one):
+    for what in notes.left(one):
         place = notes.whereabouts(slips.get(what, TOOLS[what])) if what in TOOLS else knife
         return _first(_go(notes, place) if place != "not seen" else None, explored(notes))
     return None
-
-
-def _left(notes: Notes, one: Wanted) -> list[str]:
-    """What a thing on the list still needs. What was cut otherwise than it should be was cut for good."""
-    assert notes.view is not None
-    states = next((thing.states for thing in notes.view.carried if thing.name == one.name), ())
-    return [what for what in one.steps if DONE.get(what) not in states]
 
 
 def _take(notes: Notes, name: str) -> str:

@@ -17,6 +17,15 @@ USEFUL = ("fridge", "stove", "oven", "BBQ", "knife", "cookbook")
 """Things of another room that are kept in mind, beside what is on the list."""
 DIRECTION = re.compile(r"^\s*(\w+) the (.+?)\s*$", re.MULTILINE)
 """A line of a recipe: what to do with what."""
+DONE = {
+    "chop": "chopped",
+    "slice": "sliced",
+    "dice": "diced",
+    "fry": "fried",
+    "roast": "roasted",
+    "grill": "grilled",
+}
+"""What a recipe says → what a thing is like afterwards."""
 OTHER_WAY = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
 
@@ -118,24 +127,27 @@ class Notes:
             named = [one for one in named if one.name != "cookbook"]
         return [f"{one.name}{' (closed)' if 'closed' in one.states else ''}" for one in named]
 
+    def left(self, one: Wanted) -> list[str]:
+        """What a thing on the list still needs, as far as is seen."""
+        assert self.view is not None
+        states = next((thing.states for thing in self.view.carried if thing.name == one.name), ())
+        return [step for step in one.steps if DONE.get(step) not in states]
+
     # -------------------------------------------------------------------------------------------- the prompt
     def text(self) -> str:
         """The next prompt."""
         view = self.view
         assert view is not None
         ways = self.places[view.room].ways
-        doors = [f" by {one.door} (closed)" if one.closed else "" for one in view.exits]
-        exits = [
-            f"{one.direction} {ways[one.direction] or 'new'}{door}"
-            for one, door in zip(view.exits, doors, strict=True)
-        ]
+        doors = {one.direction: f" by {one.door} (closed)" if one.closed else "" for one in view.exits}
+        exits = [f"{way} {ways[way] or 'new'}{door}" for way, door in doors.items()]
         elsewhere = [
             f"{first} {room}{': ' if kept else ''}{', '.join(kept)}"
             for room, first in self.ways().items()
             if (kept := self.kept(room)) or room == "kitchen"
         ]
         if way := self.unseen():
-            elsewhere.append(f"{way} new")
+            elsewhere.append(f"{way} new{doors[way]}")
         lines = {
             "Room": view.room,
             "Here": ", ".join(map(str, view.things)) or "nothing",
@@ -153,6 +165,4 @@ class Notes:
         return "; ".join(map(self._item, self.wanted)) or "not read"
 
     def _item(self, one: Wanted) -> str:
-        assert self.view is not None
-        states = next((thing.states for thing in self.view.carried if thing.name == one.name), ())
-        return f"{', '.join(one.steps)} {one.name}: {', '.join([self.whereabouts(one.name), *states])}"
+        return f"{', '.join(self.left(one)) or 'done'} {one.name}: {self.whereabouts(one.name)}"

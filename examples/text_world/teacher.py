@@ -22,7 +22,7 @@ ERROR_RATE = 0.7
 MISTAKES = {"roast": "stove", "grill": "oven", "dice": "slice"}
 STRAY = 0.1
 """How often something else is done than what the teacher says."""
-HARMLESS = ("go", "open", "close", "take", "put", "insert", "drop", "look", "inventory")
+HARMLESS = ("go", "open", "take", "put", "insert", "drop", "look", "inventory")
 GAMES_FROM = 100_000_000
 """Seeds of the teacher's games, which are none of those that are trained on."""
 LESSONS_OF_A_GAME = 3

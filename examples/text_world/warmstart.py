@@ -19,15 +19,17 @@ from agl_local.text.tokenizer import ChatTokenizer
 from small_policy import teaching
 from small_policy.reading import tokenizer_of
 from text_world.agent import SYSTEM
-from text_world.cook import DONE
 from text_world.evaluate import POLICY, table
+from text_world.notes import DONE
 from text_world.playing import DIRECTIONS, STATES
 from text_world.teacher import turns
 
 HERE = Path(__file__).resolve().parent
-STEPS = 400
-ROWS = 64
+STEPS = 1600
+ROWS = 24
 """Turns of a step."""
+MIXED = 20
+"""Steps over which the turns of games are mixed."""
 LAYERS = 3
 HELD_OUT = 192
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
@@ -43,7 +45,7 @@ def words() -> tuple[str, ...]:
     names = (*cooking.FOODS, *cooking.ENTITIES, "meal", *doors)
     rooms = [room for group in cooking.ROOMS for room in group]
     verbs = ("go", "take", "open", "close", "examine", "put", "drop", "cook", *DONE)
-    small = ("new", "by", "on", "in", "from", "with", "carried", "here")
+    small = ("new", "done", "by", "on", "in", "from", "with", "carried", "here")
     inner = (*DIRECTIONS, *STATES, *rooms, *names, *verbs, *small)
     pieces = (
         "system\n", "user\n", "assistant\n", SYSTEM, "Room:", "\nHere:", "\nExits:", "\nCarried:", "\nList:",
@@ -61,18 +63,18 @@ def tokenizer() -> ChatTokenizer:
 
 
 def batches(chat: ChatTokenizer, seed: int) -> Iterator[list[list[teaching.Row]]]:
-    """The teacher's turns as the micro-batches of each step; games are mixed over eight steps."""
+    """The teacher's turns as the micro-batches of each step."""
     told = turns(seed)
     while True:
         rows = [
             teaching.row(chat, messages, {"role": "assistant", "content": said})
-            for messages, said in islice(told, 8 * ROWS)
+            for messages, said in islice(told, MIXED * ROWS)
         ]
-        for first in range(8):
-            yield teaching.micro_batches(rows[first::8])
+        for first in range(MIXED):
+            yield teaching.micro_batches(rows[first::MIXED])
 
 
-def build(seed: int, steps: int = STEPS, log_every: int = 25) -> Policy:
+def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     chat = tokenizer()
     return teaching.teach(chat, batches(chat, seed), seed, steps, log_every, LAYERS)

@@ -130,7 +130,9 @@ def test_the_list_is_what_the_cookbook_says_and_tells_what_was_done() -> None:
     at = next(number for number, command in enumerate(commands) if command.startswith("cook "))
     _, notes = after(commands[: at + 1])
     name = commands[at].removeprefix("cook ").partition(" with ")[0]
-    assert any(f" {name}: carried, " in line for line in notes.text().split(";"))
+    wanted = next(one for one in notes.wanted if one.name == name)
+    assert len(wanted.steps) == 2 and len(notes.left(wanted)) < 2
+    assert f" {name}: carried" in notes.text() and ", ".join(wanted.steps) not in notes.text()
     _, notes = after(commands[:-1])
     assert "List: prepared" in notes.text()
 
