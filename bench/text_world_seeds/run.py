@@ -2,9 +2,10 @@
 
     python bench/text_world_seeds/run.py [SEED ...] [--write]
 
-``--write`` keeps the figures in ``bench/results/text_world.json``, and what each game earned in
-``bench/results/per_task``; runs of other seeds that are there stay. The last line is one JSON object: one
-entry per seed, and whether every seed ended clear of where it began and of the baseline.
+``--write`` keeps the figures in ``bench/results/text_world.json``, what each game earned in
+``bench/results/per_task``, and draws ``bench/results/text_world.svg``; runs of other seeds that are there
+stay. The last line is one JSON object: one entry per seed, and whether every seed ended clear of where it began
+and of the baseline.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from per_task import keep
-from record import RESULTS, machine
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("bench", "scripts", "examples")]
+
+from per_task import keep  # noqa: E402
+from pictures import svg  # noqa: E402
+from record import RESULTS, machine  # noqa: E402
+
+from text_world.baselines import COUNT, rewards, scripted_cook  # noqa: E402
+from text_world.games import tasks  # noqa: E402
+
 DEMO = "examples/text_world/demo.py"
 CONFIG = "examples/text_world/cpu.yaml"
 KEPT = RESULTS / "text_world.json"
@@ -48,6 +53,29 @@ def judged(runs: list[dict[str, Any]]) -> dict[str, bool]:
     }
 
 
+def picture(runs: list[dict[str, Any]], cook: float) -> str:
+    """The reward of each seed before and after, and of two scripts. ``cook``: what the scripted cook earns."""
+    left, width, parts, y = 150, 440, list[str](), 14
+    bars = [(f"seed {one['seed']}, {when}", one[when], one[f"ci_{when}"], colour)
+            for one in runs for when, colour in (("before", "#a3acb8"), ("after", "#3f51b5"))]  # fmt: skip
+    for name, reward, (low, high), colour in bars:
+        parts += [
+            f'<text x="14" y="{y + 16}">{name}</text>',
+            f'<rect x="{left}" y="{y}" width="{width * reward:.1f}" height="22" rx="4" fill="{colour}"/>',
+            f'<path d="M{left + width * low:.1f} {y + 11}H{left + width * high:.1f}" stroke="#1c2430"/>',
+            f'<text x="{left + width * high + 8:.1f}" y="{y + 16}">{reward:.3f}</text>',
+        ]
+        y += 30
+    for name, reward in (("careful reader", runs[0]["baseline"]), ("cook", cook)):
+        x = left + width * reward
+        parts += [
+            f'<path d="M{x:.1f} 8V{y}" stroke="#c98a00" stroke-dasharray="4 3"/>',
+            f'<text class="dim" x="{x:.1f}" y="{y + 16}" text-anchor="middle">{name} {reward:.3f}</text>',
+        ]
+    about = "Share of held-out games won before and after training, with 95 % intervals, and by two scripts"
+    return svg(680, y + 28, about, parts)
+
+
 def main() -> int:
     """Run the seeds, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="The demo of the text game for several seeds.")
@@ -61,6 +89,8 @@ def main() -> int:
         runs = sorted([one for one in known if one["seed"] not in seeds] + runs, key=lambda one: one["seed"])
         kept = {"runs": runs, **judged(runs), "machine": on}
         KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        cook = sum(rewards(scripted_cook, tasks("heldout", COUNT))) / COUNT
+        (RESULTS / "text_world.svg").write_text(picture(runs, cook), encoding="utf-8")
         keep("text_world", CONFIG, (), [ROOT / "runs" / one["run_id"] for one in runs])
     print(json.dumps({"runs": runs, **judged(runs)}))
     return 0 if all(judged(runs).values()) else 1
