@@ -4,8 +4,8 @@
 
 ``--write`` keeps the figures in ``bench/results/text_world.json``, what each game earned in
 ``bench/results/per_task``, and draws ``bench/results/text_world.svg``; runs of other seeds that are there
-stay. The last line is one JSON object: one entry per seed, and whether every seed ended clear of where it began
-and of the baseline.
+stay. The last line is one JSON object: one entry per seed, and whether every seed ended clear of where it
+began and of the baseline.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def judged(runs: list[dict[str, Any]]) -> dict[str, bool]:
 
 
 def picture(runs: list[dict[str, Any]], cook: float) -> str:
-    """The reward of each seed before and after, and of two scripts. ``cook``: what the scripted cook earns."""
+    """The reward of each seed before and after, and of two scripts. ``cook``: that of the cook."""
     left, width, parts, y = 150, 440, list[str](), 14
     bars = [(f"seed {one['seed']}, {when}", one[when], one[f"ci_{when}"], colour)
             for one in runs for when, colour in (("before", "#a3acb8"), ("after", "#3f51b5"))]  # fmt: skip
