@@ -13,11 +13,11 @@ from text_world.notes import Notes
 from text_world.playing import Playing
 
 SYSTEM = (
-    "You play a text game. Find the kitchen, examine the cookbook, take what it lists, take the knife, cut "
-    "and cook each thing as listed, then prepare meal and eat meal in the kitchen. A wrong cut or a wrong "
-    "way to cook loses. Answer with one command and nothing else: go north, open fridge, take carrot, "
-    "take carrot from counter, "
-    "examine cookbook, chop carrot with knife, cook carrot with stove, prepare meal, eat meal."
+    "You play a text game. Find the kitchen, examine the cookbook, take what it lists, take the knife, "
+    "cut and cook each thing as listed, then prepare meal and eat meal in the kitchen. A wrong cut or a "
+    "wrong way to cook loses. Answer with one command and nothing else: explore (a step towards a new "
+    "room), go kitchen (a step towards a known room), open fridge, take carrot, examine cookbook, chop "
+    "carrot with knife, cook carrot with stove, prepare meal, eat meal."
 )
 
 
@@ -31,7 +31,7 @@ async def play(task: Mapping[str, Any], llm: agl.LLM) -> float:
             answer = await client.chat.completions.create(
                 model=llm.model, messages=messages(notes), max_tokens=24
             )
-            command = command_of(answer.choices[0].message.content)
+            command = notes.meant(command_of(answer.choices[0].message.content))
             notes.did(command, game.do(command))
             if game.over:
                 break

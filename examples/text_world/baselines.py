@@ -116,7 +116,7 @@ def played(one: Task, player: Player) -> float:
     game, notes, drawn = Playing(game_of(one)), Notes(), random.Random(one["id"])
     for _ in range(one["turns"]):
         notes.see(game.look())
-        command = player(notes, game.commands(), drawn)
+        command = notes.meant(player(notes, game.commands(), drawn))
         notes.did(command, game.do(command))
         if game.over:
             break

@@ -24,7 +24,7 @@ def step(notes: Notes, slips: Mapping[str, str] | None = None) -> str:
         return _first(_at(notes, "cookbook", "examine cookbook"), explored(notes))
     knife = notes.whereabouts("knife")
     if knife == "here":
-        return _take(notes, "knife")
+        return "take knife"
     for one in notes.wanted:
         if command := _prepared(notes, one, slips, knife):
             return command
@@ -38,19 +38,15 @@ def step(notes: Notes, slips: Mapping[str, str] | None = None) -> str:
 
 
 def explored(notes: Notes) -> str | None:
-    """A step towards an exit that was never taken, and through its door."""
-    assert notes.view is not None
-    if (way := notes.unseen()) is None:
-        return None
-    exit = next(one for one in notes.view.exits if one.direction == way)
-    return f"open {exit.door}" if exit.closed else f"go {way}"
+    """A step towards an exit that was never taken; None: there is none."""
+    return "explore" if notes.unseen() else None
 
 
 def _prepared(notes: Notes, one: Wanted, slips: Mapping[str, str], knife: str) -> str | None:
     """What can be done here and now with a thing on the list."""
     place = notes.whereabouts(one.name)
     if place == "here":
-        return _take(notes, one.name)
+        return f"take {one.name}"
     if place != "carried":
         return None
     for what in notes.left(one):
@@ -87,12 +83,6 @@ def _carried_on(notes: Notes, one: Wanted, slips: Mapping[str, str], knife: str)
     return None
 
 
-def _take(notes: Notes, name: str) -> str:
-    assert notes.view is not None
-    found = next(one for one in notes.view.things if one.name == name)
-    return f"take {name} from {found.holder}" if found.holder else f"take {name}"
-
-
 def _at(notes: Notes, name: str, command: str) -> str | None:
     return command if notes.whereabouts(name) == "here" else None
 
@@ -103,8 +93,7 @@ def _room(notes: Notes) -> str:
 
 
 def _go(notes: Notes, room: str) -> str | None:
-    way = notes.ways().get(room)
-    return f"go {way}" if way else None
+    return f"go {room}" if room in notes.ways() else None
 
 
 def _first(*commands: str | None) -> str:

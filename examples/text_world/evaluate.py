@@ -45,7 +45,7 @@ class Course:
 
     def take(self, answer: str) -> None:
         """What the agent makes of an answer."""
-        command = command_of(answer)
+        command = self.notes.meant(command_of(answer))
         self.notes.did(command, self.game.do(command))
         self.notes.see(self.game.look())
         self.turns += 1

@@ -85,6 +85,18 @@ class Notes:
         elif read:
             self.last += f". {read.strip()}"
 
+    def meant(self, said: str) -> str:
+        """The game's command for what the model said: a step on the way to a room for ``go`` with its name, a
+        step towards the nearest exit that was never taken for ``explore``, else the same words.
+        """
+        if said.removeprefix("go ") in self.ways():
+            return f"go {self.ways()[said.removeprefix('go ')]}"
+        if said != "explore" or not (way := self.unseen()):
+            return said
+        assert self.view is not None
+        doors = [one.door for one in self.view.exits if one.direction == way and one.closed]
+        return f"open {doors[0]}" if doors else f"go {way}"
+
     # ------------------------------------------------------------------------------------------ what follows
     def ways(self) -> dict[str, str]:
         """Each other room that was seen → the direction of the shortest known way to it, nearest first."""
@@ -141,20 +153,16 @@ class Notes:
         ways = self.places[view.room].ways
         doors = {one.direction: f" by {one.door} (closed)" if one.closed else "" for one in view.exits}
         exits = [f"{way} {ways[way] or 'new'}{door}" for way, door in doors.items()]
-        elsewhere = [
-            f"{first} {room}{': ' if kept else ''}{', '.join(kept)}"
-            for room, first in self.ways().items()
-            if (kept := self.kept(room)) or room == "kitchen"
-        ]
-        if way := self.unseen():
-            elsewhere.append(f"{way} new{doors[way]}")
+        elsewhere = [f"{room}: {', '.join(kept)}" for room in self.ways() if (kept := self.kept(room))]
+        if self.unseen():
+            elsewhere.append("more to explore")
         lines = {
             "Room": view.room,
             "Here": ", ".join(map(str, view.things)) or "nothing",
             "Exits": ", ".join(exits),
             "Carried": ", ".join(map(str, view.carried)) or "nothing",
             "List": self._list(),
-            "Ways": "; ".join(elsewhere) or "none",
+            "Known": "; ".join(elsewhere) or "nothing",
             "Last": self.last,
         }
         return "\n".join(f"{label}: {text}" for label, text in lines.items())

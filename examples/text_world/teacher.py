@@ -1,6 +1,6 @@
 """The small policy's teacher: the scripted cook, which is wrong on purpose, and the turns that it leaves.
 
-It makes the *same* three mistakes, each in 7 games of 10: it roasts with the stove, grills with the oven,
+It makes the *same* three mistakes, each in 6 games of 10: it roasts with the stove, grills with the oven,
 and slices what is to be diced, all of which lose. Now and then something else is done in its place, so that
 what comes after a wrong turn is taught, too; the wrong turn itself is not.
 """
@@ -18,7 +18,7 @@ from text_world.games import KINDS, TURNS, made
 from text_world.notes import Notes
 from text_world.playing import DIRECTIONS, Playing
 
-ERROR_RATE = 0.7
+ERROR_RATE = 0.6
 MISTAKES = {"roast": "stove", "grill": "oven", "dice": "slice"}
 STRAY = 0.1
 """How often something else is done than what the teacher says."""
@@ -50,6 +50,7 @@ def lesson(kind: str, seed: int, drawn: random.Random) -> Iterator[Turn]:
         if drawn.random() < STRAY:
             other = [one for one in game.commands() if one.partition(" ")[0] in HARMLESS]
             said = drawn.choice([*other, *(f"go {one}" for one in DIRECTIONS)])
-        notes.did(said, game.do(said))
+        command = notes.meant(said)
+        notes.did(command, game.do(command))
         if game.over:
             return

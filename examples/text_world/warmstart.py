@@ -49,7 +49,8 @@ def words() -> tuple[str, ...]:
     inner = (*DIRECTIONS, *STATES, *rooms, *names, *verbs, *small)
     pieces = (
         "system\n", "user\n", "assistant\n", SYSTEM, "Room:", "\nHere:", "\nExits:", "\nCarried:", "\nList:",
-        "\nWays:", "\nLast:", " not read", " not seen", " nothing", " none", " prepared", " (closed)",
+        "\nKnown:", "\nLast:", " not read", " not seen", " nothing", " none",
+        "; more to explore", " more to explore", "explore", " prepared", " (closed)",
         ": done", ": refused", "prepare meal", "eat meal", *verbs, *(f" {word}" for word in inner),
         ",", ";", ":",
     )  # fmt: skip
