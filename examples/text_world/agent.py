@@ -24,15 +24,16 @@ SYSTEM = (
 @agl.rollout
 async def play(task: Mapping[str, Any], llm: agl.LLM) -> float:
     """Play one game; return 1.0 if it is won within the task's turns, else 0.0."""
-    game, notes = Playing(game_of(dict(task))), Notes()
+    game = Playing(game_of(dict(task)))
+    notes = Notes(game.look())
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key) as client:
         for _ in range(task["turns"]):
-            notes.see(game.look())
             answer = await client.chat.completions.create(
                 model=llm.model, messages=messages(notes), max_tokens=24
             )
             command = notes.meant(command_of(answer.choices[0].message.content))
-            notes.did(command, game.do(command))
+            read = game.do(command)
+            notes.did(command, read, game.look())
             if game.over:
                 break
     return float(game.won)

@@ -107,17 +107,17 @@ def _heated(notes: Notes, ways: Sequence[str], drawn: random.Random, looks: bool
 
 
 def _new(notes: Notes, command: str) -> bool:
-    assert notes.view is not None
     return (notes.view.room, command) not in {(room, one) for room, one, _ in notes.log}
 
 
 def played(one: Task, player: Player) -> float:
     """The reward of a player's game."""
-    game, notes, drawn = Playing(game_of(one)), Notes(), random.Random(one["id"])
+    game, drawn = Playing(game_of(one)), random.Random(one["id"])
+    notes = Notes(game.look())
     for _ in range(one["turns"]):
-        notes.see(game.look())
         command = notes.meant(player(notes, game.commands(), drawn))
-        notes.did(command, game.do(command))
+        read = game.do(command)
+        notes.did(command, read, game.look())
         if game.over:
             break
     return float(game.won)

@@ -68,7 +68,6 @@ def _fetched(notes: Notes, one: Wanted) -> str:
 
 def _opened(notes: Notes) -> str | None:
     """The fridge, opened; a step on the way to it, if it is closed elsewhere."""
-    assert notes.view is not None
     if any(one.name == "fridge" and "closed" in one.states for one in notes.view.things):
         return "open fridge"
     rooms = [room for room in notes.ways() if "fridge (closed)" in notes.kept(room)]
@@ -88,7 +87,6 @@ def _at(notes: Notes, name: str, command: str) -> str | None:
 
 
 def _room(notes: Notes) -> str:
-    assert notes.view is not None
     return notes.view.room
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,12 +31,11 @@ class Course:
     """A game on its way through the agent."""
 
     task: Task
-    notes: Notes = field(default_factory=Notes)
     turns: int = 0
 
     def __post_init__(self) -> None:
         self.game = Playing(game_of(self.task))
-        self.notes.see(self.game.look())
+        self.notes = Notes(self.game.look())
 
     @property
     def open(self) -> bool:
@@ -46,8 +45,8 @@ class Course:
     def take(self, answer: str) -> None:
         """What the agent makes of an answer."""
         command = self.notes.meant(command_of(answer))
-        self.notes.did(command, self.game.do(command))
-        self.notes.see(self.game.look())
+        read = self.game.do(command)
+        self.notes.did(command, read, self.game.look())
         self.turns += 1
 
 

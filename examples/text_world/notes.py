@@ -49,36 +49,35 @@ class Wanted:
 class Notes:
     """What the agent knows. ``view`` is what it sees now."""
 
-    view: View | None = None
+    view: View
     places: dict[str, Place] = field(default_factory=dict)
     wanted: list[Wanted] = field(default_factory=list)
     log: list[tuple[str, str, str]] = field(default_factory=list)
     """Each command that the game took: where, what, and what was read. Prompts have the last one alone."""
     last: str = "none"
-    came: tuple[str, str] | None = None
-    """The room that was left by the last command, and the direction."""
 
-    def see(self, view: View) -> None:
-        """Take in what is seen."""
+    def __post_init__(self) -> None:
+        self._see(self.view)
+
+    def _see(self, view: View) -> Place:
+        self.view = view
         here = self.places.setdefault(view.room, Place())
         here.things = view.things
         for way in view.exits:
             here.ways.setdefault(way.direction, None)
-        if self.came and self.came[0] != view.room:
-            room, direction = self.came
-            self.places[room].ways[direction] = view.room
-            here.ways[OTHER_WAY[direction]] = room
-        self.came, self.view = None, view
+        return here
 
-    def did(self, command: str, read: str | None) -> None:
-        """Note a command and what came of it, as :meth:`Playing.do` tells it."""
+    def did(self, command: str, read: str | None, view: View) -> None:
+        """Note a command, what came of it, as :meth:`Playing.do` tells it, and what is seen after it."""
+        left, here = self.view.room, self._see(view)
         self.last = f"{command}: {'refused' if read is None else 'done'}"
         if read is None:
             return
-        assert self.view is not None
-        self.log.append((self.view.room, command, read))
-        if command.startswith("go "):
-            self.came = (self.view.room, command.removeprefix("go "))
+        self.log.append((left, command, read))
+        direction = command.removeprefix("go ")
+        if left != view.room and direction in OTHER_WAY:
+            self.places[left].ways[direction] = view.room
+            here.ways[OTHER_WAY[direction]] = left
         if steps := DIRECTION.findall(read):
             names = dict.fromkeys(name for _, name in steps)
             self.wanted = [Wanted(name, [do for do, what in steps if what == name]) for name in names]
@@ -89,11 +88,11 @@ class Notes:
         """The game's command for what the model said: a step on the way to a room for ``go`` with its name, a
         step towards the nearest exit that was never taken for ``explore``, else the same words.
         """
-        if said.removeprefix("go ") in self.ways():
-            return f"go {self.ways()[said.removeprefix('go ')]}"
+        verb, _, room = said.partition(" ")
+        if verb == "go" and room in self.ways():
+            return f"go {self.ways()[room]}"
         if said != "explore" or not (way := self.unseen()):
             return said
-        assert self.view is not None
         doors = [one.door for one in self.view.exits if one.direction == way and one.closed]
         return f"open {doors[0]}" if doors else f"go {way}"
 
@@ -107,7 +106,6 @@ class Notes:
         return next((first for room, first in self._reached() if room is None), None)
 
     def _reached(self) -> list[tuple[str | None, str]]:
-        assert self.view is not None
         start = self.view.room
         found: list[tuple[str | None, str]] = []
         done, queue = {start}, deque([(start, "")])
@@ -123,7 +121,6 @@ class Notes:
 
     def whereabouts(self, name: str) -> str:
         """Where a thing is: ``carried``, ``here``, a room, or ``not seen``."""
-        assert self.view is not None
         if any(one.name == name for one in self.view.carried):
             return "carried"
         if any(one.name == name for one in self.view.things):
@@ -141,7 +138,6 @@ class Notes:
 
     def left(self, one: Wanted) -> list[str]:
         """What a thing on the list still needs, as far as is seen."""
-        assert self.view is not None
         states = next((thing.states for thing in self.view.carried if thing.name == one.name), ())
         return [step for step in one.steps if DONE.get(step) not in states]
 
@@ -149,7 +145,6 @@ class Notes:
     def text(self) -> str:
         """The next prompt."""
         view = self.view
-        assert view is not None
         ways = self.places[view.room].ways
         doors = {one.direction: f" by {one.door} (closed)" if one.closed else "" for one in view.exits}
         exits = [f"{way} {ways[way] or 'new'}{door}" for way, door in doors.items()]

@@ -79,12 +79,12 @@ class Playing:
     def do(self, command: str) -> str | None:
         """Do a command, and return what is read: a text for ``examine``, else an empty one. None: the game
         does not take the command, and nothing happened. As in a compiled game, ``take carrot`` will do for
-        ``take carrot from counter``: a command that is the beginning of one alone stands for that one.
+        ``take carrot from counter``.
         """
         actions = self._now.valid_actions
         commands: list[str] = self._text.gen_commands_from_actions(actions)
-        longer = [one for one in commands if one.startswith(f"{command} ")]
-        whole = command if command in commands or len(longer) != 1 else longer[0]
+        longer = (one for one in commands if one.startswith("take ") and one.startswith(f"{command} from "))
+        whole = next(longer, command)
         if whole not in commands:
             return None
         action = actions[commands.index(whole)]

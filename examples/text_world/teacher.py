@@ -41,16 +41,17 @@ def turns(seed: int) -> Iterator[Turn]:
 
 def lesson(kind: str, seed: int, drawn: random.Random) -> Iterator[Turn]:
     """The turns of one game that the teacher plays."""
-    game, notes = Playing(made(kind, seed, "train")), Notes()
+    game = Playing(made(kind, seed, "train"))
+    notes = Notes(game.look())
     slips = {what: other for what, other in MISTAKES.items() if drawn.random() < ERROR_RATE}
     for _ in range(TURNS[kind]):
-        notes.see(game.look())
         said = cook.step(notes, slips)
         yield messages(notes), said
         if drawn.random() < STRAY:
             other = [one for one in game.commands() if one.partition(" ")[0] in HARMLESS]
             said = drawn.choice([*other, *(f"go {one}" for one in DIRECTIONS)])
         command = notes.meant(said)
-        notes.did(command, game.do(command))
+        read = game.do(command)
+        notes.did(command, read, game.look())
         if game.over:
             return
