@@ -45,6 +45,9 @@ examples/search/policy: # its start policy, from nothing: minutes on one core
 desk: .venv/demo ## a service desk learns the rules of its policy document, graded by its database: evaluate, train, evaluate; the last line is JSON
 	@$(PY) examples/desk/demo.py $(foreach s,$(SET),--set $(s))
 
+text-world: .venv/text-world ## an agent with notes of its own plays TextWorld's cooking games: evaluate, train, evaluate; the last line is JSON
+	@$(PY) examples/text_world/demo.py $(foreach s,$(SET),--set $(s))
+
 test: .venv/test ## the test suite, a sample of its long tables and property tests (some: TESTS=tests/core/credit)
 	@$(PY) -m pytest -q -n 4 --dist worksteal $(TESTS)
 
@@ -336,7 +339,7 @@ clean: ## remove what the targets made, .venv, .venvs and runs/ included
 	@touch $@
 
 # The suite is there: what follows adds packages, those of the extra of the same name.
-.venv/werewolf .venv/spider .venv/test: .venv/demo
+.venv/werewolf .venv/spider .venv/text-world .venv/test: .venv/demo
 	@echo "installing what $(@F) needs beside the suite into .venv" >&2
 	@$(PIP) -e ".[demo,$(@F)]"
 	@touch $@

@@ -32,12 +32,12 @@ Row = tuple[list[int], int]
 """Token ids of a prompt and its answer, and the length of the prompt."""
 
 
-def shape_of(tokenizer: ChatTokenizer) -> ModelConfig:
-    """The shape of the policy: 2 layers, hidden 128, 4 heads on 2 key-value heads of 32, untied."""
+def shape_of(tokenizer: ChatTokenizer, layers: int = 2) -> ModelConfig:
+    """The shape of the policy: hidden 128, 4 heads on 2 key-value heads of 32, untied."""
     return ModelConfig(
         hidden_size=128,
         intermediate_size=384,
-        num_layers=2,
+        num_layers=layers,
         num_heads=4,
         num_kv_heads=2,
         head_dim=32,
@@ -88,11 +88,16 @@ def rate(step: int, steps: int) -> float:
 
 
 def teach(
-    tokenizer: ChatTokenizer, batches: Iterable[list[list[Row]]], seed: int, steps: int, log_every: int = 50
+    tokenizer: ChatTokenizer,
+    batches: Iterable[list[list[Row]]],
+    seed: int,
+    steps: int,
+    log_every: int = 50,
+    layers: int = 2,
 ) -> Policy:
     """A fresh policy, trained for ``steps`` steps, each on the micro-batches that ``batches`` gives."""
     torch.set_num_threads(1)
-    shape = shape_of(tokenizer)
+    shape = shape_of(tokenizer, layers)
     model = init_model(shape, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     begin = time.perf_counter()

@@ -1,5 +1,5 @@
 """Views of the examples' rollouts in ``agl dashboard``: a recorded game, a question's way through a run, what
-was looked up, and a talk of a service desk.
+was looked up, a talk of a service desk, and a text game turn by turn.
 
 An example draws its own: the copy that Python finds (``PYTHONPATH=examples``), else the files that come with
 this package. They are imported when a view is opened.
@@ -25,6 +25,7 @@ def views() -> list[RolloutViewSpec]:
         RolloutViewSpec("spider", "Journey", trained_question, journey),
         RolloutViewSpec("search", "Look-ups", searched_question, look_ups),
         RolloutViewSpec("desk", "Talk", served_customer, talk),
+        RolloutViewSpec("text_world", "Turns", text_game, turns),
     ]
 
 
@@ -63,7 +64,22 @@ def searched_question(rollout: Rollout) -> bool:
 
 async def look_ups(run: OpenRun, rollout: Rollout) -> str:
     """Return the page of what the rollout searched and read."""
-    draws = _example("search.journey")
+    return await _drawn("search.journey", run, rollout)
+
+
+def text_game(rollout: Rollout) -> bool:
+    """Whether the rollout's task is a game of TextWorld as the example makes them."""
+    return _has(rollout, "kind", "seed", "split", "turns")
+
+
+async def turns(run: OpenRun, rollout: Rollout) -> str:
+    """Return the page of what the agent saw, noted and did at each turn."""
+    return await _drawn("text_world.journey", run, rollout)
+
+
+async def _drawn(module: str, run: OpenRun, rollout: Rollout) -> str:
+    """Return the page that an example draws of a rollout's record."""
+    draws = _example(module)
     [record] = await run.store.records([rollout.rollout_id])
     page: str = draws.html(draws.story(record))
     return page
