@@ -343,8 +343,8 @@ def test_a_profile_describes_a_run_that_can_begin(name: str, policy: str) -> Non
 def test_the_demo_prints_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = [
         "environment.val.args.count=18", "environment.headroom_tasks=18", f"output={tmp_path}",
-        "trackers=[files]",
-        "training.batch_size=2", "backend.options.engine=thread", "backend.options.threads=1",
+        "trackers=[files]", "training.batch_size=2", "backend.options.engine=thread",
+        "backend.options.threads=1",
     ]  # fmt: skip
     status = demo.main(["--steps", "1", *(word for one in sets for word in ("--set", one))])
     line = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
