@@ -25,7 +25,7 @@ from text_world.playing import DIRECTIONS, STATES
 from text_world.teacher import turns
 
 HERE = Path(__file__).resolve().parent
-STEPS = 2600
+STEPS = 1600
 ROWS = 24
 """Turns of a step."""
 MIXED = 20
