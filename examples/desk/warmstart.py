@@ -11,11 +11,8 @@ import argparse
 from itertools import islice
 from pathlib import Path
 
-import torch
-
-from agl_local.policy.folder import Policy, init_model
-from agl_local.sft.chats import chats_of
-from agl_local.sft.finetune import SftSettings, SftStep, finetune
+from agl_local.policy.folder import Policy
+from agl_local.sft.finetune import SftSettings
 from agl_local.text.tokenizer import ChatTokenizer
 from desk.clerk import ASK, DONE, REFUSALS
 from desk.evaluate import POLICY_FOLDER, table
@@ -70,20 +67,8 @@ def tokenizer() -> ChatTokenizer:
 
 def build(seed: int, log_every: int = 25) -> Policy:
     """Train a fresh policy on the teacher's chats."""
-    torch.set_num_threads(1)
-    words = tokenizer()
-    shape = teaching.shape_of(words)
-    policy = Policy(init_model(shape, seed), words, shape)
-
-    def told(step: SftStep) -> None:
-        if log_every and step.step % log_every == 0:
-            print(f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.seconds:.0f} s", flush=True)
-
-    for error_rate, count, settings in LESSONS:
-        lessons = chats_of(islice(chats(seed, error_rate), count), "desk.teacher")
-        finetune(policy, lessons.chats, settings, progress=told)
-    policy.model.eval()
-    return policy
+    lessons = ((islice(chats(seed, errs), count), settings) for errs, count, settings in LESSONS)
+    return teaching.teach_chats(tokenizer(), lessons, seed, log_every)
 
 
 def main() -> None:

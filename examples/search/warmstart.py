@@ -12,11 +12,8 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import torch
-
-from agl_local.policy.folder import Policy, init_model
-from agl_local.sft.chats import chats_of
-from agl_local.sft.finetune import SftSettings, SftStep, finetune
+from agl_local.policy.folder import Policy
+from agl_local.sft.finetune import SftSettings
 from agl_local.text.tokenizer import ChatTokenizer
 from search.agent import SYSTEM
 from search.corpus import FIELDS
@@ -59,19 +56,7 @@ def tokenizer() -> ChatTokenizer:
 
 def build(seed: int, count: int = CHATS, log_every: int = 25) -> Policy:
     """Train a fresh policy on ``count`` chats."""
-    torch.set_num_threads(1)
-    words = tokenizer()
-    shape = teaching.shape_of(words)
-    policy = Policy(init_model(shape, seed), words, shape)
-
-    def told(step: SftStep) -> None:
-        if log_every and step.step % log_every == 0:
-            print(f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.seconds:.0f} s", flush=True)
-
-    lessons = chats_of(islice(chats(seed), count), "search.teacher")
-    finetune(policy, lessons.chats, SETTINGS, progress=told)
-    policy.model.eval()
-    return policy
+    return teaching.teach_chats(tokenizer(), [(islice(chats(seed), count), SETTINGS)], seed, log_every)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from torch.nn.functional import cross_entropy
 from agl_local.network.config import ModelConfig
 from agl_local.network.model import CausalLM
 from agl_local.policy.folder import Policy, init_model, save_policy
+from agl_local.sft.chats import chats_of
+from agl_local.sft.finetune import SftSettings, SftStep, finetune
 from agl_local.text.tokenizer import ChatTokenizer
 
 LEARNING_RATE = 2e-3
@@ -118,6 +120,29 @@ def teach(
                 f"step {step + 1}/{steps}  loss {total:.4f}  {time.perf_counter() - begin:.0f} s", flush=True
             )
     return Policy(model.eval(), tokenizer, shape)
+
+
+def teach_chats(
+    tokenizer: ChatTokenizer,
+    lessons: Iterable[tuple[Iterable[dict[str, Any]], SftSettings]],
+    seed: int,
+    log_every: int = 25,
+) -> Policy:
+    """A fresh policy that learns each lesson's chats in turn by what ``agl sft`` does: every message of the
+    assistant, and nothing that others said.
+    """
+    torch.set_num_threads(1)
+    shape = shape_of(tokenizer)
+    policy = Policy(init_model(shape, seed), tokenizer, shape)
+
+    def told(step: SftStep) -> None:
+        if log_every and step.step % log_every == 0:
+            print(f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.seconds:.0f} s", flush=True)
+
+    for number, (chats, settings) in enumerate(lessons, 1):
+        finetune(policy, chats_of(chats, f"lesson {number}").chats, settings, progress=told)
+    policy.model.eval()
+    return policy
 
 
 def write(
