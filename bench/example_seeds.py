@@ -72,7 +72,7 @@ def drawn(runs: Sequence[dict[str, Any]]) -> Any:
             low, high = one[f"ci_{when}"]
             ends = [[one[when] - low], [high - one[when]]]
             axes.errorbar(step + place / 4, one[when], yerr=ends, fmt="o", color=colour, markersize=4)
-    axes.axhline(runs[0]["baseline"], color="grey", linestyle="--", label="baseline: the best script in its place")
+    axes.axhline(runs[0]["baseline"], color="grey", linestyle="--", label="the best script in its place")
     axes.set(ylim=(0, 1.03), xlabel="step", ylabel="sampled (lines), held out (dots)")
     axes.legend(fontsize=8, loc="lower right")
     figure.tight_layout()
