@@ -144,6 +144,27 @@ def test_verl() -> None:
     stands(f"moved the weights alike to {after:.1e}")
 
 
+def test_judge() -> None:
+    """The table of a judge in place of the reward, and what a real judge was worth."""
+    named = {"reward": "the rule", "agree": "agreement of the answers, no judge", "ranks, noise 0": "ranks"}
+    rows: dict[str, list[str]] = {}
+    for task in result("judge")["tasks"].values():
+        for arm in task["arms"]:
+            name = arm["arm"].replace("noise 0.1", "10 % wrong").replace("noise 0.3", "30 % wrong")
+            low, high = arm["ci_after"]
+            asked = f"{arm['judge_calls']}, {arm['judge_tokens']:,}" if arm["judge_calls"] else "none"
+            cells = [f"{arm['before']:.3f} → {arm['after']:.3f} ({low:.2f}–{high:.2f})", asked]
+            rows.setdefault(named.get(name, name), []).extend(cells)
+            assert not arm["judge_calls"] or arm["rescored"]["judge_calls"] == 0
+    for name, cells in rows.items():
+        stands(f"| {' | '.join([name, *cells, *[''] * (4 - len(cells))])} |".replace("|  |  |", "| | |"))
+    real = [one for task in result("judge")["tasks"].values() for one in task["real"]]
+    free, forced = ([one for one in real if one["forced"] is how] for how in (False, True))
+    assert not any(one["answers"] for one in free)
+    stands("(" + " and ".join(f"{one['tokens']:,}" for one in free) + " tokens)")
+    stands(" and ".join(f"{100 * one['contradicted']:.0f}" for one in forced) + " % of")
+
+
 def test_tinker() -> None:
     page = (ROOT / "docs" / "tinker.md").read_text()
 
