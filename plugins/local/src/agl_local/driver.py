@@ -280,6 +280,7 @@ class LocalDriver:
             recompute=o.activation_checkpointing,
             offload=o.offload_optimizer,
             backward_dtype=pick_backward_dtype(o.backward_dtype, policy.model),
+            tf32=o.dtype != "float32",
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:

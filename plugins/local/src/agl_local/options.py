@@ -64,7 +64,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"
     """Precision of the engine. The trainer's weights and optimizer are float32, rounded when they are sent;
-    below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports.
+    below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports,
+    and on CUDA the update's products are TF32, whose rounding is finer than the engine's.
     """
     backward_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """To what the operands of the update's backward pass are rounded. ``bfloat16`` takes half the time on
