@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from agentlightning.types import UsageError
 from agentlightning.types.work import missing_policy_message
 from agl_local.network.config import (
+    OWN,
     ConfigError,
     ForeignConfig,
     MissingFile,
@@ -104,7 +105,7 @@ def load_policy(
     except UnsupportedModel as why:
         if quantize is not None:
             raise UnsupportedModel(
-                f"quantize: it needs one of the Qwen2, Qwen3 and Llama families: {why}"
+                f"quantize: it needs one of the {OWN}: {why}"
             ) from why
         if not fallback:
             raise
