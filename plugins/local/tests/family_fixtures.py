@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from plugins.local.tests.engine_fixtures import trained_tokenizer
 
@@ -101,20 +100,55 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "HunYuan": ("HunYuanDenseV1Config", _DIM),
     "Apertus": ("ApertusConfig", {}),
 }  # fmt: skip
+_PATCHES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Gemma 3 with images": (
+        "Gemma3Config", "Gemma 3", {**_PATCHES, "image_size": 28, "patch_size": 14}
+    ),
+    "Ministral 3 with images": (
+        "Mistral3Config", "Ministral 3", {**_PATCHES, "model_type": "pixtral", "image_size": 28, "patch_size": 14}
+    ),
+    "Qwen3.5 with images": (
+        "Qwen3_5Config", "Qwen3.5",
+        {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32},
+    ),
+}
+"""Models that take images too: their configuration, the family of their text, and what looks at images."""  # fmt: skip
 
 
-def network(family: str, seed: int = 0) -> PreTrainedModel:
+def _config(family: str) -> Any:
+    if family in PICTURES:
+        name, text, vision = PICTURES[family]
+        inner = _config(text).to_dict()
+        return getattr(transformers, name)(text_config=inner, vision_config=vision, tie_word_embeddings=False)
+    name, own = FAMILIES[family]
+    return getattr(transformers, name)(**{**SIZES, **own})
+
+
+def auto(config: Any) -> Any:
+    """The class of transformers that loads a model of ``config`` to write text."""
+    causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForImageTextToText
+
+
+def network(family: str, seed: int = 0) -> Any:
     """A random network of ``family`` whose answers differ with the prompt."""
     torch.set_num_threads(1)
-    name, own = FAMILIES[family]
-    config = getattr(transformers, name)(**{**SIZES, **own})
+    config = _config(family)
     torch.manual_seed(seed)
-    model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config).eval()
+    kind = transformers.AutoModelForImageTextToText if family in PICTURES else auto(config)
+    model = kind.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(4.0)
     return model
+
+
+def reread(folder: Path) -> Any:
+    """The network in ``folder`` by transformers alone, in float32."""
+    kind = auto(transformers.AutoConfig.from_pretrained(folder))
+    return kind.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def saved_network(family: str, folder: Path, seed: int = 0) -> Path:

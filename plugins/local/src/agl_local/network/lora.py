@@ -89,6 +89,8 @@ class LoraLinear(Linear):
 def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
     """Full names of the layers that ``lora`` means. Raises :class:`LoraError`."""
     linear = model.linear_layers()
+    if not linear:
+        raise LoraError("lora: the blocks of this model have no linear layers of torch (nn.Linear)")
     if lora.targets == ALL:
         return linear
     wanted = [lora.targets] if isinstance(lora.targets, str) else list(lora.targets)
