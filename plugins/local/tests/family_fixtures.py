@@ -1,7 +1,7 @@
 """Tiny networks of published families, each from its own configuration class of transformers.
 
-Sizes are small and layer kinds real: windows of 8 tokens, short convolutions, gated delta nets, layers without
-rotary embedding, all in the order that the configuration class gives them.
+Sizes are small and layer kinds real: windows of 8 tokens, short convolutions, gated delta nets, layers
+without rotary embedding, mostly in the order that the configuration class gives them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "OLMo 3": ("Olmo3Config", _SWA),
     "OLMo hybrid": ("OlmoHybridConfig", {}),
     "Phi-3": ("Phi3Config", {}),
-    "Phi-4-mini": ("Phi3Config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}, "tie_word_embeddings": True}),
+    "Phi-4-mini": (
+        "Phi3Config",
+        {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Llama, SmolLM2": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "Qwen2, Qwen2.5": ("Qwen2Config", {}),
     "Qwen3": ("Qwen3Config", _DIM),
     "Qwen3 MoE": ("Qwen3MoeConfig", {**_DIM, **_EXPERTS}),
     "Qwen3-Next": ("Qwen3NextConfig", {**_DIM, **_LINEAR, **_EXPERTS, "shared_expert_intermediate_size": 16}),
@@ -96,24 +104,31 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere 2": ("Cohere2Config", {**_SWA, "logit_scale": 0.25}),
     "EXAONE 4": ("Exaone4Config", {**_SWA}),
     "Seed-OSS": ("SeedOssConfig", _DIM),
-    "Falcon-H1": ("FalconH1Config", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 16, "lm_head_multiplier": 0.5, "head_dim": 8}),
+    "Falcon-H1": (
+        "FalconH1Config",
+        {
+            "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8,
+            "mamba_chunk_size": 16, "lm_head_multiplier": 0.5, "head_dim": 8,
+        },
+    ),
     "HunYuan": ("HunYuanDenseV1Config", _DIM),
     "Apertus": ("ApertusConfig", {}),
 }  # fmt: skip
 _PATCHES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "Gemma 3 with images": (
-        "Gemma3Config", "Gemma 3", {**_PATCHES, "image_size": 28, "patch_size": 14}
-    ),
+    "Gemma 3 with images": ("Gemma3Config", "Gemma 3", {**_PATCHES, "image_size": 28, "patch_size": 14}),
     "Ministral 3 with images": (
-        "Mistral3Config", "Ministral 3", {**_PATCHES, "model_type": "pixtral", "image_size": 28, "patch_size": 14}
+        "Mistral3Config",
+        "Ministral 3",
+        {**_PATCHES, "model_type": "pixtral", "image_size": 28, "patch_size": 14},
     ),
     "Qwen3.5 with images": (
-        "Qwen3_5Config", "Qwen3.5",
+        "Qwen3_5Config",
+        "Qwen3.5",
         {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32},
     ),
 }
-"""Models that take images too: their configuration, the family of their text, and what looks at images."""  # fmt: skip
+"""Models that take images too: their configuration, the family of their text, and what looks at images."""
 
 
 def _config(family: str) -> Any:

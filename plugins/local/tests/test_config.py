@@ -55,7 +55,10 @@ def test_what_would_be_computed_differently_is_refused_by_name(key, value):
 
 def test_a_window_of_mistral_is_refused_also_where_it_goes_without_saying():
     config = small_config(50, "mistral").to_hf()
-    for given in ({**config, "sliding_window": 8}, {k: v for k, v in config.items() if k != "sliding_window"}):
+    for given in (
+        {**config, "sliding_window": 8},
+        {k: v for k, v in config.items() if k != "sliding_window"},
+    ):
         with pytest.raises(UnsupportedModel, match="sliding_window"):
             ModelConfig.from_hf(given)
 

@@ -31,8 +31,8 @@ BROKEN = {
     "nemotron_3_nano": ["text and a call"],
     "lfm2_2_5_v2": ["quotation marks", "several lines"],
 }
-"""Cases that the check refuses: what these templates make of a text beside a call is not what was said, or they
-write a text in quotation marks without escaping those, or line ends, in it.
+"""Cases that the check refuses: what these templates make of a text beside a call is not what was said, or
+they write a text in quotation marks without escaping those, or line ends, in it.
 """
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CALL = {

@@ -7,7 +7,9 @@ from transformers import AutoModelForCausalLM
 from agl_local.policy.folder import load_policy, save_policy
 from plugins.local.tests.engine_fixtures import small_policy
 
-FAMILIES = [(arch, tied) for arch in ("qwen2", "qwen3", "llama", "mistral", "smollm3") for tied in (False, True)]
+FAMILIES = [
+    (arch, tied) for arch in ("qwen2", "qwen3", "llama", "mistral", "smollm3") for tied in (False, True)
+]
 TOLERANCE = 1e-5
 
 

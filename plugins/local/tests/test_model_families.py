@@ -1,4 +1,4 @@
-"""Families of models, one by one: loaded, served, trained by all weights and by LoRA, taught, resumed, exported.
+"""Families of models, each loaded, served, trained by all weights and by LoRA, taught, resumed, exported.
 
 Each is a tiny random network from the family's own configuration class of transformers; what is computed is
 compared with transformers' own forward, gradient and ``generate``.
@@ -31,7 +31,7 @@ from plugins.local.tests.engine_fixtures import ask, logprobs_of
 from plugins.local.tests.family_fixtures import FAMILIES, PICTURES, VOCAB, WINDOW, reread, saved_network
 from tests.marks import sampled
 
-OWN = {"Mistral", "Qwen3", "SmolLM3"}
+OWN = {"Llama, SmolLM2", "Mistral", "Qwen2, Qwen2.5", "Qwen3", "SmolLM3"}
 ALL = sorted([*FAMILIES, *PICTURES])
 LORA = Lora(rank=4, alpha=8)
 SHARED, LONG = 24, 40
@@ -104,9 +104,7 @@ def gradient_of(theirs: Any, rows: list[Row]) -> dict[str, torch.Tensor]:
         logprobs = torch.log_softmax(theirs(ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
         weights = torch.tensor(row.weights)[1:] * torch.tensor(row.advantages)[1:]
         (-(weights * logprobs).sum()).backward()
-    return {
-        name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in theirs.named_parameters()
-    }
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in theirs.named_parameters()}
 
 
 def updated(policy: Policy, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
@@ -114,7 +112,8 @@ def updated(policy: Policy, rows: list[Row], monkeypatch: pytest.MonkeyPatch) ->
     found: dict[str, torch.Tensor] = {}
 
     def spy(model: Any, *rest: Any) -> Any:
-        found.update({n: p.grad.clone() for n, p in policy.model.weights.named_parameters() if p.grad is not None})
+        named = policy.model.weights.named_parameters()
+        found.update({name: p.grad.clone() for name, p in named if p.grad is not None})
         return clip_and_step(model, *rest)
 
     monkeypatch.setattr("agl_local.training.update.clip_and_step", spy)
@@ -184,19 +183,17 @@ def test_an_update_by_lora(
     same_there(policy, tmp_path / "out")
 
 
-CHATS = [
-    Chat([{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": f"### ANSWER: {i}"}], None)
-    for i in range(4)
-]
+SAID = [("user", "What is {}?"), ("assistant", "### ANSWER: {}")]
+CHATS = [Chat([{"role": role, "content": text.format(i)} for role, text in SAID], None) for i in range(4)]
 
 
 def test_the_docs_have_a_row_for_each() -> None:
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
     section = page.partition("## Does my model run?")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in section.splitlines() if line[:2] == "| "]
+    rows = [[cell.strip() for cell in row.split("|")[1:4]] for row in section.splitlines() if row[:2] == "| "]
     forward = {family: path for family, _, path in rows[1:]}
-    assert {name for name, path in forward.items() if path == "own"} - OWN == {"Qwen2, Qwen2.5", "Llama, SmolLM2"}
-    assert forward.keys() - {"Qwen2, Qwen2.5", "Llama, SmolLM2"} == set(ALL)
+    assert {family for family, path in forward.items() if path == "own"} == OWN
+    assert forward.keys() == set(ALL)
 
 
 BOTH = [(name, dtype) for name in ALL for dtype in ("float32", "bfloat16")]

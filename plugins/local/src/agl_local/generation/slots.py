@@ -2,8 +2,9 @@
 
 A slot keeps its tokens after its request has ended. A new prompt takes the longest prefix that any slot
 holds: in place when the slot is idle and the prompt extends all of it, else as a copy. (A cache of states
-that cannot be cut gives all that a slot holds, or nothing.) Eviction is by least recent use. Invariant: a slot's ``tokens`` are exactly those whose keys and values, computed with the
-present weights, are in the cache.
+that cannot be cut gives all that a slot holds, or nothing.) Eviction is by least recent use. Invariant: a
+slot's ``tokens`` are exactly those whose keys and values, computed with the present weights, are in the
+cache; while it has an owner, the first of these.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ class ModelConfig(NetworkShape):
                 "qwen2 has the bias, qwen3 the norm, the others neither"
             )
         if self.no_rope and self.arch != "smollm3":
-            raise UnsupportedModel(f"arch {self.arch!r} has rotary embeddings in all layers: no_rope is smollm3's")
+            raise UnsupportedModel(
+                f"arch {self.arch!r} has rotary embeddings in all layers: no_rope is smollm3's"
+            )
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:

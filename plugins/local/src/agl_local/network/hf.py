@@ -165,16 +165,19 @@ class TransformersLM(LanguageModel):
         ids = torch.arange(6)[None] % self.config.vocab_size
         whole = self(ids)
         cache, positions, slot = self.new_cache(1, 6), torch.arange(6)[None], torch.zeros(1, dtype=torch.long)
-        pieces = [
-            self.step(ids[:, a:b], positions[:, a:b], cache, slot) for a, b in ((0, 2), (2, 3), (3, 6))
-        ]
+        pieces = [self.step(ids[:, a:b], positions[:, a:b], cache, slot) for a, b in ((0, 2), (2, 3), (3, 6))]
         if cache.caches[0].get_seq_length() != 6:
             raise UnsupportedModel("it does not keep its state in the cache that it is given")
         most = float(whole.float().std()) * _GAPS.get(whole.dtype, 0.25)
-        for what, found in (("its cache", torch.cat(pieces, dim=1)), ("its output", self.logits(self.hidden(ids)))):
+        for what, found in (
+            ("its cache", torch.cat(pieces, dim=1)),
+            ("its output", self.logits(self.hidden(ids))),
+        ):
             gap = float((found - whole).abs().max())
             if not gap <= most:
-                raise UnsupportedModel(f"through {what} its logits differ by {gap:.2g} from those of a forward")
+                raise UnsupportedModel(
+                    f"through {what} its logits differ by {gap:.2g} from those of a forward"
+                )
 
 
 def _handed_out(*, inputs_embeds: Tensor, **_: object) -> _Output:
@@ -226,7 +229,9 @@ def load_transformers(
         model = TransformersLM(inner.train(False))
         model.check()
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise UnsupportedModel(f"{path}: model_type {kind!r} cannot be served from a cache: {error}") from error
+        raise UnsupportedModel(
+            f"{path}: model_type {kind!r} cannot be served from a cache: {error}"
+        ) from error
     return model
 
 

@@ -104,9 +104,7 @@ def load_policy(
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
         if quantize is not None:
-            raise UnsupportedModel(
-                f"quantize: it needs one of the {OWN}: {why}"
-            ) from why
+            raise UnsupportedModel(f"quantize: it needs one of the {OWN}: {why}") from why
         if not fallback:
             raise
         from agl_local.network.hf import load_transformers

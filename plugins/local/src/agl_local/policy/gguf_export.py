@@ -52,7 +52,9 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
 
 def _check(config: ModelConfig) -> None:
     if config.arch not in ELSEWHERE:
-        raise NoGGUF(f"its family is {config.arch}: only {', '.join(ELSEWHERE)} were seen to be the same there")
+        raise NoGGUF(
+            f"its family is {config.arch}: only {', '.join(ELSEWHERE)} were seen to be the same there"
+        )
     width = config.num_heads * config.head_dim
     if config.arch == "qwen2" and width != config.hidden_size:
         raise NoGGUF(
