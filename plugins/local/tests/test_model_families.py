@@ -136,15 +136,15 @@ def updated(policy: Policy, rows: list[Row], monkeypatch: pytest.MonkeyPatch) ->
     return gradient
 
 
-def same_there(policy: Policy, folder: Path) -> None:
+def same_there(policy: Policy, folder: Path, tolerance: float) -> None:
     """transformers loads the export of ``policy`` and says the same."""
     other = reread(export_policy(policy, folder))
     ids = torch.tensor([prompts()[0]])
     with torch.no_grad():
-        assert torch.allclose(other(ids).logits, policy.model(ids), atol=1e-5, rtol=0)
+        assert torch.allclose(other(ids).logits, policy.model(ids), atol=tolerance, rtol=0)
 
 
-@each("Granite 3", "SmolLM3")
+@each("Gemma 4", "Granite 3")
 def test_an_update_of_all_weights(
     policy: Policy, theirs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +155,7 @@ def test_an_update_of_all_weights(
     assert found.keys() <= want.keys()
     assert all(not want[name].any() for name in want.keys() - found.keys())
     assert relative(flat(found), flat({name: want[name] for name in found})) < 1e-4
-    same_there(policy, tmp_path / "out")
+    same_there(policy, tmp_path / "out", 1e-6)
 
 
 def flat(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -180,7 +180,7 @@ def test_an_update_by_lora(
         assert (got - want).norm() <= 1e-4 * want.norm() + 1e-7, name
     changed = {name for name, tensor in state(policy.model).items() if not torch.equal(tensor, start[name])}
     assert changed <= {f"{name}.weight" for name in layers} and len(changed) > len(layers) // 2
-    same_there(policy, tmp_path / "out")
+    same_there(policy, tmp_path / "out", 1e-4)  # the engine and the file have the sum of W and B·A
 
 
 SAID = [("user", "What is {}?"), ("assistant", "### ANSWER: {}")]

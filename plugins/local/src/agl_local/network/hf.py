@@ -180,7 +180,7 @@ class TransformersLM(LanguageModel):
                 )
 
 
-def _handed_out(*, inputs_embeds: Tensor, **_: object) -> _Output:
+def _handed_out(*_: object, inputs_embeds: Tensor, **__: object) -> _Output:
     """The forward pass of a network that hands out the states which it is given."""
     return _Output(inputs_embeds)
 
