@@ -150,7 +150,7 @@ class TransformersLM(LanguageModel):
         start = next(name for name, module in self.inner.named_modules() if module is decoder)
         found = []
         for name, blocks in decoder.named_children():
-            if not isinstance(blocks, nn.ModuleList) or isinstance(blocks[0], nn.Linear):
+            if not isinstance(blocks, nn.ModuleList) or isinstance(next(iter(blocks), None), nn.Linear):
                 continue
             found += [
                 ".".join(filter(None, (start, name, layer)))
@@ -211,7 +211,7 @@ def load_transformers(
         ) from why
     kind = raw.get("model_type")
     if raw.get("quantization_config"):
-        raise UnsupportedModel(f"{path}: quantization_config: only unquantised weights are trained")
+        raise UnsupportedModel(f"{path}: quantization_config: only unquantised weights are loaded")
     _log.warning("%s: %s; running through transformers' own forward and cache, which is slower", path, why)
     try:
         known = type(transformers.AutoConfig.from_pretrained(path, trust_remote_code=False))
@@ -239,9 +239,8 @@ def _new_cache(config: Any) -> Any:
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
     cache = DynamicCache(config=config)
-    cache.layers = [
-        DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer for layer in cache.layers
-    ]
+    plain: Any = DynamicLayer
+    cache.layers = [plain() if type(layer) is DynamicSlidingWindowLayer else layer for layer in cache.layers]
     return cache
 
 
