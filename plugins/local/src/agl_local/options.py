@@ -112,8 +112,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     update of its rows and the state before it; each step reports a digest of the parameters.
 
     It holds for one kind of CPU, one build of torch, one number of ``threads`` and of ``engine_threads``;
-    requests must bring a seed. Serving is three to four times slower. Only float32 on a CPU, of the Qwen2,
-    Qwen3 and Llama families; else it is refused.
+    requests must bring a seed. Serving is three to four times slower. Only float32 on a CPU, of the
+    families with a forward of our own; else it is refused.
     """
     digest_every: int = 0
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""

@@ -24,7 +24,7 @@ from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess
 from agl_local.http.thread import EngineThread
 from agl_local.http.vllm_engine import Vllm, VllmEngine
-from agl_local.network.config import ConfigError, ModelConfig, UnsupportedModel, read_json
+from agl_local.network.config import ELSEWHERE, ConfigError, ModelConfig, UnsupportedModel, read_json
 from agl_local.network.layout import realise
 from agl_local.network.lora import peft_settings, targets_of
 from agl_local.network.quantized import Kind
@@ -129,6 +129,8 @@ def _make_vllm(
 ) -> VllmEngine:
     try:
         config = ModelConfig.from_hf(read_json(path / "config.json"))
+        if config.arch not in ELSEWHERE:
+            raise UnsupportedModel(f"model_type {config.arch!r} was not tried there")
     except UnsupportedModel as error:
         raise Refused(
             f"{path}: engine: vllm serves models of the Qwen2, Qwen3 and Llama families: {error}"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentlightning.types import UsageError
 from agl_local.generation.request import EngineError
+from agl_local.network.config import OWN
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.network.sampling import draw
 from agl_local.network.tile import BLOCK, TILE, Tiles, Token
@@ -31,7 +32,7 @@ def network_of(model: LanguageModel) -> CausalLM:
     hint = "; serve it without deterministic"
     if not isinstance(model, CausalLM):
         raise NotInvariant(
-            "deterministic serving is built for the Qwen2, Qwen3 and Llama families; this model runs through "
+            f"deterministic serving is built for the {OWN}; this model runs through "
             f"transformers ({type(model).__name__}), whose results depend on the batch{hint}"
         )
     if model.device.type != "cpu":

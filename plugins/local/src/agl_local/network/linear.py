@@ -48,12 +48,12 @@ class Linear(nn.Linear):
         """The matrix [out, in] in ``dtype``, without a gradient; what is beside it is left out."""
         return self.weight.detach().to(dtype) if self.quantized is None else self.quantized.matrix(dtype)
 
-    def _share(self, other: Linear) -> None:
+    def _share(self, other: nn.Linear) -> None:
         """Become a layer over the weight and bias of ``other``."""
         self.in_features, self.out_features = other.in_features, other.out_features
         for name in ("weight", "bias"):
             self.register_parameter(name, other._parameters[name])
-        self.quantized = other.quantized
+        self.quantized = other.quantized if isinstance(other, Linear) else None
 
     def reset_parameters(self) -> None:
         """Fill the weight, unless it has no memory: to do that, torch loads its compiler."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from agentlightning.types import UsageError
 from agl_local.network.linear import Linear
-from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.network.model import LanguageModel
 
 ALL = "all-linear"
 MATRICES = ("lora_A", "lora_B")
@@ -53,16 +53,16 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class LoraLinear(Linear):
     """``base`` with A [rank, in] and B [out, rank] beside its weight, which both share."""
 
-    def __init__(self, base: Linear, rank: int, scale: float, generator: torch.Generator) -> None:
+    def __init__(self, base: nn.Linear, rank: int, scale: float, generator: torch.Generator) -> None:
         nn.Module.__init__(self)
         self._share(base)
         self.scale = scale
         bound = 1 / math.sqrt(base.in_features)
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-        given = torch.float32 if base.quantized is not None else base.weight.dtype
+        given = torch.float32 if self.quantized is not None else self.weight.dtype
         dtype = torch.promote_types(given, torch.float32)
-        self.lora_A = nn.Parameter(start.to(base.device, dtype))
-        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=base.device, dtype=dtype))
+        self.lora_A = nn.Parameter(start.to(self.device, dtype))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=self.device, dtype=dtype))
 
     @property
     def bare(self) -> bool:
@@ -88,15 +88,9 @@ class LoraLinear(Linear):
 
 def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
     """Full names of the layers that ``lora`` means. Raises :class:`LoraError`."""
-    if not isinstance(model, CausalLM):
-        raise LoraError(
-            "lora: this model runs through transformers; it needs one of the Qwen2, Qwen3 and Llama families"
-        )
-    linear = [
-        f"model.layers.{name}"
-        for name, module in model.model.layers.named_modules()
-        if isinstance(module, Linear)
-    ]
+    linear = model.linear_layers()
+    if not linear:
+        raise LoraError("lora: the blocks of this model have no linear layers of torch (nn.Linear)")
     if lora.targets == ALL:
         return linear
     wanted = [lora.targets] if isinstance(lora.targets, str) else list(lora.targets)
@@ -115,15 +109,16 @@ def adapt(model: LanguageModel, lora: Lora, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name in targets_of(model, lora):
         parent, _, attribute = name.rpartition(".")
-        base = model.get_submodule(name)
-        assert isinstance(base, Linear)
+        base = model.weights.get_submodule(name)
+        assert isinstance(base, nn.Linear)
         layer = LoraLinear(base, lora.rank, lora.alpha / lora.rank, generator)
-        setattr(model.get_submodule(parent), attribute, layer)
+        setattr(model.weights.get_submodule(parent), attribute, layer)
 
 
 def adapted(model: nn.Module) -> dict[str, LoraLinear]:
-    """The layers with A and B, by name; none without LoRA."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    """The layers with A and B, by their name in the weights file; none without LoRA."""
+    root = model.weights if isinstance(model, LanguageModel) else model
+    return {name: module for name, module in root.named_modules() if isinstance(module, LoraLinear)}
 
 
 def matrices(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:

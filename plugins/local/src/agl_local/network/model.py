@@ -1,4 +1,4 @@
-"""A decoder-only transformer in plain torch, for the Qwen2, Qwen3 and Llama families.
+"""A decoder-only transformer in plain torch, for the families ``config.OWN``.
 
 One network, two ways through it: ``forward`` over whole right-padded sequences (training, scoring) and
 ``step`` over a key-value cache (serving; prefill and decode are the same code). Parameters carry the names
@@ -37,6 +37,11 @@ class SlotCache(Protocol):
     """
 
     max_len: int
+    cuts: bool
+    """Whether the first tokens of any slot can be had without those after them."""
+
+    def can_give(self, slot: int, length: int) -> bool:
+        """Whether the first ``length`` tokens of ``slot``, which has as many, can be had."""
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None: ...
 
@@ -87,6 +92,10 @@ class LanguageModel(nn.Module):
 
     def new_cache(self, slots: int, max_len: int) -> SlotCache:
         """An empty cache for ``step``."""
+        raise NotImplementedError
+
+    def linear_layers(self) -> list[str]:
+        """Names, within ``weights``, of the linear layers of the blocks that may get adapters (``lora``)."""
         raise NotImplementedError
 
     def pack(self) -> None:
@@ -173,6 +182,7 @@ class Attention(nn.Module):
         self.o_proj = Linear(self.heads * dim, hidden, bias=False)
         self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
+        self.turns = layer not in config.no_rope
         self.packed: Matrix | None = None
 
     def pack(self) -> None:
@@ -185,14 +195,14 @@ class Attention(nn.Module):
         self.o_proj.pack()
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and rotated."""
+        """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and, if the layer does that, rotated."""
         batch, length = x.shape[:2]
         q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
         k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, rope), rotate(k, rope), v
+        return (rotate(q, rope), rotate(k, rope), v) if self.turns else (q, k, v)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
         return self._output(causal(*self.project(x, rope)))
@@ -218,7 +228,8 @@ class Attention(nn.Module):
             queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
             queries.copy_(self.q_norm(queries))
             keys.copy_(self.k_norm(keys))
-        rotate_(turning, rope)
+        if self.turns:
+            rotate_(turning, rope)
         return joint
 
     def _joint(self, x: Tensor, first: int, stop: int | None) -> Tensor:
@@ -381,6 +392,10 @@ class CausalLM(LanguageModel):
         positions = torch.arange(max_len, device=self.device)
         cos, sin = self._rope(positions[:, None], self.dtype)
         return KVCache(self.config, slots, max_len, (cos[:, 0], signed(sin[:, 0])))
+
+    def linear_layers(self) -> list[str]:
+        layers = self.model.layers.named_modules()
+        return [f"model.layers.{name}" for name, module in layers if isinstance(module, Linear)]
 
     @torch.no_grad()
     def quantize(self, kind: Kind) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from agentlightning.types import UsageError
 from agentlightning.types.work import missing_policy_message
 from agl_local.network.config import (
+    OWN,
     ConfigError,
     ForeignConfig,
     MissingFile,
@@ -103,9 +104,7 @@ def load_policy(
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
         if quantize is not None:
-            raise UnsupportedModel(
-                f"quantize: it needs one of the Qwen2, Qwen3 and Llama families: {why}"
-            ) from why
+            raise UnsupportedModel(f"quantize: it needs one of the {OWN}: {why}") from why
         if not fallback:
             raise
         from agl_local.network.hf import load_transformers
@@ -159,12 +158,13 @@ def write_tensors(tensors: State, file: Path) -> None:
 
 def state(model: nn.Module) -> State:
     """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files.
+    Among them are constants of some families that no gradient reaches (buffers of the file).
 
     The weight of a layer with adapters (``network.lora``) or of a quantised one is the matrix that it
     computes with, made when it is asked for.
     """
     root = model.weights if isinstance(model, LanguageModel) else model
-    own = {name: parameter.detach() for name, parameter in root.named_parameters()}
+    own = {name: parameter.detach() for name, parameter in root.named_parameters()} | _buffers(root)
     made = _made(root)
     return _Merged(own, made, next(iter(own.values())).dtype) if made else own
 
@@ -184,7 +184,14 @@ def constant(model: LanguageModel) -> set[str]:
     """Names in :func:`state` of the weights that training leaves as they are."""
     summed = {f"{name}.weight" for name in adapted(model.weights)}
     frozen = {name for name, parameter in model.weights.named_parameters() if not parameter.requires_grad}
-    return (frozen | _made(model.weights).keys()) - summed
+    return (frozen | _made(model.weights).keys() | _buffers(model.weights).keys()) - summed
+
+
+def _buffers(root: nn.Module) -> dict[str, Tensor]:
+    """Tensors of the weights file that are no parameters; networks of our own have none."""
+    buffers = dict(root.named_buffers())
+    stored = root.state_dict().keys() if buffers else ()
+    return {name: buffer for name, buffer in buffers.items() if name in stored}
 
 
 def _made(root: nn.Module) -> dict[str, Linear]:

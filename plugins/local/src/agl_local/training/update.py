@@ -23,6 +23,7 @@ from torch import Tensor
 
 from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
+from agl_local.network.config import OWN
 from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.progress import Meter, Tell
@@ -111,12 +112,12 @@ class Updater:
         elif recompute:
             raise ValueError(
                 f"a {type(model).__name__} cannot compute its layers again in the backward pass: only the "
-                "Qwen2, Qwen3 and Llama families can"
+                f"{OWN} can"
             )
         if not set_backward_dtype(model, backward_dtype) and backward_dtype is not None:
             raise ValueError(
-                f"a {type(model).__name__} has one precision in both passes: only the Qwen2, Qwen3 and Llama "
-                "families have a backward_dtype"
+                f"a {type(model).__name__} has one precision in both passes: only the {OWN} have a "
+                "backward_dtype"
             )
         self.steps = 0
         """Optimizer steps made."""
