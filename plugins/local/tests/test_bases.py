@@ -24,6 +24,7 @@ from agl_local.generation.engine import Engine, EngineError, Request
 from agl_local.generation.turns import Turns
 from agl_local.http.process import Beside, Seat
 from agl_local.http.thread import EngineThread
+from agl_local.http.vllm_engine import VllmEngine
 from agl_local.network.linear import Linear
 from agl_local.network.lora import Lora, adapt, adapted, become_base, starting_point
 from agl_local.network.memory import STATES, base_bytes, lora_count
@@ -379,6 +380,17 @@ async def test_a_policy_that_never_starts_leaves_nothing_behind(tmp_path: Path) 
     engines.close()
     engines.close()
     assert not any(one._files for one in weights) and not base._processes
+
+
+def test_each_policy_has_a_vllm_of_its_own(tmp_path: Path) -> None:
+    base = SharedBase([member(saved_policy(tmp_path / "policy"), name, engine="vllm") for name in "ab"])
+    policies = [base.policy(name) for name in "ab"]
+    assert memory(policies[0].model) == memory(policies[1].model)
+    engines = [base.engines(name, policy) for name, policy in zip("ab", policies, strict=True)]
+    assert all(isinstance(one, VllmEngine) for of in engines for one in of.each)
+    assert engines[0].each[0] is not engines[1].each[0]
+    for one in engines:
+        one.close()
 
 
 def test_a_process_over_one_base_is_asked_for_as_such(capsys: pytest.CaptureFixture[str]) -> None:

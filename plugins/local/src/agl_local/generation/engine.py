@@ -276,7 +276,7 @@ class Engine:
         return self._closed is not None
 
     def has_work(self) -> bool:
-        """As every member of ``turns.Turns``."""
+        """As every ``turns.TurnTaker``."""
         if self._running and self._paused != "hold":
             return True
         if self._orders or (self._waiting and self._paused is None):

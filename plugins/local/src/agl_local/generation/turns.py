@@ -1,9 +1,8 @@
 """The thread in which engines compute. An engine has one of its own, or shares it with others of its process.
 
-Those that share one take turns, a step each. Every thread that computes in parallel keeps a pool of cores of
-its own (``network.pool``), and pools that are more than the cores slow each other down; and what several
-engines have in common, such as the weights of one base, is then read by one at a time. Invariants: an engine
-is asked by this thread alone; whoever joined is abandoned once, however the thread ends.
+Those that share one take turns, a step each: every thread that computes in parallel keeps a pool of threads
+of its own, and pools that are more than the cores slow each other down (``network.pool``). Invariants: an
+engine computes in this thread alone; each that has joined is abandoned once, however the thread ends.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from agl_local.generation.request import EngineError
 from agl_local.network.pool import start_thread
 
 
-class Member(Protocol):
+class TurnTaker(Protocol):
     """An engine, as its thread sees it."""
 
     @property
@@ -47,10 +46,10 @@ class Turns:
         self.thread: threading.Thread | None = None
         """None while nobody computes."""
         self._name, self._threads = name, threads
-        self._members: list[Member] = []
-        self._arrivals: list[tuple[Member, Callable[[], None], Future[None]]] = []
+        self._members: list[TurnTaker] = []
+        self._arrivals: list[tuple[TurnTaker, Callable[[], None], Future[None]]] = []
 
-    def join(self, member: Member, first: Callable[[], None]) -> None:
+    def join(self, member: TurnTaker, first: Callable[[], None]) -> None:
         """Give ``member`` its turns from now on. ``first`` runs in the thread before: what it raises is
         raised here, and the member has not joined.
         """
@@ -82,7 +81,7 @@ class Turns:
         for _, _, joined in arrivals:
             joined.set_exception(EngineError(reason))
 
-    def _wait(self) -> list[Member] | None:
+    def _wait(self) -> list[TurnTaker] | None:
         """Sleep until somebody has something to do, or comes or goes; those with something to do, None once
         all are gone.
         """
@@ -105,7 +104,7 @@ class Turns:
     def _stirs(self) -> bool:
         return bool(self._arrivals) or any(one.closed or one.has_work() for one in self._members)
 
-    def _admit(self, member: Member, first: Callable[[], None], joined: Future[None]) -> None:
+    def _admit(self, member: TurnTaker, first: Callable[[], None], joined: Future[None]) -> None:
         try:
             first()
         except BaseException as error:
