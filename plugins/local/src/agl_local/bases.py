@@ -56,7 +56,9 @@ class Member:
 class Sharer(peers.PeerDriver, Protocol):
     """A driver whose policy may share its base."""
 
-    member: Member
+    @property
+    def member(self) -> Member:
+        """Its policy."""
 
     def share(self, base: SharedBase) -> None:
         """Take weights and engine from ``base``; before it is started."""
@@ -91,7 +93,8 @@ def same_files(one: Path, other: Path) -> bool:
     sizes, others = ({p.name: p.stat().st_size for p in at.iterdir() if p.is_file()} for at in (one, other))
     if sizes != others:
         return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in sorted(sizes, key=sizes.get))
+    by_size = sorted(sizes, key=lambda name: sizes[name])
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in by_size)
 
 
 class SharedBase:
@@ -118,7 +121,9 @@ class SharedBase:
             if self._trained is None:
                 self._trained = load(member.path, pick_device(o.device), "float32", o.quantize)
                 become_base(self._trained.model)
-            return self._over(self._trained.model, self._trained, member)
+            base = self._trained
+        tokenizer = read_tokenizer(member.path)
+        return replace(base, model=starting_point(base.model), tokenizer=tokenizer, path=member.path)
 
     def engines(self, name: str, loaded: Policy) -> Engines:
         """The engines of a policy, not started. ``loaded``: what :meth:`policy` gave."""
@@ -129,10 +134,6 @@ class SharedBase:
             return self._seats(name)
         with self._lock:
             return self._thread(member, loaded)
-
-    def _over(self, model: LanguageModel, base: Policy, member: Member) -> Policy:
-        tokenizer = read_tokenizer(member.path)
-        return replace(base, model=starting_point(model), tokenizer=tokenizer, path=member.path)
 
     # ------------------------------------------------------------------------------------- in this process
     def _thread(self, member: Member, loaded: Policy) -> Engines:
@@ -146,7 +147,7 @@ class SharedBase:
             self._served = become_base(served)
         weights = SharedWeights(o.dtype)
         engine = EngineThread(
-            self._over(self._served, loaded, member),
+            replace(loaded, model=starting_point(self._served)),
             keep=False,
             lora=o.lora,
             turns=self._turns,
