@@ -110,9 +110,10 @@ def cards() -> dict[str, dict[str, str]]:
     return found
 
 
-def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
+def of_profile(options: Mapping[str, Any], config: NetworkShape, policies: int = 1) -> float:
     """Return the bytes that a run of the driver `local` with these ``backend.options`` takes, the engine's
-    cache full. Of the positions of an update the share of the tables is trained.
+    caches full. Of the positions of an update the share of the tables is trained. ``policies``: with LoRA
+    over one base.
     """
     positions, dtype = options["micro_batch_tokens"], options.get("dtype", "float32")
     plan = LocalRun(
@@ -124,6 +125,7 @@ def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
         held=options["max_num_seqs"] * options["max_len"],
         engine=dtype,
         offloaded=options.get("offload_optimizer", False),
+        policies=policies,
     )
     return run_bytes(config, plan)
 

@@ -39,8 +39,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     and no optimizer state. A pattern without a match is refused.
     """
     lora: Lora | None = None
-    """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights. Engine,
-    fingerprints and export get the sums.
+    """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights.
+    Fingerprints and export get the sums; so do engines, unless the base is quantised or another policy's too.
     """
     quantize: Kind | None = None
     """Beside ``lora``: keep the frozen matrices of the layers in 8 or 4 bits a number, which takes a quarter

@@ -90,7 +90,8 @@ def _make_engine(
     path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights, token: str
 ) -> Serving:
     device = pick_device(o.device)
-    # Other engines get the sums, which are faster to compute with than three matrices.
+    # Other engines get the sums, which are faster to compute with than three matrices; or their base is not
+    # theirs alone, and they are made in ``bases``.
     lora = None if o.quantize is None else o.lora
     if o.engine == "vllm":
         return _make_vllm(path, name, o, loaded, weights, token)

@@ -5,7 +5,7 @@ W keeps its name, its memory and its values, and may be quantised (``quantized``
 beside a W of less, where an update of a thousandth would be rounded away. Invariants: right after
 :func:`adapt` the network computes what it computed before (B is 0); :meth:`LoraLinear.merged` is the one
 matrix that gives the same outputs, to rounding, and it is what fingerprints and exports get, and engines
-unless W is quantised (``policy.folder.state``, ``published``).
+unless W is quantised or another policy's too (``policy.folder.state``, ``published``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from agentlightning.types import UsageError
 from agl_local.network.linear import Linear
 from agl_local.network.model import LanguageModel
+from agl_local.network.product import Matrix
 
 ALL = "all-linear"
 MATRICES = ("lora_A", "lora_B")
@@ -68,9 +69,12 @@ class LoraLinear(Linear):
     def bare(self) -> bool:
         return False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def beside(self, x: Tensor) -> Tensor:
         low = F.linear(x, self.lora_A.to(x.dtype))
-        return super().forward(x) + F.linear(low, self.lora_B.to(x.dtype)) * self.scale
+        return F.linear(low, self.lora_B.to(x.dtype)) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.beside(x)
 
     @torch.no_grad()
     def merged(self) -> Tensor:
@@ -131,10 +135,24 @@ def matrices(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:
 
 
 def starting_point(model: LanguageModel) -> LanguageModel:
-    """A copy of ``model`` that has no adapters and shares the memory of all that is not trained."""
+    """A copy of ``model`` that has no adapters and shares the memory of all that is not trained, and of what
+    products with it are prepared with (``LanguageModel.pack``).
+    """
     shared: dict[int, object] = {id(p): p for p in model.parameters() if not p.requires_grad}
+    packed = (getattr(module, "packed", None) for module in model.modules())
+    shared |= {id(matrix): matrix for matrix in packed if isinstance(matrix, Matrix)}
     shared |= {id(layer): layer.plain() for layer in adapted(model).values()}
     return copy.deepcopy(model, shared)
+
+
+def become_base(model: LanguageModel) -> LanguageModel:
+    """``model``, which has no adapters, as the base of several networks: each is a :func:`starting_point` of
+    it with adapters of its own. From now on nobody writes these weights, lays them out anew, or frees what
+    products with them are prepared with.
+    """
+    model.requires_grad_(False)
+    model.shared = True
+    return model
 
 
 def lora_of(config: Mapping[str, object]) -> Lora:

@@ -25,7 +25,7 @@ from agl_local.network.config import ForeignConfig, ModelConfig
 from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
-from agl_local.network.linear import Linear, linear
+from agl_local.network.linear import Linear, add_beside, linear
 from agl_local.network.product import Matrix
 from agl_local.network.quantized import Kind
 from agl_local.network.sending import sent
@@ -54,6 +54,8 @@ class LanguageModel(nn.Module):
     config: ModelConfig | ForeignConfig
     base_kind: Kind | None = None
     """In what the matrices of the layers are kept where they are not of the model's type; they are frozen."""
+    shared: bool = False
+    """Whether other networks compute with the same frozen weights (``lora.become_base``)."""
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Last hidden states [B, T, H] after the final norm; see ``forward``."""
@@ -100,6 +102,11 @@ class LanguageModel(nn.Module):
 
     def pack(self) -> None:
         """Prepare for ``step`` (optional, a matter of speed); to be called again when parameters change."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether engines have all weights but the A and B of LoRA, and are sent these alone."""
+        return self.shared or self.base_kind is not None
 
     @property
     def weights(self) -> nn.Module:
@@ -189,7 +196,7 @@ class Attention(nn.Module):
         """Put the weights of q, k and v one below the other; the parameters are views of that."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         self.packed = None
-        if all(part.bare for part in parts):
+        if all(part.quantized is None for part in parts):
             bias = None if parts[0].bias is None else join([p.bias for p in parts])
             self.packed = Matrix(join([p.weight for p in parts]), bias)
         self.o_proj.pack()
@@ -236,11 +243,13 @@ class Attention(nn.Module):
         """q, k and v of ``x`` [N, H] side by side; only q where ``stop``, and k and v where ``first`` is
         their border.
         """
+        parts = [self.q_proj] if first == 0 else []
+        parts += [] if stop else [self.k_proj, self.v_proj]
         if self.packed is not None and self.packed.of(self.q_proj.weight):
             at = slice(first * self.head_dim, stop and stop * self.head_dim)
-            return self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
-        queries = [self.q_proj] if first == 0 else []
-        return torch.cat([p(x) for p in (*queries, *([] if stop else (self.k_proj, self.v_proj)))], dim=-1)
+            out = self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
+            return add_beside(out, x, parts)
+        return torch.cat([part(x) for part in parts], dim=-1)
 
     def _output(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x)
@@ -260,12 +269,13 @@ class MLP(nn.Module):
     def pack(self) -> None:
         """Put the weights of gate and up one below the other; the parameters are views of that."""
         parts = (self.gate_proj, self.up_proj)
-        self.packed = Matrix(join([p.weight for p in parts])) if all(p.bare for p in parts) else None
+        plain = all(part.quantized is None for part in parts)
+        self.packed = Matrix(join([part.weight for part in parts])) if plain else None
         self.down_proj.pack()
 
     def forward(self, x: Tensor, packed: bool = False) -> Tensor:
         if packed and self.packed is not None and self.packed.of(self.gate_proj.weight):
-            gate, up = self.packed(x).chunk(2, dim=-1)
+            gate, up = add_beside(self.packed(x), x, (self.gate_proj, self.up_proj)).chunk(2, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
         out: Tensor = self.down_proj(swiglu(gate, up))

@@ -171,10 +171,10 @@ def state(model: nn.Module) -> State:
 
 def published(model: LanguageModel) -> State:
     """What engines are sent of ``model`` after an update, and take in place of what they have: its
-    :func:`state`, or A and B alone beside quantised matrices. Those the engine has; a sum would have to be
-    quantised anew, and would be another policy.
+    :func:`state`, or A and B alone beside a base that stays as it is. That the engine has; a sum would have
+    to be quantised anew, and would be another policy, or would be memory that other policies do not share.
     """
-    if model.base_kind is None:
+    if not model.fixed:
         return state(model)
     parameters = model.weights.named_parameters()
     return {name: matrix.detach() for name, matrix in parameters if name.rpartition(".")[2] in MATRICES}
@@ -244,7 +244,7 @@ def load_state(model: LanguageModel, tensors: State, where: str = "weights") -> 
     """Copy ``tensors``, which another network has :func:`published`, into ``model``; raises StateError before
     anything is changed if they do not fit exactly.
     """
-    if model.base_kind is None and adapted(model):
+    if not model.fixed and adapted(model):
         raise StateError(f"{where} cannot replace those of a network with adapters: they are sums")
     check_state(model, tensors, where)
     with torch.no_grad():
