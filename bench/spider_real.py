@@ -27,7 +27,7 @@ from spider.real.tasks import SOLVED, load  # noqa: E402
 
 TRIED = (
     "right", "compared_2e-4", "compared", "all_weights", "right_5e-4", "right_5e-4_20_steps", "compared_5e-4",
-    "right_1e-3", "write",
+    "right_1e-3", "write", "link",
 )  # fmt: skip
 """Settings of training by results: their evaluations on ``choice``."""
 
