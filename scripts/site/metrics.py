@@ -37,7 +37,7 @@ TABLES = frozenset({"METRICS", "OURS", "STEP_COUNTS"})
 """Constants whose values are names of metrics."""
 OTHER = frozenset(
     {
-        *(("fit", "loss_last"), ("fit", "seconds"), ("update", "seconds")),
+        *(("fit", "loss_last"), ("fit", "seconds"), ("_update", "seconds")),
         *(("train_sft", "positions"), ("backward", "positions"), ("measure_headroom", "policy")),
     }
 )
