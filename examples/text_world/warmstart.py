@@ -22,11 +22,13 @@ from text_world.agent import SYSTEM
 from text_world.evaluate import POLICY, table
 from text_world.notes import DONE
 from text_world.playing import DIRECTIONS, STATES
-from text_world.teacher import turns
+from text_world.teacher import ERROR_RATE, turns
 
 HERE = Path(__file__).resolve().parent
-STEPS = 1600
-ROWS = 24
+STEPS = 2400
+ERRING = 500
+"""The last steps, in which the teacher errs."""
+ROWS = 32
 """Turns of a step."""
 MIXED = 20
 """Steps over which the turns of games are mixed."""
@@ -59,14 +61,15 @@ def words() -> tuple[str, ...]:
 
 def tokenizer() -> ChatTokenizer:
     """The policy's tokenizer; the same every time."""
-    texts = (f"{messages[-1]['content']}\n{said}" for messages, said in islice(turns(1), 200))
+    texts = (f"{messages[-1]['content']}\n{said}" for messages, said in islice(turns(1, 0.0), 200))
     return tokenizer_of(texts, BPE_SIZE, words(), TEMPLATE)
 
 
-def batches(chat: ChatTokenizer, seed: int) -> Iterator[list[list[teaching.Row]]]:
+def batches(chat: ChatTokenizer, seed: int, steps: int) -> Iterator[list[list[teaching.Row]]]:
     """The teacher's turns as the micro-batches of each step."""
-    told = turns(seed)
-    while True:
+    right, wrong = turns(seed, 0.0), turns(seed, ERROR_RATE)
+    for first_step in range(0, steps, MIXED):
+        told = right if first_step < steps - ERRING else wrong
         rows = [
             teaching.row(chat, messages, {"role": "assistant", "content": said})
             for messages, said in islice(told, MIXED * ROWS)
@@ -78,7 +81,7 @@ def batches(chat: ChatTokenizer, seed: int) -> Iterator[list[list[teaching.Row]]
 def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     chat = tokenizer()
-    return teaching.teach(chat, batches(chat, seed), seed, steps, log_every, LAYERS)
+    return teaching.teach(chat, batches(chat, seed, steps), seed, steps, log_every, LAYERS)
 
 
 def main() -> None:
