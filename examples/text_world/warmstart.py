@@ -101,7 +101,10 @@ def main() -> None:
     policy = build(arguments.seed, arguments.steps)
     made = {
         "seed": arguments.seed,
+        "steps": arguments.steps,
+        "erring": ERRING,
         "turns": arguments.steps * ROWS // SEEN,
+        "seen": SEEN,
         "seconds": time.process_time() - begin,
     }
     teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
