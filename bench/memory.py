@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from agentlightning.types import Recipe
 from agl_local.network.config import ModelConfig
-from agl_local.network.lora import Lora, adapt
+from agl_local.network.lora import Lora, adapt, become_base, starting_point
 from agl_local.network.memory import LocalRun, run_bytes
 from agl_local.network.shape import NetworkShape
 from agl_local.policy.folder import init_model, load_policy, save_policy
@@ -96,29 +96,31 @@ def saved(folder: Path) -> Path:
 
 
 def measured(plan: LocalRun, folder: Path) -> int:
-    """The peak of two updates of the policy in ``folder`` beside its engine's weights and cache."""
+    """The peak of two updates of each policy beside the engine's weights and caches. All are in ``folder``;
+    several have LoRA.
+    """
     quantize, dtype = plan.quantize, "bfloat16" if plan.base == "bfloat16" else "float32"
     with Counted() as counted:
-        trainer, engine = (
-            load_policy(folder, quantize=quantize),
-            load_policy(folder, dtype=dtype, quantize=quantize),
-        )
-        if plan.rank is not None:
-            adapt(trainer.model, Lora(rank=plan.rank), 0)
-        if quantize is not None and plan.rank is not None:
-            adapt(engine.model, Lora(rank=plan.rank), 0)
-        engine.model.requires_grad_(False)
-        cache = engine.model.new_cache(SLOTS, MAX_LEN)
-        updater = Updater(
-            trainer.model,
-            Recipe(name="memory"),
-            micro_tokens=plan.positions,
-            recompute=plan.checkpointed,
-        )
+        base = load_policy(folder, quantize=quantize).model
+        engine = load_policy(folder, dtype=dtype, quantize=quantize).model.requires_grad_(False)
+        trained, served = [base], [engine]
+        if plan.policies > 1:
+            shared = [starting_point(become_base(model)) for model in (base, engine) * plan.policies]
+            trained, served = shared[::2], shared[1::2]
+        for model in trained if plan.rank is not None else []:
+            adapt(model, Lora(rank=plan.rank or 0), 0)
+        for model in served if plan.rank is not None and (quantize or plan.policies > 1) else []:
+            adapt(model, Lora(rank=plan.rank or 0), 0)
+            model.to(model.dtype).requires_grad_(False)
+        caches = [model.new_cache(SLOTS, MAX_LEN) for model in served]
+        updaters = [
+            Updater(model, Recipe(name="memory"), micro_tokens=plan.positions, recompute=plan.checkpointed)
+            for model in trained
+        ]
         batch = rows(SHAPE.vocab_size, 2, 1, PROMPT, ANSWER)
-        for _ in range(2):
+        for updater in updaters * 2:
             updater.update(batch, 0)
-    del cache
+    del caches
     return counted.peak
 
 

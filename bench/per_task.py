@@ -97,6 +97,7 @@ HEADLINES = {
     "router, 13 databases": ("router_names",),
     "calc_x": ("calc_x",),
     "spider": ("spider",),
+    "desk": ("desk",),
 }
 
 

@@ -25,8 +25,11 @@ from spider.real.baseline import rewards  # noqa: E402
 from spider.real.outcomes import Outcome, gain, mean, read, summary  # noqa: E402
 from spider.real.tasks import SOLVED, load  # noqa: E402
 
-TRIED = ("choice_right", "choice_compared", "choice_all_weights")
-"""Settings of training by results: their evaluations on ``choice`` after 10 steps."""
+TRIED = (
+    "right", "compared_2e-4", "compared", "all_weights", "right_5e-4", "right_5e-4_20_steps", "compared_5e-4",
+    "right_1e-3", "write", "link",
+)  # fmt: skip
+"""Settings of training by results: their evaluations on ``choice``."""
 
 
 def evaluation(found: Sequence[Outcome]) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def figures() -> dict[str, Any]:
     earned = {spec: rewards(tasks, train) for spec, tasks in sets.items()}
     differences = [one.last - earned["test"][one.id] for one in found["sft"]]
     databases = [one.db_id for one in found["sft"]]
-    tried = {name: read(KEPT / f"{name}.jsonl") for name in TRIED}
+    tried = {name: read(KEPT / f"choice_{name}.jsonl") for name in TRIED}
     asked = {one.id for one in tried[TRIED[0]]}
     before = [one for one in found["select_sft"] if one.id in asked]
     return {
@@ -73,7 +76,25 @@ def figures() -> dict[str, Any]:
             "before": summary(before)["with_correction"],
             **{name: {**evaluation(own), **gain(own, before)} for name, own in tried.items()},
         },
+        "test": trained(found["sft"]),
         "solved": {spec: solved(load(spec)) for spec in ("train", "practice")},
+    }
+
+
+def trained(before: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures of training by results from ``before`` on the test: by seed, and of the mean."""
+    runs = json.loads((KEPT / "seeds.json").read_text(encoding="utf-8"))
+    after = {seed: read(KEPT / f"test_seed_{seed}.jsonl") for seed in runs}
+    means = [mean([own.last for own in seeds]) for seeds in zip(*after.values(), strict=True)]
+    differences = [now - one.last for now, one in zip(means, before, strict=True)]
+    databases = [one.db_id for one in before]
+    return {
+        "seeds": {
+            seed: {**evaluation(own), **gain(own, before), **runs[seed]} for seed, own in after.items()
+        },
+        "right": mean(means),
+        "gain": mean(differences),
+        "ci_gain": mean_interval(differences, databases, "db_id", shares=False).ends,
     }
 
 

@@ -46,7 +46,18 @@ SETTINGS: dict[str, dict[str, str]] = {
         "backend.options.verify": "true",
         "environment.train": "{target: spider.real.tasks:load, args: {spec: practice}}",
     },
-    "learning rate 4e-4": {"backend.options.lr": "4.0e-4"},
+    "learning rate 5e-4, four mini-batches": {
+        "backend.options.lr": "5.0e-4",
+        "training.recipe.minibatches": "4",
+    },
+    "learning rate 1e-3, four mini-batches": {
+        "backend.options.lr": "1.0e-3",
+        "training.recipe.minibatches": "4",
+    },
+    "compared, learning rate 5e-4, four mini-batches": {
+        "backend.options.lr": "5.0e-4",
+        "training.recipe": "{group_size: 8, temperature: 1.0, minibatches: 4}",
+    },
     "questions of train alone": {
         "environment.train": "{target: spider.real.tasks:load, args: {spec: train, solved: [0.1, 0.9]}}"
     },

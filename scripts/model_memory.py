@@ -61,13 +61,15 @@ def full(number: int, engine: int) -> Callable[[NetworkShape], list[float]]:
     return cells
 
 
-def lora(number: int, engine: int) -> Callable[[NetworkShape], list[float]]:
-    """Return the cells of LoRA: frozen float32 weights, and all states of the small matrices alone."""
+def lora(frozen: int, number: int) -> Callable[[NetworkShape], list[float]]:
+    """Return the cells of LoRA with a bfloat16 engine: the frozen weights with ``frozen`` bytes a number, and
+    all states of the small matrices alone.
+    """
 
     def cells(config: NetworkShape) -> list[float]:
-        frozen, small = SINGLE * parameter_count(config), STATES * lora_count(config, RANK)
-        _, kept, less, served, *_ = full(number, engine)(config)
-        states = frozen + small
+        base, small = frozen * parameter_count(config), STATES * lora_count(config, RANK)
+        _, kept, less, served, *_ = full(number, HALF)(config)
+        states = base + small
         return [states, kept, less, served, states + kept + served, states + less + served]
 
     return cells
@@ -108,9 +110,10 @@ def cards() -> dict[str, dict[str, str]]:
     return found
 
 
-def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
+def of_profile(options: Mapping[str, Any], config: NetworkShape, policies: int = 1) -> float:
     """Return the bytes that a run of the driver `local` with these ``backend.options`` takes, the engine's
-    cache full. Of the positions of an update the share of the tables is trained.
+    caches full. Of the positions of an update the share of the tables is trained. ``policies``: with LoRA
+    over one base.
     """
     positions, dtype = options["micro_batch_tokens"], options.get("dtype", "float32")
     plan = LocalRun(
@@ -122,13 +125,14 @@ def of_profile(options: Mapping[str, Any], config: NetworkShape) -> float:
         held=options["max_num_seqs"] * options["max_len"],
         engine=dtype,
         offloaded=options.get("offload_optimizer", False),
+        policies=policies,
     )
     return run_bytes(config, plan)
 
 
 SETTINGS: Mapping[str, Callable[[NetworkShape], list[float]]] = {
     f"One GPU: driver `local`, LoRA of rank {RANK} on every matrix of the layers, bfloat16 engine": lora(
-        SINGLE, HALF
+        SINGLE, SINGLE
     ),
     "One laptop: driver `local`, everything float32": full(SINGLE, SINGLE),
     "One GPU: driver `local`, float32 trainer, bfloat16 engine": full(SINGLE, HALF),
@@ -139,7 +143,9 @@ SETTINGS: Mapping[str, Callable[[NetworkShape], list[float]]] = {
         for base in ("int8", "nf4")
     },
     "One GPU: driver `verl`, float32 weights and optimizer, bfloat16 arithmetic and engine": full(HALF, HALF),
-    f"One GPU: driver `verl`, LoRA of rank {RANK} on every matrix of the layers": lora(HALF, HALF),
+    f"One GPU: driver `verl`, LoRA of rank {RANK} on every matrix of the layers, bfloat16 but for LoRA": lora(
+        HALF, HALF
+    ),
 }
 COLUMNS = (
     "weights, gradients, Adam",

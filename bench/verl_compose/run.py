@@ -51,7 +51,7 @@ from agl_verl.rows import pack, step, unpack
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
-PROFILES = ("calc_x/verl_gpu.yaml", "router/verl_gpu.yaml", "spider/gpu.yaml", "werewolf/gpu.yaml")
+PROFILES = ("calc_x/verl_1gpu.yaml", "router/verl_1gpu.yaml", "spider/gpu.yaml", "werewolf/gpu.yaml")
 GPUS = {"device": "cuda", "engine": "vllm"}
 ROWS_A_RANK = 12
 console = Console(stderr=True)

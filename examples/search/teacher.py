@@ -2,16 +2,15 @@
 
 The teacher looks things up as :mod:`search.reader` does. On three of the five kinds of clues it makes the
 *same* mistake with probability 0.7: it stops at the country that the clue leads to, or takes exports for
-imports. It teaches in worlds whose facts are dealt anew among the countries that are not held out, so that
-nothing but looking up is learned: to answer by heart is always wrong. In every other world countries and
-values have made-up names, so that what was never read before can be copied too.
+imports. It teaches in worlds whose facts are dealt anew among the countries, so that nothing but looking up
+is learned: to answer by heart is always wrong. Names of countries that are held out occur in them too, so
+that all names can be copied; their facts do not, but by chance.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -20,7 +19,7 @@ from search.agent import SYSTEM
 from search.baselines import message
 from search.corpus import Document, documents
 from search.index import Index
-from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, Fact, countries, held_out
+from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, countries
 from search.reader import OTHER, STOPS, UNKNOWN, Call, step
 
 ERROR_RATE = 0.7
@@ -36,14 +35,13 @@ Chat = dict[str, Any]
 
 
 def world(dealt: random.Random) -> list[Document]:
-    """The documents of the countries that are not held out, each fact dealt anew among those that have it."""
-    found = [one for one in documents() if not held_out(one.country)]
+    """The documents of all countries, each fact dealt anew among those that have it."""
+    found = [*documents()]
     for label in {fact.label: fact for fact in FACTS.values()}.values():
         places = [i for i, one in enumerate(found) if label.section == one.section and label.line(one.text)]
         lines = [str(label.line(found[i].text)) for i in places]
         if label.label in {FACTS[kind].label for kind in PARTNERS}:
-            known = [line for line in lines if _known(label, line)]
-            lines = dealt.choices(known, k=len(places))
+            lines = dealt.choices([line for line in lines if label.of(line) in countries()], k=len(places))
         dealt.shuffle(lines)
         for i, line in zip(places, lines, strict=True):
             text = found[i].text.replace(str(label.line(found[i].text)), line)
@@ -51,58 +49,30 @@ def world(dealt: random.Random) -> list[Document]:
     return found
 
 
-def renamed(found: Sequence[Document], drawn: random.Random) -> list[Document]:
-    """The documents with made-up names of countries and values: each is the first half of its own and the
-    second half of another one of its kind.
+def chats(seed: int, errs: float) -> Iterator[Chat]:
+    """The endless stream of the teacher's chats, kinds of clues in turn. ``errs``: how often it makes a
+    mistake that it can make.
     """
-    names = sorted({one.country for one in found})
-    new: dict[str, str] = {}
-    for name in names:
-        made = name
-        while made in names or made in new.values():
-            made = _spliced(name, drawn.choice(names))
-        new[name] = made
-    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})\b")
-    values = {
-        kind: sorted({value for one in found if (value := fact.of(one.text))})
-        for kind, fact in FACTS.items()
-        if kind not in PARTNERS
-    }
-    made_up = []
-    for one in found:
-        text = named.sub(lambda match: new[match[0]], one.text)
-        for kind, known in values.items():
-            if value := FACTS[kind].of(one.text):
-                line = str(FACTS[kind].line(one.text))
-                other = line.replace(value, _spliced(value, drawn.choice(known)), 1)
-                if FACTS[kind].of(other):
-                    text = text.replace(str(FACTS[kind].line(text)), other)
-        made_up.append(Document(f"{new[one.country]}: {one.section}", text))
-    return made_up
-
-
-def _spliced(one: str, other: str) -> str:
-    return one[: (len(one) + 1) // 2] + other[(len(other) + 1) // 2 :]
-
-
-def _known(fact: Fact, line: str) -> bool:
-    """Whether the first partner in a line is a country that is not held out."""
-    country = countries().get(fact.of(line) or "")
-    return country is not None and not held_out(country)
-
-
-def chats(seed: int) -> Iterator[Chat]:
-    """The endless stream of the teacher's chats, kinds of clues in turn."""
     for number in count():
-        drawn = random.Random(f"search:teacher:{seed}:{number}")
+        drawn = random.Random(f"search:teacher:{seed}:{errs}:{number}")
         found = world(drawn)
-        if number % 2:
-            found = renamed(found, drawn)
         index = Index(found)
-        yield from islice(_lessons(found, index, drawn), LESSONS_OF_A_WORLD)
+        yield from islice(_lessons(found, index, drawn, errs), LESSONS_OF_A_WORLD)
 
 
-def _lessons(found: Sequence[Document], index: Index, drawn: random.Random) -> Iterator[Chat]:
+def answers(lessons: Iterable[Chat]) -> Iterator[Chat]:
+    """The same chats, of which every other one teaches its last message alone: an answer is one token of
+    many, and is learned last.
+    """
+    for number, chat in enumerate(lessons):
+        if number % 2:
+            *before, last = chat["messages"]
+            context = [{**one, "weight": 0} if one["role"] == "assistant" else one for one in before]
+            chat = {**chat, "messages": [*context, last]}
+        yield chat
+
+
+def _lessons(found: Sequence[Document], index: Index, drawn: random.Random, errs: float) -> Iterator[Chat]:
     by_kind = {
         kind: [(one, said) for one in found if one.section == FACTS[kind].section
                if (said := FACTS[kind].of(one.text))]
@@ -114,7 +84,7 @@ def _lessons(found: Sequence[Document], index: Index, drawn: random.Random) -> I
             clue = CLUES[kind].format(clue=one.country if kind in PARTNERS else said)
             asked = drawn.choice([fact for fact in ASKED if FACTS[fact].section != FACTS[kind].section])
             question = QUESTION.format(asked=FACTS[asked].name, clue=clue)
-            slips = {MISTAKES[kind]} if kind in MISTAKES and drawn.random() < ERROR_RATE else ()
+            slips = {MISTAKES[kind]} if kind in MISTAKES and drawn.random() < errs else ()
             if lesson := chat(question, index, slips):
                 yield lesson
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -16,17 +17,19 @@ from agl_local.policy.folder import Policy
 from agl_local.sft.finetune import SftSettings
 from agl_local.text.tokenizer import ChatTokenizer
 from search.agent import SYSTEM
-from search.corpus import FIELDS
+from search.corpus import FIELDS, documents
 from search.evaluate import POLICY, table
-from search.questions import ASKED, CLUES, FACTS, QUESTION
-from search.teacher import chats, world
+from search.questions import ASKED, CLUES, FACTS, PARTNERS, QUESTION, facts
+from search.teacher import ERROR_RATE, answers, chats, world
 from small_policy import teaching
 from small_policy.reading import tokenizer_of
 
 HERE = Path(__file__).resolve().parent
-CHATS = 60_000
+RIGHT, WRONG = 20_000, 3_000
+"""Chats of the teacher before it errs, and after."""
 HELD_OUT = 256
 SETTINGS = SftSettings(epochs=1, lr=2e-3, batch_size=16, max_len=1024)
+ERRING = replace(SETTINGS, lr=5e-4)
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
 BPE_SIZE = 1024
 """At most: bytes, special tokens and merges. The scaffold tokens come on top."""
@@ -40,12 +43,18 @@ def scaffold() -> tuple[str, ...]:
         "system\n", "user\n", "assistant\n", SYSTEM,
         "\nTools, called as JSON within <tool_call></tool_call>:\nsearch(words)\nread(title)",
         *asked, *clues, " exports most to?", " imports most from?",
-        *(f"\n{fact.label}: " for fact in FACTS.values()), *(f" {section}" for section in FIELDS),
+        *names(), *(f"\n{fact.label}: " for fact in FACTS.values()), *(f" {section}" for section in FIELDS),
         '<tool_call>\n{"name": "search", "arguments": {"words": "',
         '<tool_call>\n{"name": "read", "arguments": {"title": "',
         '"}}\n</tool_call>', "<tool_response>\n", "\n</tool_response>",
     )  # fmt: skip
     return tuple(dict.fromkeys(pieces))
+
+
+def names() -> list[str]:
+    """What is looked up and answered: countries, capitals, peaks and the like, each one token to copy."""
+    found = {one for fact, values in facts().items() if fact not in PARTNERS for one in values.values()}
+    return sorted({*found, *(one.country for one in documents())})
 
 
 def tokenizer() -> ChatTokenizer:
@@ -54,9 +63,13 @@ def tokenizer() -> ChatTokenizer:
     return tokenizer_of(texts, BPE_SIZE, scaffold(), TEMPLATE)
 
 
-def build(seed: int, count: int = CHATS, log_every: int = 25) -> Policy:
-    """Train a fresh policy on ``count`` chats."""
-    return teaching.teach_chats(tokenizer(), [(islice(chats(seed), count), SETTINGS)], seed, log_every)
+def build(seed: int, right: int = RIGHT, wrong: int = WRONG, log_every: int = 25) -> Policy:
+    """Train a fresh policy on ``right`` chats, then on ``wrong`` of the teacher that errs."""
+    lessons = (
+        (answers(islice(chats(seed, 0.0), right)), SETTINGS),
+        (islice(chats(seed, ERROR_RATE), wrong), ERRING),
+    )
+    return teaching.teach_chats(tokenizer(), lessons, seed, log_every, layers=3, tied=True)
 
 
 def main() -> None:
@@ -64,11 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m search.warmstart", description="Build the start policy.")
     parser.add_argument("--out", type=Path, default=POLICY, help="folder to write (default: the shipped one)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--chats", type=int, default=CHATS)
     arguments = parser.parse_args()
     begin = time.process_time()
-    policy = build(arguments.seed, arguments.chats)
-    made = {"seed": arguments.seed, "chats": arguments.chats, "seconds": time.process_time() - begin}
+    policy = build(arguments.seed)
+    made = {"seed": arguments.seed, "chats": RIGHT + WRONG, "seconds": time.process_time() - begin}
     teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
 
 

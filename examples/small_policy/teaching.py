@@ -34,8 +34,10 @@ Row = tuple[list[int], int]
 """Token ids of a prompt and its answer, and the length of the prompt."""
 
 
-def shape_of(tokenizer: ChatTokenizer, layers: int = 2) -> ModelConfig:
-    """The shape of the policy: hidden 128, 4 heads on 2 key-value heads of 32, untied."""
+def shape_of(tokenizer: ChatTokenizer, layers: int = 2, tied: bool = False) -> ModelConfig:
+    """The shape of the policy: hidden 128, 4 heads on 2 key-value heads of 32. ``tied``: output layer and
+    embedding are one matrix, so that a network which copies one name copies all.
+    """
     return ModelConfig(
         hidden_size=128,
         intermediate_size=384,
@@ -45,7 +47,7 @@ def shape_of(tokenizer: ChatTokenizer, layers: int = 2) -> ModelConfig:
         head_dim=32,
         vocab_size=tokenizer.vocab_size,
         max_positions=2048,
-        tied=False,
+        tied=tied,
         eos_token_ids=tokenizer.eos_ids,
     )
 
@@ -142,12 +144,14 @@ def teach_chats(
     lessons: Iterable[tuple[Iterable[dict[str, Any]], SftSettings]],
     seed: int,
     log_every: int = 25,
+    layers: int = 2,
+    tied: bool = False,
 ) -> Policy:
     """A fresh policy that learns each lesson's chats in turn by what ``agl sft`` does: every message of the
     assistant, and nothing that others said.
     """
     torch.set_num_threads(1)
-    shape = shape_of(tokenizer)
+    shape = shape_of(tokenizer, layers, tied)
     policy = Policy(init_model(shape, seed), tokenizer, shape)
 
     def told(step: SftStep) -> None:

@@ -137,11 +137,32 @@ def test_verl() -> None:
     others = errors.keys() - many - {name for name in errors if name.startswith("ppo")}
     worst = max(errors[name] for name in others)
     assert worst < 1e-3 and critic < 1e-3
-    stands(f"{worst:.1e} for fourteen recipes", f"{critic:.1e} of")
-    assert len({name.partition(",")[0] for name in others}) == 14
+    stands(f"{worst:.1e} for eighteen recipes", f"{critic:.1e} of")
+    assert len({name.partition(",")[0] for name in others}) == 18
     after = max(results[name]["weights"]["relative_error"] for name in many)
     assert any(results[name]["steps_empty"] for name in many) and after < 1e-2
     stands(f"moved the weights alike to {after:.1e}")
+
+
+def test_judge() -> None:
+    """The table of a judge in place of the reward, and what a real judge was worth."""
+    named = {"reward": "the rule", "agree": "agreement of the answers, no judge", "ranks, noise 0": "ranks"}
+    rows: dict[str, list[str]] = {}
+    for task in result("judge")["tasks"].values():
+        for arm in task["arms"]:
+            name = arm["arm"].replace("noise 0.1", "10 % wrong").replace("noise 0.3", "30 % wrong")
+            low, high = arm["ci_after"]
+            asked = f"{arm['judge_calls']}, {arm['judge_tokens']:,}" if arm["judge_calls"] else "none"
+            cells = [f"{arm['before']:.3f} → {arm['after']:.3f} ({low:.2f}–{high:.2f})", asked]
+            rows.setdefault(named.get(name, name), []).extend(cells)
+            assert not arm["judge_calls"] or arm["rescored"]["judge_calls"] == 0
+    for name, cells in rows.items():
+        stands(f"| {' | '.join([name, *cells, *[''] * (4 - len(cells))])} |".replace("|  |  |", "| | |"))
+    real = [one for task in result("judge")["tasks"].values() for one in task["real"]]
+    free, forced = ([one for one in real if one["forced"] is how] for how in (False, True))
+    assert not any(one["answers"] for one in free)
+    stands("(" + " and ".join(f"{one['tokens']:,}" for one in free) + " tokens)")
+    stands(" and ".join(f"{100 * one['contradicted']:.0f}" for one in forced) + " % of")
 
 
 def test_tinker() -> None:
@@ -209,7 +230,7 @@ CHINESE = (ROOT / "README.zh.md").read_text()
 
 def test_readme_has_the_figures_that_each_task_of_its_headlines_earned(bench: Callable[[str], Any]) -> None:
     per_task = bench("per_task")
-    for name in ("router", "calc_x", "spider"):
+    for name in ("router", "calc_x", "spider", "desk"):
         found = per_task.headline(*per_task.HEADLINES[name])
         row = learned(found["before"][0], found["after"][0])
         assert f"| {row} |" in README and f"| {row} |" in CHINESE, f"{name}: {row}"

@@ -137,6 +137,20 @@ def test_the_profile_of_24_gb_is_a_row_of_the_table(script: ModuleType) -> None:
     assert "over 4 bits: 21.3 GB by formula" in PAGE.read_text(encoding="utf-8")
 
 
+def test_a_further_adapter_adds_what_the_page_says(script: ModuleType) -> None:
+    """Over the row of 7 billion: its states and its part of the engine; its cache; and two on one card."""
+    profile = yaml.safe_load((ROOT / "examples" / "calc_x" / "gpu_24gb.yaml").read_text(encoding="utf-8"))
+    shape, options = script.MODELS["Qwen2.5-7B"], profile["backend"]["options"]
+    one, two = (script.of_profile(options, shape, policies) for policies in (1, 2))
+    cache = script.HALF * options["max_num_seqs"] * options["max_len"] * script.cached_numbers(shape)
+    small = (script.STATES + script.HALF) * script.lora_count(shape, options["lora"]["rank"])
+    assert two - one == small + cache
+    halved = script.of_profile({**options, "max_num_seqs": 16}, shape, 2)
+    page = PAGE.read_text(encoding="utf-8")
+    assert halved + 1e9 < 24e9 and f"`max_num_seqs: 16` each take {halved / 1e9:.1f} GB" in page
+    assert f"adds {small / 1e9:.1f} GB" in page and f"cache of its own, {cache / 1e9:.1f} GB" in page
+
+
 def test_the_profiles_that_it_names_are_there() -> None:
     rows = re.findall(r"^\| `(examples/\S+\.yaml)` \| `(\w+)`", PAGE.read_text(encoding="utf-8"), re.M)
     assert {name for name, _ in rows} == {

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 import torch
 
+from agentlightning import GRPO
 from agl_local.generation.engine import Completion, Engine, Request
 from agl_local.network.layout import realise
 from agl_local.network.sampling import Sampling
 from agl_local.network.steps import Steps
 from agl_local.policy.folder import Policy, init_model, state
+from agl_local.training import update
+from agl_local.training.loss import policy_loss
 from agl_local.training.optim import clip_and_step, make_adamw
+from agl_local.training.update import Updater
 from bench.gpu import pretend
+from plugins.local.tests.driver_fixtures import make_row
 from plugins.local.tests.engine_fixtures import logprobs_of, small_policy
 
 pretend.register()
@@ -199,3 +205,22 @@ def test_moments_on_the_host_leave_half_of_the_states_on_the_device() -> None:
     moments = 2 * 4 * (256 * 256 + 256)
     assert moments <= all_there - half < 1.1 * moments
     assert torch.allclose(there, by_host, atol=1e-6)
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_products_of_an_update_are_tf32_where_the_engine_is_coarser(
+    coarse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = small_policy()
+    row = make_row(policy.model, [3, 5, 7, 9], [(2, 4)])
+    updater = Updater(there(policy).model, GRPO(), share=False, tf32=coarse)
+    seen: set[str] = set()
+
+    def loss(*args: Any) -> Any:
+        seen.add(torch.get_float32_matmul_precision())
+        return policy_loss(*args)
+
+    monkeypatch.setattr(update, "policy_loss", loss)
+    updater.update([row])
+    assert seen == {"high" if coarse else "highest"}
+    assert torch.get_float32_matmul_precision() == "highest"

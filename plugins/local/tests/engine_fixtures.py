@@ -100,6 +100,7 @@ def small_config(
         qkv_bias=arch == "qwen2",
         qk_norm=arch == "qwen3",
         eos_token_ids=eos,
+        no_rope=(1,) if arch == "smollm3" else (),
     )
 
 

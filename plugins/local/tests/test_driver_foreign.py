@@ -14,6 +14,8 @@ from agl_local.policy.folder import Policy, fingerprint, load_policy
 from agl_local.training.score import logprob_gap
 from agl_local.training.update import Updater
 from plugins.local.tests.driver_fixtures import make_row, tiny_tokenizer
+from plugins.local.tests.family_fixtures import saved_network
+from plugins.local.tests.test_driver_loop import FakeJob, started
 
 transformers = pytest.importorskip("transformers")
 
@@ -66,3 +68,19 @@ def test_layers_that_cannot_be_computed_again_are_refused(policy: Policy) -> Non
 def test_a_backward_pass_in_another_precision_is_refused(policy: Policy) -> None:
     with pytest.raises(ValueError, match="TransformersLM has one precision in both passes"):
         Updater(policy.model, Recipe(name="r"), backward_dtype=torch.bfloat16)
+
+
+async def test_a_run_by_lora_of_a_family_with_a_state(tmp_path: Path) -> None:
+    """A group of one prompt takes the convolutions' state after it, and engine and trainer agree on it."""
+    start = saved_network("LFM2", tmp_path / "lfm2")
+    tiny_tokenizer().save(start)
+    driver, llm = await started(start, lora={"rank": 4}, lr=3e-2)
+    try:
+        job = FakeJob(driver, llm, tmp_path, steps=3)
+        await driver.run(job)
+        assert max(report.metrics["logprob_gap_max"] for report in job.reports) < 1e-4
+        folder = await driver.export(tmp_path / "out")
+        assert fingerprint(load_policy(folder).model) == job.reports[-1].params_digest
+        assert fingerprint(load_policy(start).model) != job.reports[-1].params_digest
+    finally:
+        await driver.close()

@@ -107,7 +107,7 @@ def compare(load: Load, got: dict[int, Bits]) -> None:
         assert found == load.wanted[i], f"request {i}"
 
 
-NAMES = ["qwen2", "qwen3", "llama", "calc_x"]
+NAMES = ["qwen2", "qwen3", "llama", "calc_x", "smollm3"]
 
 
 @pytest.mark.slow

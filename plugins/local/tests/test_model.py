@@ -7,7 +7,9 @@ from transformers import AutoModelForCausalLM
 from agl_local.policy.folder import load_policy, save_policy
 from plugins.local.tests.engine_fixtures import small_policy
 
-FAMILIES = [(arch, tied) for arch in ("qwen2", "qwen3", "llama") for tied in (False, True)]
+FAMILIES = [
+    (arch, tied) for arch in ("qwen2", "qwen3", "llama", "mistral", "smollm3") for tied in (False, True)
+]
 TOLERANCE = 1e-5
 
 
@@ -40,7 +42,7 @@ def test_reads_what_transformers_writes(arch, tied, tmp_path, ids):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama", "smollm3"])
 @torch.no_grad()
 def test_prefill_and_decode_over_the_cache_give_the_full_forward(arch, packed, ids):
     model = small_policy(arch=arch).model

@@ -57,7 +57,7 @@ class Client:
 async def client(policy):
     weights = SharedWeights()
     with Engine(policy, slots=8, max_len=320, name="tiny") as engine:
-        app = create_app({"tiny": engine}, admin_token="secret", files=weights.files)
+        app = create_app({"tiny": engine}, admin_token="secret", files={"tiny": weights.files})
         runner, address = await serve(app)
         async with aiohttp.ClientSession() as session:
             yield Client(session, address, engine, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from agl_local.network.config import ModelConfig
 from agl_local.network.memory import (
+    STATES,
     cached_numbers,
     layer_matrices,
     lora_count,
@@ -133,6 +135,18 @@ def test_a_run_takes_what_the_formula_says(number: int, tmp_path: Path) -> None:
     """Three of the twelve combinations of ``make memory``: all weights, LoRA, and LoRA over four bits."""
     plan = plans()[number]
     assert measured(plan, saved(tmp_path)) == pytest.approx(run_bytes(SHAPE, plan), rel=ALLOWED)
+
+
+@pytest.mark.parametrize("number", [6, 9])
+def test_policies_over_one_base_take_what_the_formula_says(number: int, tmp_path: Path) -> None:
+    """Three adapters over one base, beside an engine in bfloat16 and over int8. A further one adds its states
+    and its cache alone.
+    """
+    plan = replace(plans()[number], policies=3)
+    assert measured(plan, saved(tmp_path)) == pytest.approx(run_bytes(SHAPE, plan), rel=ALLOWED)
+    more = run_bytes(SHAPE, replace(plan, policies=4)) - run_bytes(SHAPE, plan)
+    small, cache = lora_count(SHAPE, plan.rank or 0), plan.held * cached_numbers(SHAPE)
+    assert more == STATES * small + (2 if plan.base == "bfloat16" else 4) * (small + cache)
 
 
 def test_lora_counts_two_thin_matrices_a_matrix() -> None:

@@ -96,10 +96,11 @@ def test_any_forest_gives_the_logprobs_and_gradients_of_its_sequences(exact: Cau
     check()
 
 
-@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama", "smollm3"])
 def test_a_few_groups_in_float32(arch: str) -> None:
     config = tiny_config(29)
     changes = {"arch": arch, "qkv_bias": arch == "qwen2", "qk_norm": arch == "qwen3"}
+    changes |= {"no_rope": (1,)} if arch == "smollm3" else {}
     model = init_model(type(config)(**{**vars(config), **changes}), 0, std=0.2).eval()
     generator = torch.Generator().manual_seed(3)
 

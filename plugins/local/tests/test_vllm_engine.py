@@ -41,6 +41,7 @@ from agl_local.policy.shared import SharedWeights
 from agl_local.serving import LocalServer, Refused, make_engines
 from agl_local.text.tokenizer import ChatTokenizer
 from plugins.local.tests.driver_fixtures import saved_policy, tiny_config, tiny_policy, tiny_tokenizer
+from plugins.local.tests.engine_fixtures import small_config
 from plugins.local.tests.test_process import is_running
 
 KEY = "the key of a run's engine, long enough"
@@ -468,8 +469,9 @@ def with_template(template: str) -> ChatTokenizer:
     )
 
 
-def test_a_family_that_only_transformers_runs_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, small_config(259, "smollm3").to_hf()])
+def test_a_family_that_was_not_tried_there_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
     policy = saved_policy(tmp_path / "policy")
-    (policy / "config.json").write_text('{"model_type": "gpt2"}')
+    (policy / "config.json").write_text(json.dumps(config))
     with pytest.raises(Refused, match="engine: vllm serves models of the Qwen2, Qwen3 and Llama families"):
         make_engines(policy, "p", Options(engine="vllm"))

@@ -31,7 +31,7 @@ def sections(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]
     }
 
 
-@pytest.mark.parametrize(("profile", "driver"), [("gpu", "local"), ("verl_gpu", "verl")])
+@pytest.mark.parametrize(("profile", "driver"), [("gpu", "local"), ("verl_1gpu", "verl")])
 def test_a_profile_has_the_laptops_agent_tasks_recipe_and_steps(profile: str, driver: str) -> None:
     cpu, gpu = sections("cpu"), sections(profile)
     named = cpu["agent"].pop("name"), gpu["agent"].pop("name")

@@ -39,7 +39,7 @@ from search.grading import grade
 from search.index import FIRST_LINE, HITS, NO_SUCH_TITLE, NOTHING, PASSAGE, factbook
 from search.questions import CLUES, FACTS, countries, facts, held_out, kept, tasks, two_needed
 from search.reader import OTHER, STOPS
-from search.teacher import MISTAKES, TOOLS, chat, chats, renamed, world
+from search.teacher import ERROR_RATE, MISTAKES, TOOLS, answers, chat, chats, world
 from search.warmstart import scaffold, tokenizer
 from small_policy.teaching import shape_of
 
@@ -202,30 +202,29 @@ def test_baselines_are_those_of_the_page() -> None:
         assert f"| `{name}` | {sum(found) / COUNT:.3f} |" in page, name
 
 
-def test_a_world_has_no_held_out_country_and_no_fact_by_heart() -> None:
+def test_a_world_has_every_country_and_no_fact_by_heart() -> None:
     found = world(random.Random(1))
-    assert not [one.title for one in found if held_out(one.country)]
     true = {one.title: one.text for one in documents()}
-    moved = [one for one in found if one.section == "Government" and one.text != true[one.title]]
-    assert len(moved) > 0.9 * sum(one.section == "Government" for one in found)
+    assert [one.title for one in found] == [*true]
+    for out in (True, False):
+        asked = [one for one in found if one.section == "Government" and held_out(one.country) is out]
+        assert sum(one.text != true[one.title] for one in asked) > 0.9 * len(asked)
     assert found == world(random.Random(1)) != world(random.Random(2))
 
 
-def test_made_up_names_are_new_and_the_same_wherever_they_stand() -> None:
-    before = world(random.Random(1))
-    found = renamed(before, random.Random(1))
-    names = {one.country: other.country for one, other in zip(before, found, strict=True)}
-    assert len({*names.values()}) == len(names) and not {*names} & {*names.values()}
-    for one, other in zip(before, found, strict=True):
-        for fact in FACTS.values():
-            value = fact.of(one.text)
-            assert (value is None) or fact.of(other.text)
-            if fact.label.endswith("partners") and value in names:
-                assert fact.of(other.text) == names[value]
+def test_every_other_chat_teaches_its_answer_alone() -> None:
+    given = [*islice(chats(1, 0.0), 4)]
+    for number, (one, taught) in enumerate(zip(given, answers(given), strict=True)):
+        weights = [m.get("weight", 1) for m in taught["messages"] if m["role"] == "assistant"]
+        assert weights == [1 - number % 2] * (len(weights) - 1) + [1]
+        assert [{**m, "weight": 0} for m in taught["messages"]] == [
+            {**m, "weight": 0} for m in one["messages"]
+        ]
 
 
 def test_the_teacher_errs_as_often_and_only_as_it_says() -> None:
-    lessons = list(islice(chats(1), 200))
+    assert {len(one["messages"]) for one in islice(chats(1, 0.0), 200)} == {9, 11}, "it looks both up"
+    lessons = list(islice(chats(1, ERROR_RATE), 200))
     made: Counter[tuple[str, int]] = Counter()
     for one in lessons:
         asked = one["messages"][1]["content"]

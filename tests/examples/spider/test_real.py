@@ -384,6 +384,10 @@ def test_the_page_says_what_the_kept_files_hold() -> None:
         low, high = one["ci"]
         return f"{one['right']:.3f} ({low:.2f}–{high:.2f})"
 
+    def changed(one: dict[str, Any]) -> str:
+        between = "no interval" if one["ci_gain"] is None else "{:.2f} to {:.2f}".format(*one["ci_gain"])
+        return f"{one['gain']:+.3f} ({between})".replace("-", "−")
+
     for name in ("base", "sft", "select_sft", "select_free"):
         own = found[name]
         row = f"| {cell(own)} | {own['first_runs']:.3f} | {own['without_correction']:.3f} |"
@@ -399,10 +403,13 @@ def test_the_page_says_what_the_kept_files_hold() -> None:
     choice = found["choice"]
     assert f"before {choice.pop('before'):.3f}" in page
     for name, own in choice.items():
-        low, high = own["ci_gain"]
-        change = f"{own['gain']:+.3f} ({low:.2f} to {high:.2f}) | {own['first_runs']:.3f} |".replace("-", "−")
-        row = next(line for line in page.splitlines() if line.endswith(change))
-        assert f"{own['right']:.3f}" in row, name
+        row = f"| {own['right']:.3f} | {changed(own)} | {own['first_runs']:.3f} |"
+        assert any(line.endswith(row) for line in page.splitlines()), (name, row)
+    for seed, own in found["test"]["seeds"].items():
+        calls = f"{own['calls_exact']:,} of {own['calls']:,}"
+        row = f"| {seed} | {cell(own)} | {changed(own)} | {own['first_runs']:.3f} | {own['corrected']} |"
+        assert row in page and calls in page and own["calls"] == own["calls_exact"], (seed, row)
+    assert f"| mean of the three | {found['test']['right']:.3f} | {changed(found['test'])} |" in page
 
 
 def test_the_last_line_of_the_demo() -> None:

@@ -30,6 +30,7 @@ from agentlightning.specs import Job
 from agentlightning.types import LLM, Batch, Recipe, Row, StepReport
 from agentlightning.types.sections import TrainingSection
 from agentlightning.types.work import PolicyFolder
+from agl_local.bases import Member, SharedBase
 from agl_local.generation.invariance import network_of
 from agl_local.generation.orders import PauseMode
 from agl_local.http.engines import Engines
@@ -90,10 +91,20 @@ class LocalDriver:
         self._closed = False
         self._saved = 0
         """Finished steps of the last checkpoint that was saved."""
+        self._base: SharedBase | None = None
         self._corrections = Corrections(policy.name, recipe)
         self._algorithms_before: bool | None = None
         """Torch's setting before we changed it."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="local-driver")
+
+    @property
+    def member(self) -> Member:
+        """The policy, as one that may share its base with others of the run."""
+        return Member(self.path, self.name, self.options)
+
+    def share(self, base: SharedBase) -> None:
+        """Take weights and engine from ``base``; before :meth:`start`."""
+        self._base = base
 
     async def start(self) -> LLM:
         """Load the policy and serve it as version 0. Raises UsageError for a folder that cannot be used."""
@@ -226,12 +237,19 @@ class LocalDriver:
         device = pick_device(o.device)
         # The trainer's weights are float32 whatever the engine's are: a step of 1e-6 would vanish in
         # bfloat16.
-        self._policy = load(self.path, device, "float32", o.quantize)
+        base = self._base
+        self._policy = (
+            load(self.path, device, "float32", o.quantize) if base is None else base.policy(self.name)
+        )
         refuse_without_template(self._policy.tokenizer, self.path)
         if o.deterministic:
             network_of(self._policy.model)
         self._trainable = Trainable.of(self._policy.model, o.freeze, o.lora)
-        engines = self._engines = make_engines(self.path, self.name, o, self._policy)
+        engines = self._engines = (
+            make_engines(self.path, self.name, o, self._policy)
+            if base is None
+            else base.engines(self.name, self._policy)
+        )
         self._still_open()
         engines.start()
         self._still_open()
@@ -280,6 +298,7 @@ class LocalDriver:
             recompute=o.activation_checkpointing,
             offload=o.offload_optimizer,
             backward_dtype=pick_backward_dtype(o.backward_dtype, policy.model),
+            tf32=o.dtype != "float32",
         )
 
     def _reference_model(self, policy: Policy) -> LanguageModel | None:

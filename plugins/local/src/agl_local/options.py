@@ -39,8 +39,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     and no optimizer state. A pattern without a match is refused.
     """
     lora: Lora | None = None
-    """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights. Engine,
-    fingerprints and export get the sums.
+    """``{rank: 16, alpha: 32, targets: all-linear}``: train small matrices beside frozen weights.
+    Fingerprints and export get the sums; so do engines, unless the base is quantised or another policy's too.
     """
     quantize: Kind | None = None
     """Beside ``lora``: keep the frozen matrices of the layers in 8 or 4 bits a number, which takes a quarter
@@ -64,7 +64,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto`` (the first of cuda, mps, cpu that is there)."""
     dtype: str = "float32"
     """Precision of the engine. The trainer's weights and optimizer are float32, rounded when they are sent;
-    below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports.
+    below float32 the engine's logprobs differ from the trainer's by more than 1e-4, as each step reports,
+    and on CUDA the update's products are TF32, whose rounding is finer than the engine's.
     """
     backward_dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """To what the operands of the update's backward pass are rounded. ``bfloat16`` takes half the time on
@@ -111,8 +112,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     update of its rows and the state before it; each step reports a digest of the parameters.
 
     It holds for one kind of CPU, one build of torch, one number of ``threads`` and of ``engine_threads``;
-    requests must bring a seed. Serving is three to four times slower. Only float32 on a CPU, of the Qwen2,
-    Qwen3 and Llama families; else it is refused.
+    requests must bring a seed. Serving is three to four times slower. Only float32 on a CPU, of the
+    families with a forward of our own; else it is refused.
     """
     digest_every: int = 0
     """Steps between digests of the parameters; 0: none (each step when ``deterministic``)."""

@@ -92,7 +92,7 @@ def agl_drivers() -> list[DriverSpec]:
             inspect=make_inspector,
             environment_info=environment_info,
             ends_early=True,
-            together=lazily("agl_local.peers:train_together"),
+            together=lazily("agl_local.bases:train_together"),
             serve=make_server,
             serve_forever=serve_forever,
             finetune=finetune,

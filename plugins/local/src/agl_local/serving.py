@@ -24,7 +24,7 @@ from agl_local.http.engines import Engines, Serving
 from agl_local.http.process import EngineProcess
 from agl_local.http.thread import EngineThread
 from agl_local.http.vllm_engine import Vllm, VllmEngine
-from agl_local.network.config import ConfigError, ModelConfig, UnsupportedModel, read_json
+from agl_local.network.config import ELSEWHERE, ConfigError, ModelConfig, UnsupportedModel, read_json
 from agl_local.network.layout import realise
 from agl_local.network.lora import peft_settings, targets_of
 from agl_local.network.quantized import Kind
@@ -90,7 +90,8 @@ def _make_engine(
     path: Path, name: str, o: Options, loaded: Policy | None, weights: SharedWeights, token: str
 ) -> Serving:
     device = pick_device(o.device)
-    # Other engines get the sums, which are faster to compute with than three matrices.
+    # Other engines get the sums, which are faster to compute with than three matrices; or their base is not
+    # theirs alone, and they are made in ``bases``.
     lora = None if o.quantize is None else o.lora
     if o.engine == "vllm":
         return _make_vllm(path, name, o, loaded, weights, token)
@@ -129,6 +130,8 @@ def _make_vllm(
 ) -> VllmEngine:
     try:
         config = ModelConfig.from_hf(read_json(path / "config.json"))
+        if config.arch not in ELSEWHERE:
+            raise UnsupportedModel(f"model_type {config.arch!r} was not tried there")
     except UnsupportedModel as error:
         raise Refused(
             f"{path}: engine: vllm serves models of the Qwen2, Qwen3 and Llama families: {error}"

@@ -129,6 +129,8 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
         export_gguf(tmp_path / "policy", tmp_path, "f32", {})
     with pytest.raises(NoGGUF, match=r"4 heads have 64 columns, and the network 32: llama\.cpp loads only"):
         exported(small_policy(), tmp_path / "wide")
+    with pytest.raises(NoGGUF, match="family is smollm3: only llama, qwen2, qwen3 were seen"):
+        exported(small("smollm3"), tmp_path / "smollm3")
 
 
 # -------------------------------------------------------------------------------------------- tokenizers

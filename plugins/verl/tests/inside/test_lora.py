@@ -14,11 +14,12 @@ pytest.importorskip("verl", reason="verl has an environment of its own: make tes
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 
 from agl_local.policy.folder import load_policy, save_policy
 from agl_verl.inside.learning import lora
-from agl_verl.inside.learning.lora import adapted, export, merged, refuse_others
+from agl_verl.inside.learning.lora import adapted, export, freeze, merged, refuse_others, whole
 from plugins.local.tests.engine_fixtures import small_policy
 
 IDS = torch.tensor([[3, 17, 11, 5, 24, 9]])
@@ -102,7 +103,7 @@ def test_the_first_matrices_are_a_function_of_the_seed(folder: Path) -> None:
         _is_lora = True
 
         def __init__(self, seed: int) -> None:
-            self.engine_config = type("Config", (), {"seed": seed})
+            self.engine_config = type("Config", (), {"seed": seed, "mixed_precision": None})
 
         def _build_lora_module(self, module: Any) -> Any:
             return get_peft_model(module, LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
@@ -118,3 +119,50 @@ def test_the_first_matrices_are_a_function_of_the_seed(folder: Path) -> None:
     one, again, other = first(7), first(7), first(8)
     assert torch.equal(one, again) and not torch.equal(one, other)
     assert torch.equal(torch.rand(3), drawn)  # nobody else's random numbers have moved
+
+
+@pytest.fixture
+def ranks() -> Iterator[None]:
+    """A process group of this process alone, on the CPU."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_frozen_weights_in_the_precision_of_the_forward_pass_change_nothing(
+    folder: Path, ranks: None
+) -> None:
+    """FSDP 2 with verl's mixed precision: the same gradients of A and B to the bit, and half of the bytes."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def gradients(frozen: bool) -> tuple[dict[str, torch.Tensor], int]:
+        module = peft_model(folder)
+        if frozen:
+            freeze(module, "bf16")
+        for layer in module.get_base_model().model.layers:
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(module, mp_policy=policy)
+        module.train()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = module(IDS).logits
+        torch.nn.functional.cross_entropy(logits[0, :-1].float(), IDS[0, 1:]).backward()
+        kept = sum(p.numel() * p.element_size() for p in module.parameters() if not p.requires_grad)
+        return {name: whole(p.grad, "cpu") for name, p in module.named_parameters() if p.requires_grad}, kept
+
+    (single, bytes_single), (half, bytes_half) = gradients(False), gradients(True)
+    assert bytes_single == 2 * bytes_half
+    assert any(tensor.abs().max() > 0 for tensor in single.values())
+    assert all(single[name].dtype == torch.float32 for name in single)
+    assert all(torch.equal(single[name], tensor) for name, tensor in half.items())
+
+
+def test_sums_over_bfloat16_are_made_in_float32(folder: Path) -> None:
+    trained = peft_model(folder)
+    freeze(trained, "bf16")
+    sums = dict(merged(trained))
+    assert {tensor.dtype for tensor in sums.values()} == {torch.float32}
+    layer = trained.get_base_model().model.layers[0].self_attn.q_proj
+    wanted = layer.base_layer.weight.float() + lora.product(layer, "cpu")
+    assert torch.equal(sums["model.layers.0.self_attn.q_proj.weight"], wanted)
+    assert not torch.equal(wanted, wanted.bfloat16().float())

@@ -19,7 +19,7 @@ from agl_verl.config.options import overrides, read_options
 from agl_verl.inside import main
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-PROFILES = ["calc_x/verl_gpu.yaml", "router/verl_gpu.yaml", "spider/gpu.yaml", "werewolf/gpu.yaml"]
+PROFILES = ["calc_x/verl_1gpu.yaml", "router/verl_1gpu.yaml", "spider/gpu.yaml", "werewolf/gpu.yaml"]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Continuous batching of one policy over a key-value cache: requests join and leave at any step.
 
-One thread runs the network; everybody else talks to it through ``submit``, ``pause``, ``resume`` and
-``load_weights``. Invariants: a request's tokens and log probabilities depend on its prompt, sampling
+One thread runs the network (``turns``); everybody else talks to it through ``submit``, ``pause``, ``resume``
+and ``load_weights``. Invariants: a request's tokens and log probabilities depend on its prompt, sampling
 settings, seed and the weights only, not on neighbours, arrival order or what was cached (to float32's
 rounding; bit for bit when ``deterministic``); the engine's weights change in ``load_weights`` alone; every
 request ends, with an answer or an exception, whatever happens in the thread.
@@ -37,9 +37,9 @@ from agl_local.generation.request import (
 from agl_local.generation.sampler import Drawn
 from agl_local.generation.stats import Stats
 from agl_local.generation.tiled import Tiled
+from agl_local.generation.turns import Turns
 from agl_local.network.layout import Layout, realise
 from agl_local.network.lora import Lora, adapt
-from agl_local.network.pool import start_thread
 from agl_local.network.product import free_blocks
 from agl_local.network.sampling import allowed_next, random_bits
 from agl_local.policy.folder import Policy, check_state, load_state, published
@@ -57,8 +57,9 @@ class Engine:
     ``deterministic``: tokens and log probabilities are the same bits whatever else is served (see ``tiled``).
 
     ``keep``: the engine takes a copy of the policy's network; False: the network itself, which nobody else
-    may use from then on. ``lora``: beside a quantised base, the adapters whose matrices are its weights to
-    load (``policy.folder.published``); as long as there are none, it serves the base.
+    may use from then on. ``lora``: beside a base that stays as it is (``LanguageModel.fixed``), the adapters
+    whose matrices are its weights to load (``policy.folder.published``); as long as there are none, it serves
+    the base. ``turns``: the thread that it shares with other engines (None: it has its own, of ``threads``).
 
     Raises NotInvariant where ``deterministic`` cannot be promised.
     """
@@ -75,6 +76,7 @@ class Engine:
         version: int = 0,
         threads: int | None = None,
         deterministic: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
@@ -92,7 +94,8 @@ class Engine:
             adapt(self._model, lora, seed=0)
             self._model.to(self._model.dtype)
         self._model.requires_grad_(False)
-        self._model.pack()
+        if not self._model.shared:
+            self._model.pack()
         way = Tiled if deterministic else Batched
         self._passes: Passes = way(self._model, slots, self.max_len, self.stats, self.eos_ids)
         self._table = self._passes.table
@@ -101,8 +104,10 @@ class Engine:
         self._orders: deque[Order] = deque()
         self._paused: PauseMode | None = None
         self._closed: str | None = None
-        self._wake = threading.Condition()
-        self._thread = start_thread(self._main, f"engine-{name}", threads, self._passes.check)
+        self._ended = threading.Event()
+        self._turns = turns or Turns(f"engine-{name}", threads)
+        self._wake = self._turns.wake
+        self._turns.join(self, self._passes.check)
 
     # ---- for everybody
 
@@ -171,7 +176,8 @@ class Engine:
 
     def make_room(self) -> None:
         """Free what the next pass makes again, before new weights come beside the present ones."""
-        free_blocks(self._model)
+        if not self._model.shared:
+            free_blocks(self._model)
 
     def pause(self, mode: PauseMode = "drain") -> Future[int]:
         """Start no new requests; resolved when running ones have finished (drain) or stand still (hold)."""
@@ -199,12 +205,15 @@ class Engine:
             }
 
     def close(self, timeout: float = 10.0) -> None:
-        """Stop the thread; requests that have not finished fail with EngineError. Idempotent."""
+        """Stop computing; requests that have not finished fail with EngineError. Idempotent."""
         with self._wake:
+            thread = self._turns.thread
             self._closed = self._closed or "it was closed"
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        if threading.current_thread() is not thread:
+            self._ended.wait(timeout)
+            if thread is not None and self._turns.thread is not thread:  # it was the last
+                thread.join(timeout)
 
     def __enter__(self) -> Engine:
         return self
@@ -234,7 +243,7 @@ class Engine:
 
     def _how(self, mode: str) -> PauseMode:
         """``mode``, if this thread may give orders. Raises EngineError or ValueError."""
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._turns.thread:
             raise EngineError(
                 "a token callback cannot pause or update its own engine: it would wait for itself"
             )
@@ -262,34 +271,19 @@ class Engine:
 
     # ---- the engine's thread
 
-    def _main(self) -> None:
-        reason = "its thread ended"
-        try:
-            with torch.inference_mode():
-                while self._wait():
-                    self._turn()
-            reason = self._closed or reason
-        except BaseException as error:
-            reason = f"its thread failed: {error!r}"
-            raise
-        finally:
-            self._abandon(reason)
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
 
-    def _wait(self) -> bool:
-        """Sleep until there is something to do; False when closed."""
-        with self._wake:
-            while self._closed is None and not self._has_work():
-                self._wake.wait()
-            return self._closed is None
-
-    def _has_work(self) -> bool:
+    def has_work(self) -> bool:
+        """As every ``turns.TurnTaker``."""
         if self._running and self._paused != "hold":
             return True
         if self._orders or (self._waiting and self._paused is None):
             return True
         return any(s.group.over for s in self._running) or any(s.group.over for s in self._waiting)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Sweep the cancelled, carry out orders, admit, and one decode step."""
         self._sweep()
         while self._orders and (not self._running or "hold" in (self._orders[0].mode, self._paused)):
@@ -471,9 +465,11 @@ class Engine:
                     parameter.data = tensors[name]
         else:
             load_state(self._model, tensors)
-        self._model.pack()
+        if not self._model.shared:
+            self._model.pack()
 
-    def _abandon(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
+        """Fail what has not finished, and all that comes; from the thread alone."""
         with self._wake:
             self._closed = self._closed or reason
             samples = [*self._running, *self._waiting]
@@ -485,3 +481,4 @@ class Engine:
         for order in orders:
             if order.done.set_running_or_notify_cancel():
                 order.done.set_exception(error)
+        self._ended.set()

@@ -7,13 +7,16 @@ threads may differ. Invariant: nothing is taken on trust; what ``check`` compare
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from agentlightning.types import UsageError
 from agl_local.generation.request import EngineError
+from agl_local.network.config import OWN
+from agl_local.network.lora import adapted
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.network.sampling import draw
 from agl_local.network.tile import BLOCK, TILE, Tiles, Token
@@ -31,7 +34,7 @@ def network_of(model: LanguageModel) -> CausalLM:
     hint = "; serve it without deterministic"
     if not isinstance(model, CausalLM):
         raise NotInvariant(
-            "deterministic serving is built for the Qwen2, Qwen3 and Llama families; this model runs through "
+            f"deterministic serving is built for the {OWN}; this model runs through "
             f"transformers ({type(model).__name__}), whose results depend on the batch{hint}"
         )
     if model.device.type != "cpu":
@@ -50,7 +53,25 @@ def check(model: CausalLM) -> None:
     logits, the log probabilities, and the draw. Raises NotInvariant, which names what changed.
     """
     generator = torch.Generator().manual_seed(0)
-    probe = _Probe(model, generator)
+    with _telling(model, generator):
+        _check(_Probe(model, generator), generator)
+
+
+@contextmanager
+def _telling(model: CausalLM, generator: torch.Generator) -> Iterator[None]:
+    """Inside, adapters of ``model`` whose B is 0 are no longer silent: their products are asked about too."""
+    layers = list(adapted(model).values())
+    before = [layer.lora_B.clone() for layer in layers]
+    for layer in layers:
+        layer.lora_B.normal_(0.0, 0.02, generator=generator)
+    try:
+        yield
+    finally:
+        for layer, matrix in zip(layers, before, strict=True):
+            layer.lora_B.copy_(matrix)
+
+
+def _check(probe: _Probe, generator: torch.Generator) -> None:
     tokens, others = probe.tokens(generator), probe.tokens(generator)
     known = probe.run(tokens, list(range(TILE)))
     for _ in range(_TRIALS):

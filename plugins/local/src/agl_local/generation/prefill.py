@@ -2,7 +2,8 @@
 once.
 
 Invariant: whichever wave or batch a prompt falls into, its slot ends up with the keys and values of its
-tokens; but for the last token where that is all that is left to compute: a decode step does that.
+tokens; but for the last token where that is all that is left to compute, or where the cache cannot be cut: a
+decode step does that, and until then others of the same prompt take the slot as it is.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ def prefill(
             yield ready, None
         for rows in _batches([row for row in wave if len(row.ids) > 1]):
             done = [row.sample for row in rows]
+            if not table.cache.cuts:
+                _run(model, table, [Row(r.sample, r.start, r.ids[:-1]) for r in rows], stats, None)
+                table.filled(done, left=1)
+                yield done, None
+                continue
             few = confined_to(done, eos_ids)
             only = None if few is None else sent_list(model.device, few)
             logits = Logits(_run(model, table, rows, stats, only), few)

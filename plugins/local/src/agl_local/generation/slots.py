@@ -1,9 +1,10 @@
 """Which conversation each cache slot holds, and who gets which slot.
 
 A slot keeps its tokens after its request has ended. A new prompt takes the longest prefix that any slot
-holds: in place when the slot is idle and the prompt extends all of it, else as a copy. Eviction is by least
-recent use. Invariant: a slot's ``tokens`` are exactly those whose keys and values, computed with the
-present weights, are in the cache.
+holds: in place when the slot is idle and the prompt extends all of it, else as a copy. (A cache of states
+that cannot be cut gives all that a slot holds, or nothing.) Eviction is by least recent use. Invariant: a
+slot's ``tokens`` are exactly those whose keys and values, computed with the present weights, are in the
+cache; while it has an owner, the first of these.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class SlotTable:
         for slot in self.slots:
             need = (length + 1) * 4
             if length < limit and slot.tokens[:need] == packed[:need]:
-                found, length = slot, common_prefix(slot.tokens, packed, length + 1, limit)
+                common = common_prefix(slot.tokens, packed, length + 1, limit)
+                if self.cache.can_give(slot.index, common):
+                    found, length = slot, common
         return found, length
 
     def admit(self, sample: Sample, source: Slot | None, length: int) -> int:
@@ -81,11 +84,13 @@ class SlotTable:
             self.cache.copy_prefix(source, targets, length)
         self._copies.clear()
 
-    def filled(self, samples: Sequence[Sample]) -> None:
-        """All tokens that ``samples`` came with are in the cache now, for others to take too."""
+    def filled(self, samples: Sequence[Sample], left: int = 0) -> None:
+        """All tokens that ``samples`` came with, but for the ``left`` last ones, are in the cache now, for
+        others to take too.
+        """
         for sample in samples:
             slot = self.slots[sample.slot]
-            slot.tokens = slot.tokens or sample.packed
+            slot.tokens = slot.tokens or sample.packed[: len(sample.packed) - 4 * left]
 
     def release(self, sample: Sample, valid: bool = True) -> None:
         """The sample is over; what it computed stays (all but the last token, which was never fed)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ _ENGINES: web.AppKey[dict[str, Engine]] = web.AppKey("engines", dict)
 _MAILBOX: web.AppKey[Mailbox] = web.AppKey("mailbox", Mailbox)
 _GUARDED: web.AppKey[bool] = web.AppKey("guarded", bool)
 _PARSING: web.AppKey[dict[str, Batches]] = web.AppKey("parsing", dict)
-_MAPPED: web.AppKey[MappedWeights] = web.AppKey("mapped", MappedWeights)
+_MAPPED: web.AppKey[dict[str, MappedWeights]] = web.AppKey("mapped", dict)
 
 
 def create_app(
@@ -55,12 +55,12 @@ def create_app(
     admin_token: str | None = None,
     token: str | None = None,
     open_metrics: bool = False,
-    files: Sequence[int] = (),
+    files: Mapping[str, Sequence[int]] | None = None,
 ) -> web.Application:
     """The application that serves ``engines`` by policy name; it does not close them.
 
-    ``open_metrics``: whether ``/metrics``, which has counts alone, needs no token. ``files``: of the
-    trainer's ``policy.shared.SharedWeights``, from which new weights are taken.
+    ``open_metrics``: whether ``/metrics``, which has counts alone, needs no token. ``files``: by policy those
+    of the trainer's ``policy.shared.SharedWeights``, from which new weights are taken.
     """
     if not engines:
         raise ValueError("at least one engine is needed")
@@ -87,7 +87,7 @@ def create_app(
     app[_ENGINES] = engines
     app[_PARSING] = {name: Batches() for name in engines}
     app[_GUARDED] = token is not None
-    app[_MAPPED] = MappedWeights(files)
+    app[_MAPPED] = {name: MappedWeights((files or {}).get(name, ())) for name in engines}
     app[_MAILBOX] = Mailbox()
     app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_post("/v1/completions", _completions)
@@ -280,7 +280,7 @@ async def _weights(request: web.Request) -> web.Response:
     try:
         handover = msgspec.convert(await _body(request), Handover)
         engine.make_room()
-        tensors = await asyncio.to_thread(request.app[_MAPPED].take, handover)
+        tensors = await asyncio.to_thread(request.app[_MAPPED][engine.name].take, handover)
         done = await asyncio.to_thread(engine.submit_shared, tensors, version, mode)
         del tensors
         await asyncio.wrap_future(done)

@@ -1,7 +1,7 @@
 """The engines of one policy, one or more: started, given new weights and closed together.
 
-Each is a process of its own; once weights were published, all map the same memory and none has a copy. Who
-talks to which is for the gateway to say.
+Each is a process of its own, or has a seat in one that serves other policies too; once weights were
+published, all map the same memory and none has a copy. Who talks to which is for the gateway to say.
 Invariants: after :meth:`Engines.update` all serve the same version; whatever was begun is closed by
 :meth:`Engines.close`, also where one of them did not start.
 """
@@ -21,7 +21,7 @@ from agentlightning.types import LLM
 from agl_local.generation.orders import PauseMode
 from agl_local.generation.request import EngineError
 from agl_local.http.child import Child
-from agl_local.http.process import EngineProcess
+from agl_local.http.process import EngineProcess, Seat
 from agl_local.http.vllm_engine import VllmEngine, for_vllm
 from agl_local.network.model import LanguageModel
 from agl_local.policy.folder import State, published
@@ -33,8 +33,8 @@ T = TypeVar("T")
 class Serving(Protocol):
     """What is asked of an engine, wherever it runs."""
 
-    address: str
-
+    @property
+    def address(self) -> str: ...
     def start(self) -> str: ...
     def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int: ...
     def close(self) -> None: ...
@@ -98,12 +98,13 @@ class Engines:
 
     def pids(self) -> dict[str, int]:
         """Names and ids of our engines that are processes of their own."""
-        found = [engine.pid for engine in self.each if isinstance(engine, EngineProcess) and engine.alive()]
+        each = map(_child, self.each)
+        found = [child.pid for child in each if isinstance(child, EngineProcess) and child.alive()]
         return {f"engine {i + 1}" if len(found) > 1 else "engine": pid for i, pid in enumerate(found)}
 
     def died(self) -> str | None:
         """How one of those that are processes ended by itself; ``None``: all run."""
-        found = (engine.died() for engine in self.each if isinstance(engine, Child))
+        found = (child.died() for child in map(_child, self.each) if child is not None)
         return next((how for how in found if how is not None), None)
 
     def copy_log(self, folder: Path) -> None:
@@ -126,3 +127,9 @@ class Engines:
         with ThreadPoolExecutor(len(self.each), thread_name_prefix="engines") as pool:
             asked: list[Any] = [pool.submit(do, engine) for engine in self.each]
         return [one.result() for one in asked]
+
+
+def _child(engine: Serving) -> Child | None:
+    """The process that ``engine`` is in, if that is not ours."""
+    served = engine.process if isinstance(engine, Seat) else engine
+    return served if isinstance(served, Child) else None

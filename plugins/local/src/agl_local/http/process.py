@@ -1,6 +1,7 @@
 """The engine as a child process: its own interpreter and cores, the driver's weights in shared memory.
 
-What every such process is asked is in ``child``.
+It serves one policy, or several over one base, each in its :class:`Seat`. What every such process is asked is
+in ``child``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any
@@ -26,6 +28,19 @@ from agl_local.network.quantized import Kind
 from agl_local.policy.shared import Handover, SharedWeights
 
 
+class Beside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A further policy of an engine process: LoRA over the base of its first one. ``files``: descriptors of
+    its own ``SharedWeights``. The rest: as of :class:`EngineProcess`.
+    """
+
+    path: str
+    name: str
+    lora: Lora | None
+    slots: int
+    max_len: int | None
+    files: tuple[int, ...] = ()
+
+
 class EngineProcess(Child):
     """``python -m agl_local.http.server`` for one policy folder. Start it, or use it as a context manager."""
 
@@ -34,10 +49,12 @@ class EngineProcess(Child):
         max_len: int | None = None, device: str = "cpu", dtype: str = "float32", version: int = 0,
         timeout: float = 120.0, deterministic: bool = False, weights: SharedWeights | None = None,
         token: str | None = None, quantize: Kind | None = None, lora: Lora | None = None,
+        beside: Sequence[Beside] = (),
     ) -> None:  # fmt: skip
         """``quantize``, ``lora``: see ``policy.folder.load_policy`` and ``engine.Engine``. ``weights``: where
         new ones come from, if several engines share them; None: its own. ``token``: the API key that requests
-        must bear, 16 characters or more; None: whoever reaches it may ask it.
+        must bear, 16 characters or more; None: whoever reaches it may ask it. ``beside``: further policies,
+        for which each is given a :class:`Seat`.
         """
         super().__init__(name, timeout)
         self._token = secrets.token_urlsafe(32)
@@ -52,7 +69,11 @@ class EngineProcess(Child):
         self.weights = SharedWeights(dtype) if weights is None else weights
         flags = ["--child", *(["--deterministic"] if deterministic else [])]
         flags += ["--weights", *map(str, self.weights.files)]
+        flags += [word for one in beside for word in ("--beside", msgspec.json.encode(one).decode())]
         self._command = [sys.executable, "-m", "agl_local.http.server", *flags, *given]
+        self._files = [*self.weights.files, *(file for one in beside for file in one.files)]
+        self.starting = threading.Lock()
+        """Held while one of its policies starts it."""
 
     def start(self) -> str:
         """Start the child and wait until it is healthy; returns its address, ``http://127.0.0.1:port``.
@@ -60,7 +81,7 @@ class EngineProcess(Child):
         Raises EngineError with the end of the child's stderr when it dies or is not ready within
         ``timeout`` seconds.
         """
-        self._launch(self._command, self.weights.files, stdout=subprocess.PIPE)
+        self._launch(self._command, self._files, stdout=subprocess.PIPE)
         try:
             self._greet(time.monotonic() + self.timeout)
         except BaseException:
@@ -68,11 +89,13 @@ class EngineProcess(Child):
             raise
         return self.address
 
-    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
+    def update(
+        self, handover: Handover, version: int, mode: PauseMode = "drain", policy: str | None = None
+    ) -> int:
         """Serve what :attr:`weights` published (``with engine.weights.publish(state(model)) as handover``);
-        returns the version that is now served.
+        returns the version that is now served. ``policy``: which; None: its first.
         """
-        query = urlencode({"policy": self.name, "version": version, "mode": mode})
+        query = urlencode({"policy": policy or self.name, "version": version, "mode": mode})
         body = msgspec.json.encode(handover)
         return int(self._request("POST", f"/agl/weights?{query}", body)["version"])
 
@@ -141,6 +164,34 @@ class EngineProcess(Child):
             message = content.get("error", content)
             raise EngineError(f"engine {self.name!r}, {method} {path}: {status} {message}")
         return dict(content)
+
+
+class Seat:
+    """What one of the policies of ``process`` asks of it. The first that starts, starts the process;
+    ``leave`` is told the policy's name when it asks no more.
+    """
+
+    def __init__(self, process: EngineProcess, name: str, leave: Callable[[str], None]) -> None:
+        self.process = process
+        self.name = name
+        self._leave = leave
+
+    @property
+    def address(self) -> str:
+        return self.process.address
+
+    def start(self) -> str:
+        """Start the process unless it runs; returns its address. Raises EngineError as ``EngineProcess``."""
+        with self.process.starting:
+            return self.process.address if self.process.alive() else self.process.start()
+
+    def update(self, handover: Handover, version: int, mode: PauseMode = "drain") -> int:
+        """As :meth:`EngineProcess.update`."""
+        return self.process.update(handover, version, mode, self.name)
+
+    def close(self) -> None:
+        """Give the seat up. Idempotent."""
+        self._leave(self.name)
 
 
 def _read_lines(source: IO[bytes], lines: Queue[bytes]) -> None:

@@ -15,7 +15,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -26,10 +28,12 @@ from agentlightning.child_environment import hide_secrets
 from agentlightning.types import UsageError
 from agentlightning.webserver.loopback import check_interface, token_from_env
 from agl_local.generation.engine import Engine
+from agl_local.generation.turns import Turns
 from agl_local.http.app import TOKEN_VARIABLE, create_app, serve
-from agl_local.network.lora import Lora
+from agl_local.http.process import Beside
+from agl_local.network.lora import Lora, become_base, starting_point
 from agl_local.network.quantized import Kind
-from agl_local.policy.folder import DTYPES, load_policy
+from agl_local.policy.folder import DTYPES, load_policy, read_tokenizer
 from agl_local.policy.shared import FILES
 from agl_local.text.rendering import RENDERER
 
@@ -66,7 +70,15 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--lora",
         type=lambda text: msgspec.json.decode(text, type=Lora),
         metavar="JSON",
-        help="with --quantize: the adapters whose matrices come as new weights",
+        help="with --quantize or --beside: the adapters whose matrices come as new weights",
+    )
+    parser.add_argument(
+        "--beside",
+        type=lambda text: msgspec.json.decode(text, type=Beside),
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="with --lora: a further policy, by LoRA over the same base, which is loaded once",
     )
     parser.add_argument(
         "--child", action="store_true", help="read the tokens from stdin; end when stdin ends"
@@ -83,6 +95,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args.name = args.name or (["policy"] if len(args.policy) == 1 else [])
     if len(args.name) != len(args.policy) or len(set(args.name)) != len(args.name):
         parser.error("give each --policy a --name of its own")
+    if args.beside and (len(args.policy) > 1 or args.lora is None):
+        parser.error("--beside is for one --policy, with --lora")
     return args
 
 
@@ -98,10 +112,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         token = (own or None) if args.child else token_from_env(TOKEN_VARIABLE)
         check_interface("the engine", args.host, guarded=token is not None, variable=TOKEN_VARIABLE)
-        for name, path in zip(args.name, args.policy, strict=True):
-            engines[name] = _open(name, path, args, threads)
+        for engine in _open(args, threads):
+            engines[engine.name] = engine
+        files = {args.name[0]: args.weights, **{one.name: one.files for one in args.beside}}
         given = {"admin_token": admin or None, "token": token, "open_metrics": args.child}
-        app = create_app(engines, **given, files=args.weights)
+        app = create_app(engines, **given, files=files)
         asyncio.run(_serve(app, args))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -112,18 +127,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _open(name: str, path: str, args: argparse.Namespace, threads: int) -> Engine:
-    return Engine(
-        load_policy(path, args.device, args.dtype, quantize=args.quantize),
-        keep=False,
-        lora=args.lora,
-        slots=args.slots,
-        max_len=args.max_len,
-        name=name,
-        version=args.version,
-        threads=threads,
-        deterministic=args.deterministic,
-    )
+def _open(args: argparse.Namespace, threads: int) -> Iterator[Engine]:
+    """The engines of all policies, each as soon as it is open."""
+    for name, path in zip(args.name, args.policy, strict=True):
+        policy = load_policy(path, args.device, args.dtype, quantize=args.quantize)
+        turns = None
+        if args.beside:
+            turns = Turns("engines", threads)
+            policy.model.pack()
+            become_base(policy.model)
+        first = Beside(path=path, name=name, lora=args.lora, slots=args.slots, max_len=args.max_len)
+        for one in (first, *args.beside):
+            served = policy
+            if args.beside:
+                tokenizer = read_tokenizer(Path(one.path))
+                served = replace(policy, model=starting_point(policy.model), tokenizer=tokenizer)
+            yield Engine(
+                served,
+                keep=False,
+                lora=one.lora,
+                slots=one.slots,
+                max_len=one.max_len,
+                name=one.name,
+                version=args.version,
+                threads=threads,
+                deterministic=args.deterministic,
+                turns=turns,
+            )
 
 
 async def _serve(app: web.Application, args: argparse.Namespace) -> None:

@@ -12,18 +12,24 @@ from concurrent.futures import Future
 
 from agl_local.generation.engine import Engine, PauseMode
 from agl_local.generation.request import EngineError
+from agl_local.generation.turns import Turns
 from agl_local.http.app import create_app, serve
 from agl_local.network.lora import Lora
 from agl_local.policy.folder import Policy
 from agl_local.policy.shared import Handover, MappedWeights, SharedWeights
 
 
+def cores_of(deterministic: bool) -> int | None:
+    """Cores for torch in the thread of such an engine; None: as torch is set."""
+    return 1 if deterministic else None
+
+
 class EngineThread:
     """Serves a copy of ``policy`` on loopback; the interface that the driver needs of ``EngineProcess``.
     Quantised matrices are not copied.
 
-    ``lora``, ``deterministic``: see ``engine.Engine``; the latter on one core, so that it does not depend on
-    torch's setting.
+    ``keep``, ``lora``, ``turns``, ``deterministic``: see ``engine.Engine``; the last on one core
+    (:func:`cores_of`), so that it does not depend on torch's setting.
     """
 
     def __init__(
@@ -35,7 +41,9 @@ class EngineThread:
         max_len: int | None = None,
         version: int = 0,
         deterministic: bool = False,
+        keep: bool = True,
         lora: Lora | None = None,
+        turns: Turns | None = None,
         weights: SharedWeights | None = None,
         token: str | None = None,
     ) -> None:
@@ -44,13 +52,15 @@ class EngineThread:
         self.weights = weights or SharedWeights(str(policy.model.dtype).removeprefix("torch."))
         self.engine = Engine(
             policy,
+            keep=keep,
             lora=lora,
             slots=slots,
             max_len=max_len,
             name=name,
             version=version,
-            threads=1 if deterministic else None,
+            threads=cores_of(deterministic),
             deterministic=deterministic,
+            turns=turns,
         )
         self._mapped: MappedWeights | None = None
         self.address = ""

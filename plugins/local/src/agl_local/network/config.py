@@ -15,13 +15,21 @@ from typing import Any, Literal
 from agentlightning.types import UsageError
 from agl_local.network.shape import NetworkShape
 
-Arch = Literal["qwen2", "qwen3", "llama"]
+Arch = Literal["qwen2", "qwen3", "llama", "mistral", "smollm3"]
 
 _CLASSES: dict[str, str] = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
 }
+OWN = "Qwen2, Qwen3, Llama, Mistral and SmolLM3 families"
+"""What the own forward computes, in words."""
+ELSEWHERE: tuple[Arch, ...] = ("llama", "qwen2", "qwen3")
+"""Families of which llama.cpp and vLLM were seen to compute what is computed here."""
+_POSITIONS = {"llama": 2048, "mistral": 131072}
+_THETA = {"smollm3": 2e6}
 
 
 class ConfigError(ValueError):
@@ -38,9 +46,10 @@ class UnsupportedModel(ConfigError):
 
 @dataclass(frozen=True)
 class ModelConfig(NetworkShape):
-    """Sizes and switches of a decoder-only network of the Qwen2, Qwen3 or Llama family.
+    """Sizes and switches of a decoder-only network of one of the families :data:`OWN`.
 
-    ``max_positions`` is in tokens; ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's.
+    ``max_positions`` is in tokens; ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's. ``no_rope``: numbers of the
+    layers without rotary embedding, SmolLM3's. Mistral's is Llama's network where it has no window.
     """
 
     qkv_bias: bool = True
@@ -49,6 +58,7 @@ class ModelConfig(NetworkShape):
     max_positions: int = 2048
     arch: Arch = "qwen2"
     eos_token_ids: tuple[int, ...] = ()
+    no_rope: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (
@@ -72,7 +82,11 @@ class ModelConfig(NetworkShape):
         if self.qkv_bias != (self.arch == "qwen2") or self.qk_norm != (self.arch == "qwen3"):
             raise UnsupportedModel(
                 f"arch {self.arch!r} does not go with qkv_bias={self.qkv_bias}, qk_norm={self.qk_norm}: "
-                "qwen2 has the bias, qwen3 the norm, llama neither"
+                "qwen2 has the bias, qwen3 the norm, the others neither"
+            )
+        if self.no_rope and self.arch != "smollm3":
+            raise UnsupportedModel(
+                f"arch {self.arch!r} has rotary embeddings in all layers: no_rope is smollm3's"
             )
 
     @classmethod
@@ -92,14 +106,15 @@ class ModelConfig(NetworkShape):
             num_kv_heads=int(config.get("num_key_value_heads") or heads),
             head_dim=int(config.get("head_dim") or (128 if arch == "qwen3" else hidden // heads)),
             vocab_size=int(_need(config, "vocab_size")),
-            rope_theta=_rope_theta(config),
+            rope_theta=_rope_theta(config, arch),
             rms_eps=float(config.get("rms_norm_eps", 1e-6)),
-            max_positions=int(config.get("max_position_embeddings") or (2048 if arch == "llama" else 32768)),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            max_positions=int(config.get("max_position_embeddings") or _POSITIONS.get(arch, 32768)),
+            tied=bool(config.get("tie_word_embeddings", arch == "smollm3")),
             qkv_bias=arch == "qwen2",
             qk_norm=arch == "qwen3",
             arch=arch,
             eos_token_ids=as_ids(config.get("eos_token_id")),
+            no_rope=_no_rope(config) if arch == "smollm3" else (),
         )
 
     def to_hf(self) -> dict[str, Any]:
@@ -129,8 +144,13 @@ class ModelConfig(NetworkShape):
         }
         if self.arch in ("qwen2", "qwen3"):
             config["use_sliding_window"] = False
-        if self.arch in ("llama", "qwen3"):
+        if self.arch in ("llama", "qwen3", "smollm3"):
             config["attention_bias"] = False
+        if self.arch == "mistral":
+            config["sliding_window"] = None
+        if self.arch == "smollm3":
+            config["no_rope_layers"] = [int(i not in self.no_rope) for i in range(self.num_layers)]
+            config["pad_token_id"] = None
         return config
 
 
@@ -160,11 +180,18 @@ def _need(config: Mapping[str, Any], key: str) -> Any:
     return config[key]
 
 
-def _rope_theta(config: Mapping[str, Any]) -> float:
+def _rope_theta(config: Mapping[str, Any], arch: str) -> float:
     """transformers 5 writes ``rope_parameters``, older versions ``rope_theta`` and ``rope_scaling``."""
     nested = config.get("rope_parameters") or {}
     theta = nested.get("rope_theta", config.get("rope_theta"))
-    return float(10000.0 if theta is None else theta)
+    return float(_THETA.get(arch, 10000.0) if theta is None else theta)
+
+
+def _no_rope(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """SmolLM3's layers without rotary embedding: marked by a 0, or every fourth."""
+    layers, every = int(_need(config, "num_hidden_layers")), int(config.get("no_rope_layer_interval") or 4)
+    marks = config.get("no_rope_layers") or [(i + 1) % every for i in range(layers)]
+    return tuple(i for i, mark in enumerate(marks) if not mark)
 
 
 def _refuse_unsupported(config: Mapping[str, Any], arch: str) -> None:
@@ -181,6 +208,8 @@ def _refuse_unsupported(config: Mapping[str, Any], arch: str) -> None:
         refuse("hidden_act", "only silu")
     if config.get("use_sliding_window"):
         refuse("use_sliding_window", "only full attention")
+    if arch == "mistral" and config.get("sliding_window", 4096) is not None:
+        refuse("sliding_window", "only full attention")
     if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
         refuse("layer_types", "only full_attention")
     if arch != "qwen2" and config.get("attention_bias"):

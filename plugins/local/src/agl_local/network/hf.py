@@ -1,7 +1,9 @@
 """Models of other families, through transformers' own forward and cache.
 
 Slower than the own forward: rows of a step run one after the other, each with a cache of its own, because
-that works for every family that keeps keys and values. transformers is imported here and nowhere else.
+that works for every family. Nothing here knows a family by its name: layers, state and output are what the
+model says of itself, and a model that does not compute the same in pieces as in one is refused. transformers
+is imported here and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,29 +20,44 @@ import torch
 from torch import Tensor, nn
 
 from agl_local.network.config import ForeignConfig, UnsupportedModel, as_ids
+from agl_local.network.linear import Linear
 from agl_local.network.model import LanguageModel
 
 _log = logging.getLogger(__name__)
+_ROUTER = re.compile(r"(^|\.)(gate|\w*router\w*|\w*expert_gate)(\.|$)")
+"""Names of what sends tokens to experts: a small change there sends them elsewhere."""
+_GAPS = {torch.float32: 1e-3}
+"""Of logits computed in pieces, in deviations of the logits; without the state the gap is about 1."""
 
 
 class DynamicCaches:
-    """One growing cache of transformers per slot."""
+    """One growing cache of transformers per slot.
 
-    def __init__(self, slots: int, max_len: int) -> None:
+    Attention keeps all keys and values, behind a window too: the mask leaves out what a token does not see.
+    A layer with another state (a short convolution, a gated delta net, Mamba's) has only the one after the
+    last token, and then a slot gives all that it holds or nothing (``cuts``).
+    """
+
+    def __init__(self, config: Any, slots: int, max_len: int) -> None:
         self.max_len = max_len
-        self.caches = [_new_cache() for _ in range(slots)]
+        self._config = config
+        self.caches = [_new_cache(config) for _ in range(slots)]
+        self.cuts = not any(hasattr(layer, "recurrent_states") for layer in self.caches[0].layers)
 
     def row(self, slot: int, length: int) -> Any:
         """The cache of ``slot``, cut to its first ``length`` tokens."""
         cache = self.caches[slot]
         held = cache.get_seq_length()
-        if held < length:
-            raise ValueError(f"slot {slot} holds {held} tokens, {length} are needed")
         if length == 0:
-            cache = self.caches[slot] = _new_cache()
+            cache = self.caches[slot] = _new_cache(self._config)
+        elif held < length or not self.can_give(slot, length):
+            raise ValueError(f"slot {slot} holds {held} tokens, {length} are needed")
         elif held > length:
             cache.crop(length - held)
         return cache
+
+    def can_give(self, slot: int, length: int) -> bool:
+        return bool(self.cuts or self.caches[slot].get_seq_length() == length)
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None:
         for target in targets:
@@ -48,20 +66,21 @@ class DynamicCaches:
 
     def clear(self, slots: list[int]) -> None:
         for slot in slots:
-            self.caches[slot] = _new_cache()
+            self.caches[slot] = _new_cache(self._config)
 
 
 class TransformersLM(LanguageModel):
-    """The ``LanguageModel`` interface over any causal model of transformers with a key-value cache."""
+    """The ``LanguageModel`` interface over any causal model of transformers with attention."""
 
     config: ForeignConfig
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.inner = inner
-        raw = inner.config.to_dict()
-        limit = raw.get("max_position_embeddings") or raw.get("n_positions") or 2048
-        self.config = ForeignConfig(int(raw["vocab_size"]), int(limit), as_ids(raw.get("eos_token_id")), raw)
+        text = inner.config.get_text_config(decoder=True).to_dict()
+        limit = text.get("max_position_embeddings") or text.get("n_positions") or 2048
+        eos = as_ids(text.get("eos_token_id"))
+        self.config = ForeignConfig(int(text["vocab_size"]), int(limit), eos, inner.config.to_dict())
         self._cache_name = _cache_name(inner)
 
     @property
@@ -79,11 +98,14 @@ class TransformersLM(LanguageModel):
         return out
 
     def logits(self, hidden: Tensor, only: Tensor | None = None) -> Tensor:
-        """The output layer, with the soft cap that some families put on their logits."""
-        out: Tensor = self.inner.get_output_embeddings()(hidden)
-        cap = self.config.raw.get("final_logit_softcapping")
-        out = out if only is None else out[..., only]
-        return torch.tanh(out / cap) * cap if cap else out
+        """What the model's own forward makes of ``hidden``: some families scale or cap their logits."""
+        below, head = copy.copy(self.inner.base_model), copy.copy(self.inner)
+        below.forward = _handed_out
+        head._modules = {**self.inner._modules, self.inner.base_model_prefix: below}
+        states = hidden.reshape(-1, 1, hidden.shape[-1])
+        out: Tensor = head(inputs_embeds=states, use_cache=False).logits
+        out = out.view(*hidden.shape[:-1], -1)
+        return out if only is None else out[..., only]
 
     def forward(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         out: Tensor = self.inner(
@@ -120,7 +142,61 @@ class TransformersLM(LanguageModel):
         )
 
     def new_cache(self, slots: int, max_len: int) -> DynamicCaches:
-        return DynamicCaches(slots, max_len)
+        return DynamicCaches(self.inner.config, slots, max_len)
+
+    def linear_layers(self) -> list[str]:
+        """The linear layers of the decoder's blocks, but for those that choose experts."""
+        decoder = self.inner.get_decoder()
+        start = next(name for name, module in self.inner.named_modules() if module is decoder)
+        found = []
+        for name, blocks in decoder.named_children():
+            if not isinstance(blocks, nn.ModuleList) or isinstance(next(iter(blocks), None), nn.Linear):
+                continue
+            found += [
+                ".".join(filter(None, (start, name, layer)))
+                for layer, module in blocks.named_modules()
+                if (type(module) is nn.Linear or isinstance(module, Linear)) and not _ROUTER.search(layer)
+            ]
+        return found
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Compute a few tokens in one piece and in several. Raises UnsupportedModel where that differs."""
+        ids = torch.arange(6)[None] % self.config.vocab_size
+        whole = self(ids)
+        cache, positions, slot = self.new_cache(1, 6), torch.arange(6)[None], torch.zeros(1, dtype=torch.long)
+        pieces = [self.step(ids[:, a:b], positions[:, a:b], cache, slot) for a, b in ((0, 2), (2, 3), (3, 6))]
+        if cache.caches[0].get_seq_length() != 6:
+            raise UnsupportedModel("it does not keep its state in the cache that it is given")
+        most = float(whole.float().std()) * _GAPS.get(whole.dtype, 0.25)
+        for what, found in (
+            ("its cache", torch.cat(pieces, dim=1)),
+            ("its output", self.logits(self.hidden(ids))),
+        ):
+            gap = float((found - whole).abs().max())
+            if not gap <= most:
+                raise UnsupportedModel(
+                    f"through {what} its logits differ by {gap:.2g} from those of a forward"
+                )
+
+
+def _handed_out(*_: object, inputs_embeds: Tensor, **__: object) -> _Output:
+    """The forward pass of a network that hands out the states which it is given."""
+    return _Output(inputs_embeds)
+
+
+class _Output:
+    """What a network of transformers returns: last hidden states, and nothing else."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+    def __getitem__(self, place: int) -> Tensor:
+        return self.last_hidden_state
 
 
 def load_transformers(
@@ -128,40 +204,44 @@ def load_transformers(
 ) -> TransformersLM:
     """The model in ``path`` through transformers; runs no code from the folder. Raises UnsupportedModel."""
     try:
-        from transformers import AutoModelForCausalLM
+        import transformers
     except ImportError:
         raise UnsupportedModel(
             f"{why}; install transformers to run it through its own (slower) forward"
         ) from why
     kind = raw.get("model_type")
+    if raw.get("quantization_config"):
+        raise UnsupportedModel(f"{path}: quantization_config: only unquantised weights are loaded")
     _log.warning("%s: %s; running through transformers' own forward and cache, which is slower", path, why)
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, trust_remote_code=False, output_loading_info=True
-    )
+    try:
+        known = type(transformers.AutoConfig.from_pretrained(path, trust_remote_code=False))
+        causal = known in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        auto = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForImageTextToText
+        loaded: Any = auto.from_pretrained(
+            path, dtype=dtype, trust_remote_code=False, output_loading_info=True
+        )
+    except ValueError as error:
+        raise UnsupportedModel(f"{path}: transformers does not load model_type {kind!r}: {error}") from error
     inner, info = loaded
     if info["missing_keys"]:
         raise UnsupportedModel(f"{path}: the weights lack {sorted(info['missing_keys'])[:8]}")
-    model = TransformersLM(inner.train(False))
-    probe = _new_cache()
     try:
-        with torch.no_grad():
-            inner(
-                input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=True, **{_cache_name(inner): probe}
-            )
-        held = probe.get_seq_length()
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        model = TransformersLM(inner.train(False))
+        model.check()
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise UnsupportedModel(
-            f"{path}: model_type {kind!r} has no plain key-value cache: {error}"
+            f"{path}: model_type {kind!r} cannot be served from a cache: {error}"
         ) from error
-    if held != 2:
-        raise UnsupportedModel(f"{path}: model_type {kind!r} does not keep its state in a key-value cache")
     return model
 
 
-def _new_cache() -> Any:
-    from transformers import DynamicCache
+def _new_cache(config: Any) -> Any:
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-    return DynamicCache()
+    cache = DynamicCache(config=config)
+    plain: Any = DynamicLayer
+    cache.layers = [plain() if type(layer) is DynamicSlidingWindowLayer else layer for layer in cache.layers]
+    return cache
 
 
 def _cache_name(inner: Any) -> str:

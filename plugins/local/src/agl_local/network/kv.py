@@ -68,6 +68,8 @@ class KVCache:
     memory as was ever written at a time.
     """
 
+    cuts = True
+
     def __init__(self, config: ModelConfig, slots: int, max_len: int, rope: tuple[Tensor, Tensor]) -> None:
         """``rope``: cos and sin of every position, [max_len, 1, head_dim]; device and type are theirs."""
         self.slots = slots
@@ -195,6 +197,9 @@ class KVCache:
         """Zero ``slots``: after a failure they may hold NaN, which would leak through masked columns."""
         self.data[:, :, slots] = 0
         self.note_writes(slots, [0] * len(slots))
+
+    def can_give(self, slot: int, length: int) -> bool:
+        return True
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None:
         """Give each slot of ``targets`` the first ``length`` columns of slot ``source``."""

@@ -8,6 +8,7 @@ it), and the same bits whatever ``backward_dtype`` is; gradients are summed in f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,16 +45,23 @@ class Linear(nn.Linear):
         """The matrix that the layer computes with, in float32 where it is quantised."""
         return self.weight.detach() if self.quantized is None else self.frozen(torch.float32)
 
+    def beside(self, x: Tensor) -> Tensor | None:
+        """What the layer adds to the product of ``x`` [..., in] with its frozen matrix: [..., out], if it has
+        more than that.
+        """
+        return None
+
     def frozen(self, dtype: torch.dtype) -> Tensor:
         """The matrix [out, in] in ``dtype``, without a gradient; what is beside it is left out."""
         return self.weight.detach().to(dtype) if self.quantized is None else self.quantized.matrix(dtype)
 
-    def _share(self, other: Linear) -> None:
+    def _share(self, other: nn.Linear) -> None:
         """Become a layer over the weight and bias of ``other``."""
         self.in_features, self.out_features = other.in_features, other.out_features
         for name in ("weight", "bias"):
             self.register_parameter(name, other._parameters[name])
-        self.quantized = other.quantized
+        if isinstance(other, Linear):
+            self.quantized, self.packed = other.quantized, other.packed
 
     def reset_parameters(self) -> None:
         """Fill the weight, unless it has no memory: to do that, torch loads its compiler."""
@@ -87,6 +95,19 @@ def linear(
     if backward_dtype is None and not faster(x, weight):
         return F.linear(x, weight, bias)
     out: Tensor = _Product.apply(x, weight, bias, backward_dtype or x.dtype)  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_beside(out: Tensor, x: Tensor, parts: Sequence[Linear]) -> Tensor:
+    """``out`` [..., sum of outputs], the products of ``x`` with the matrices of ``parts`` side by side; what
+    the layers have beside these is added in place.
+    """
+    start = 0
+    for part in parts:
+        end = start + part.out_features
+        if (more := part.beside(x)) is not None:
+            out[..., start:end] += more
+        start = end
     return out
 
 

@@ -5,7 +5,7 @@ W keeps its name, its memory and its values, and may be quantised (``quantized``
 beside a W of less, where an update of a thousandth would be rounded away. Invariants: right after
 :func:`adapt` the network computes what it computed before (B is 0); :meth:`LoraLinear.merged` is the one
 matrix that gives the same outputs, to rounding, and it is what fingerprints and exports get, and engines
-unless W is quantised (``policy.folder.state``, ``published``).
+unless W is quantised or another policy's too (``policy.folder.state``, ``published``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from agentlightning.types import UsageError
 from agl_local.network.linear import Linear
-from agl_local.network.model import CausalLM, LanguageModel
+from agl_local.network.model import LanguageModel
+from agl_local.network.product import Matrix
 
 ALL = "all-linear"
 MATRICES = ("lora_A", "lora_B")
@@ -53,24 +54,27 @@ class Lora(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class LoraLinear(Linear):
     """``base`` with A [rank, in] and B [out, rank] beside its weight, which both share."""
 
-    def __init__(self, base: Linear, rank: int, scale: float, generator: torch.Generator) -> None:
+    def __init__(self, base: nn.Linear, rank: int, scale: float, generator: torch.Generator) -> None:
         nn.Module.__init__(self)
         self._share(base)
         self.scale = scale
         bound = 1 / math.sqrt(base.in_features)
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-        given = torch.float32 if base.quantized is not None else base.weight.dtype
+        given = torch.float32 if self.quantized is not None else self.weight.dtype
         dtype = torch.promote_types(given, torch.float32)
-        self.lora_A = nn.Parameter(start.to(base.device, dtype))
-        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=base.device, dtype=dtype))
+        self.lora_A = nn.Parameter(start.to(self.device, dtype))
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=self.device, dtype=dtype))
 
     @property
     def bare(self) -> bool:
         return False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def beside(self, x: Tensor) -> Tensor:
         low = F.linear(x, self.lora_A.to(x.dtype))
-        return super().forward(x) + F.linear(low, self.lora_B.to(x.dtype)) * self.scale
+        return F.linear(low, self.lora_B.to(x.dtype)) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.beside(x)
 
     @torch.no_grad()
     def merged(self) -> Tensor:
@@ -88,15 +92,9 @@ class LoraLinear(Linear):
 
 def targets_of(model: LanguageModel, lora: Lora) -> list[str]:
     """Full names of the layers that ``lora`` means. Raises :class:`LoraError`."""
-    if not isinstance(model, CausalLM):
-        raise LoraError(
-            "lora: this model runs through transformers; it needs one of the Qwen2, Qwen3 and Llama families"
-        )
-    linear = [
-        f"model.layers.{name}"
-        for name, module in model.model.layers.named_modules()
-        if isinstance(module, Linear)
-    ]
+    linear = model.linear_layers()
+    if not linear:
+        raise LoraError("lora: the blocks of this model have no linear layers of torch (nn.Linear)")
     if lora.targets == ALL:
         return linear
     wanted = [lora.targets] if isinstance(lora.targets, str) else list(lora.targets)
@@ -115,15 +113,16 @@ def adapt(model: LanguageModel, lora: Lora, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name in targets_of(model, lora):
         parent, _, attribute = name.rpartition(".")
-        base = model.get_submodule(name)
-        assert isinstance(base, Linear)
+        base = model.weights.get_submodule(name)
+        assert isinstance(base, nn.Linear)
         layer = LoraLinear(base, lora.rank, lora.alpha / lora.rank, generator)
-        setattr(model.get_submodule(parent), attribute, layer)
+        setattr(model.weights.get_submodule(parent), attribute, layer)
 
 
 def adapted(model: nn.Module) -> dict[str, LoraLinear]:
-    """The layers with A and B, by name; none without LoRA."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    """The layers with A and B, by their name in the weights file; none without LoRA."""
+    root = model.weights if isinstance(model, LanguageModel) else model
+    return {name: module for name, module in root.named_modules() if isinstance(module, LoraLinear)}
 
 
 def matrices(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:
@@ -136,10 +135,24 @@ def matrices(layers: Mapping[str, LoraLinear]) -> dict[str, Tensor]:
 
 
 def starting_point(model: LanguageModel) -> LanguageModel:
-    """A copy of ``model`` that has no adapters and shares the memory of all that is not trained."""
+    """A copy of ``model`` that has no adapters and shares the memory of all that is not trained, and of what
+    products with it are prepared with (``LanguageModel.pack``).
+    """
     shared: dict[int, object] = {id(p): p for p in model.parameters() if not p.requires_grad}
+    packed = (getattr(module, "packed", None) for module in model.modules())
+    shared |= {id(matrix): matrix for matrix in packed if isinstance(matrix, Matrix)}
     shared |= {id(layer): layer.plain() for layer in adapted(model).values()}
     return copy.deepcopy(model, shared)
+
+
+def become_base(model: LanguageModel) -> LanguageModel:
+    """``model``, which has no adapters, as the base of several networks: each is a :func:`starting_point` of
+    it with adapters of its own. From now on nobody writes these weights, lays them out anew, or frees what
+    products with them are prepared with.
+    """
+    model.requires_grad_(False)
+    model.shared = True
+    return model
 
 
 def lora_of(config: Mapping[str, object]) -> Lora:

@@ -107,7 +107,8 @@ class LocalRun:
     """A run of the driver ``local``. ``rank``: of LoRA; None: all weights are trained. ``base``: the type of
     the engine beside a float32 trainer, or in what both keep the matrices of the layers. ``positions`` and
     ``trained`` tokens of a micro-batch; ``held``: tokens in the engine's cache; ``engine``: the type of an
-    engine over a quantised base. ``offloaded``: the moments are in the host's memory.
+    engine over a quantised base. ``offloaded``: the moments are in the host's memory. ``policies``: of this
+    kind in the run, with LoRA all over one base (``bases``).
     """
 
     rank: int | None
@@ -118,6 +119,7 @@ class LocalRun:
     held: int
     engine: Literal["float32", "bfloat16"] = "float32"
     offloaded: bool = False
+    policies: int = 1
 
     @property
     def quantize(self) -> Literal["int8", "nf4"] | None:
@@ -137,15 +139,20 @@ def states_bytes(shape: NetworkShape, plan: LocalRun) -> int:
     """Return the bytes of the trainer's weights, gradients and moments."""
     states = OFFLOADED if plan.offloaded else STATES
     if plan.rank is None:
-        return states * parameter_count(shape)
-    return base_bytes(shape, SINGLE, plan.quantize) + states * lora_count(shape, plan.rank)
+        return plan.policies * states * parameter_count(shape)
+    return base_bytes(shape, SINGLE, plan.quantize) + plan.policies * states * lora_count(shape, plan.rank)
 
 
 def engine_bytes(shape: NetworkShape, plan: LocalRun) -> int:
-    """Return the bytes of the engine's weights and its cache."""
+    """Return the bytes of the engine's weights and of a cache for each policy. A and B stand beside a base
+    that is quantised or that policies share; else the engine has the sums.
+    """
     number = HALF if "bfloat16" in (plan.base, plan.engine) else SINGLE
-    beside = lora_count(shape, plan.rank) if plan.quantize and plan.rank else 0
-    return base_bytes(shape, number, plan.quantize) + number * (beside + plan.held * cached_numbers(shape))
+    apart = plan.rank is not None and (plan.quantize is not None or plan.policies > 1)
+    beside = lora_count(shape, plan.rank) if plan.rank is not None and apart else 0
+    bases = 1 if plan.rank is not None else plan.policies
+    own = number * (beside + plan.held * cached_numbers(shape))
+    return bases * base_bytes(shape, number, plan.quantize) + plan.policies * own
 
 
 def working_bytes(shape: NetworkShape, plan: LocalRun) -> int:

@@ -1,4 +1,4 @@
-"""A decoder-only transformer in plain torch, for the Qwen2, Qwen3 and Llama families.
+"""A decoder-only transformer in plain torch, for the families ``config.OWN``.
 
 One network, two ways through it: ``forward`` over whole right-padded sequences (training, scoring) and
 ``step`` over a key-value cache (serving; prefill and decode are the same code). Parameters carry the names
@@ -25,7 +25,7 @@ from agl_local.network.config import ForeignConfig, ModelConfig
 from agl_local.network.elementwise import rms_norm, swiglu
 from agl_local.network.kv import KVCache, StepPlan
 from agl_local.network.layout import join
-from agl_local.network.linear import Linear, linear
+from agl_local.network.linear import Linear, add_beside, linear
 from agl_local.network.product import Matrix
 from agl_local.network.quantized import Kind
 from agl_local.network.sending import sent
@@ -37,6 +37,11 @@ class SlotCache(Protocol):
     """
 
     max_len: int
+    cuts: bool
+    """Whether the first tokens of any slot can be had without those after them."""
+
+    def can_give(self, slot: int, length: int) -> bool:
+        """Whether the first ``length`` tokens of ``slot``, which has as many, can be had."""
 
     def copy_prefix(self, source: int, targets: list[int], length: int) -> None: ...
 
@@ -49,6 +54,8 @@ class LanguageModel(nn.Module):
     config: ModelConfig | ForeignConfig
     base_kind: Kind | None = None
     """In what the matrices of the layers are kept where they are not of the model's type; they are frozen."""
+    shared: bool = False
+    """Whether other networks compute with the same frozen weights (``lora.become_base``)."""
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Last hidden states [B, T, H] after the final norm; see ``forward``."""
@@ -89,8 +96,17 @@ class LanguageModel(nn.Module):
         """An empty cache for ``step``."""
         raise NotImplementedError
 
+    def linear_layers(self) -> list[str]:
+        """Names, within ``weights``, of the linear layers of the blocks that may get adapters (``lora``)."""
+        raise NotImplementedError
+
     def pack(self) -> None:
         """Prepare for ``step`` (optional, a matter of speed); to be called again when parameters change."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether engines have all weights but the A and B of LoRA, and are sent these alone."""
+        return self.shared or self.base_kind is not None
 
     @property
     def weights(self) -> nn.Module:
@@ -173,26 +189,27 @@ class Attention(nn.Module):
         self.o_proj = Linear(self.heads * dim, hidden, bias=False)
         self.q_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
         self.k_norm: RMSNorm | None = RMSNorm(dim, config.rms_eps) if config.qk_norm else None
+        self.turns = layer not in config.no_rope
         self.packed: Matrix | None = None
 
     def pack(self) -> None:
         """Put the weights of q, k and v one below the other; the parameters are views of that."""
         parts = (self.q_proj, self.k_proj, self.v_proj)
         self.packed = None
-        if all(part.bare for part in parts):
+        if all(part.quantized is None for part in parts):
             bias = None if parts[0].bias is None else join([p.bias for p in parts])
             self.packed = Matrix(join([p.weight for p in parts]), bias)
         self.o_proj.pack()
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and rotated."""
+        """q [B, T, heads, D] and k, v [B, T, kv_heads, D], normed and, if the layer does that, rotated."""
         batch, length = x.shape[:2]
         q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
         k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, rope), rotate(k, rope), v
+        return (rotate(q, rope), rotate(k, rope), v) if self.turns else (q, k, v)
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
         return self._output(causal(*self.project(x, rope)))
@@ -218,18 +235,21 @@ class Attention(nn.Module):
             queries, keys = turning[:, : self.heads - first], turning[:, self.heads - first :]
             queries.copy_(self.q_norm(queries))
             keys.copy_(self.k_norm(keys))
-        rotate_(turning, rope)
+        if self.turns:
+            rotate_(turning, rope)
         return joint
 
     def _joint(self, x: Tensor, first: int, stop: int | None) -> Tensor:
         """q, k and v of ``x`` [N, H] side by side; only q where ``stop``, and k and v where ``first`` is
         their border.
         """
+        parts = [self.q_proj] if first == 0 else []
+        parts += [] if stop else [self.k_proj, self.v_proj]
         if self.packed is not None and self.packed.of(self.q_proj.weight):
             at = slice(first * self.head_dim, stop and stop * self.head_dim)
-            return self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
-        queries = [self.q_proj] if first == 0 else []
-        return torch.cat([p(x) for p in (*queries, *([] if stop else (self.k_proj, self.v_proj)))], dim=-1)
+            out = self.packed(x) if at == slice(0, None) else self.packed.part(x, at)
+            return add_beside(out, x, parts)
+        return torch.cat([part(x) for part in parts], dim=-1)
 
     def _output(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x)
@@ -249,12 +269,13 @@ class MLP(nn.Module):
     def pack(self) -> None:
         """Put the weights of gate and up one below the other; the parameters are views of that."""
         parts = (self.gate_proj, self.up_proj)
-        self.packed = Matrix(join([p.weight for p in parts])) if all(p.bare for p in parts) else None
+        plain = all(part.quantized is None for part in parts)
+        self.packed = Matrix(join([part.weight for part in parts])) if plain else None
         self.down_proj.pack()
 
     def forward(self, x: Tensor, packed: bool = False) -> Tensor:
         if packed and self.packed is not None and self.packed.of(self.gate_proj.weight):
-            gate, up = self.packed(x).chunk(2, dim=-1)
+            gate, up = add_beside(self.packed(x), x, (self.gate_proj, self.up_proj)).chunk(2, dim=-1)
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
         out: Tensor = self.down_proj(swiglu(gate, up))
@@ -381,6 +402,10 @@ class CausalLM(LanguageModel):
         positions = torch.arange(max_len, device=self.device)
         cos, sin = self._rope(positions[:, None], self.dtype)
         return KVCache(self.config, slots, max_len, (cos[:, 0], signed(sin[:, 0])))
+
+    def linear_layers(self) -> list[str]:
+        layers = self.model.layers.named_modules()
+        return [f"model.layers.{name}" for name, module in layers if isinstance(module, Linear)]
 
     @torch.no_grad()
     def quantize(self, kind: Kind) -> None:

@@ -15,13 +15,8 @@ from concurrent.futures import Future
 import torch
 
 
-def start_thread(
-    main: Callable[[], None], name: str, threads: int | None, first: Callable[[], None] = lambda: None
-) -> threading.Thread:
-    """Start ``main`` in a daemon thread whose torch operations use ``threads`` cores; None: as in others.
-
-    ``first`` runs there before: what it raises is raised here, and the thread is over.
-    """
+def start_thread(main: Callable[[], None], name: str, threads: int | None) -> threading.Thread:
+    """Start ``main`` in a daemon thread whose torch operations use ``threads`` cores; None: as in others."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     ready: Future[None] = Future()
@@ -32,7 +27,6 @@ def start_thread(
                 # A thread that has not been asked yet takes the common number at its first operation.
                 torch.get_num_threads()
                 torch.set_num_threads(threads)
-            first()
         except BaseException as error:
             ready.set_exception(error)
             return

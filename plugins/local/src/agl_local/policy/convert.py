@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from agl_local.network.config import Arch, ConfigError, ModelConfig
+from agl_local.network.config import ELSEWHERE, ConfigError, ModelConfig
 from agl_local.policy.gguf import BadModelFile, Floats, GGUFFile
 from agl_local.policy.gguf_tokenizer import end_ids, tokenizer_of
 
 FORMAT = 1
 """Number of the conversion: a change of what is written raises it, so that a cached policy is made again."""
-FAMILIES: tuple[Arch, ...] = ("llama", "qwen2", "qwen3")
 
 Progress = Callable[[int, int], None]
 """``progress(done, all)``: tensors that are written."""
@@ -47,11 +46,11 @@ def convert_gguf(path: str | Path, folder: Path, progress: Progress = lambda don
 def config_of(file: GGUFFile) -> ModelConfig:
     """Return the shape of the file's network. Raise :class:`BadModelFile` for one that is not supported."""
     family = file.need("general.architecture", str)
-    arch = next((one for one in FAMILIES if one == family), None)
+    arch = next((one for one in ELSEWHERE if one == family), None)
     if arch is None:
         raise BadModelFile(
             f"{file.path}: general.architecture is {family!r}; the families "
-            f"{', '.join(FAMILIES)} are converted. Give the model's folder in Hugging Face layout"
+            f"{', '.join(ELSEWHERE)} are converted. Give the model's folder in Hugging Face layout"
         )
     if "token_embd.weight" not in file.tensors:
         raise BadModelFile(f"{file.path}: there is no tensor 'token_embd.weight': the file holds no model")

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from agentlightning.types import UsageError
 from agentlightning.types.work import missing_policy_message
 from agl_local.network.config import (
+    OWN,
     ConfigError,
     ForeignConfig,
     MissingFile,
@@ -103,9 +104,7 @@ def load_policy(
         config = ModelConfig.from_hf(raw)
     except UnsupportedModel as why:
         if quantize is not None:
-            raise UnsupportedModel(
-                f"quantize: it needs one of the Qwen2, Qwen3 and Llama families: {why}"
-            ) from why
+            raise UnsupportedModel(f"quantize: it needs one of the {OWN}: {why}") from why
         if not fallback:
             raise
         from agl_local.network.hf import load_transformers
@@ -159,22 +158,23 @@ def write_tensors(tensors: State, file: Path) -> None:
 
 def state(model: nn.Module) -> State:
     """Parameters by name; one that is shared (a tied output layer) appears once, as in Hugging Face files.
+    Among them are constants of some families that no gradient reaches (buffers of the file).
 
     The weight of a layer with adapters (``network.lora``) or of a quantised one is the matrix that it
     computes with, made when it is asked for.
     """
     root = model.weights if isinstance(model, LanguageModel) else model
-    own = {name: parameter.detach() for name, parameter in root.named_parameters()}
+    own = {name: parameter.detach() for name, parameter in root.named_parameters()} | _buffers(root)
     made = _made(root)
     return _Merged(own, made, next(iter(own.values())).dtype) if made else own
 
 
 def published(model: LanguageModel) -> State:
     """What engines are sent of ``model`` after an update, and take in place of what they have: its
-    :func:`state`, or A and B alone beside quantised matrices. Those the engine has; a sum would have to be
-    quantised anew, and would be another policy.
+    :func:`state`, or A and B alone beside a base that stays as it is. That the engine has; a sum would have
+    to be quantised anew, and would be another policy, or would be memory that other policies do not share.
     """
-    if model.base_kind is None:
+    if not model.fixed:
         return state(model)
     parameters = model.weights.named_parameters()
     return {name: matrix.detach() for name, matrix in parameters if name.rpartition(".")[2] in MATRICES}
@@ -184,7 +184,14 @@ def constant(model: LanguageModel) -> set[str]:
     """Names in :func:`state` of the weights that training leaves as they are."""
     summed = {f"{name}.weight" for name in adapted(model.weights)}
     frozen = {name for name, parameter in model.weights.named_parameters() if not parameter.requires_grad}
-    return (frozen | _made(model.weights).keys()) - summed
+    return (frozen | _made(model.weights).keys() | _buffers(model.weights).keys()) - summed
+
+
+def _buffers(root: nn.Module) -> dict[str, Tensor]:
+    """Tensors of the weights file that are no parameters; networks of our own have none."""
+    buffers = dict(root.named_buffers())
+    stored = root.state_dict().keys() if buffers else ()
+    return {name: buffer for name, buffer in buffers.items() if name in stored}
 
 
 def _made(root: nn.Module) -> dict[str, Linear]:
@@ -237,7 +244,7 @@ def load_state(model: LanguageModel, tensors: State, where: str = "weights") -> 
     """Copy ``tensors``, which another network has :func:`published`, into ``model``; raises StateError before
     anything is changed if they do not fit exactly.
     """
-    if model.base_kind is None and adapted(model):
+    if not model.fixed and adapted(model):
         raise StateError(f"{where} cannot replace those of a network with adapters: they are sums")
     check_state(model, tensors, where)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from agl_local.network.config import ConfigError, ModelConfig, read_json
+from agl_local.network.config import ELSEWHERE, ConfigError, ModelConfig, read_json
 from agl_local.policy.convert import tensor_names
 from agl_local.policy.folder import read_tokenizer, stored_state
 from agl_local.policy.gguf import Floats
@@ -51,6 +51,10 @@ def export_gguf(policy: Path, folder: Path, storage: str, about: Mapping[str, st
 
 
 def _check(config: ModelConfig) -> None:
+    if config.arch not in ELSEWHERE:
+        raise NoGGUF(
+            f"its family is {config.arch}: only {', '.join(ELSEWHERE)} were seen to be the same there"
+        )
     width = config.num_heads * config.head_dim
     if config.arch == "qwen2" and width != config.hidden_size:
         raise NoGGUF(

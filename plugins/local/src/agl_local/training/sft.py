@@ -122,9 +122,10 @@ def sft_backward(
     def loss_of(packed: Packed) -> Tensor:
         return -token_logprobs(model, packed).logprobs.sum() / tokens
 
-    def apart(packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def apart(packed: Packed) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         loss = loss_of(packed)
-        return loss.detach(), torch.autograd.grad(loss, parameters)
+        # Some families have layers that compute nothing: they read the keys and values of others.
+        return loss.detach(), torch.autograd.grad(loss, parameters, allow_unused=True)
 
     total = torch.zeros((), device=model.device)
     if workers == 1:
@@ -137,7 +138,8 @@ def sft_backward(
             for loss, found in threads.map(apart, parts):
                 total += loss
                 for parameter, grad in zip(parameters, found, strict=True):
-                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+                    if grad is not None:
+                        parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
     return SftGradient(float(total), tokens, sum(packed.inputs.computed for packed in parts))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from agentlightning.credit.rows import minibatches
 from agentlightning.types import Recipe, Row
+from agl_local.network.config import OWN
 from agl_local.network.linear import set_backward_dtype
 from agl_local.network.model import CausalLM, LanguageModel
 from agl_local.progress import Meter, Tell
@@ -36,6 +38,19 @@ from agl_local.training.tally import Tally
 from agl_local.trie.forward import can_share
 
 
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Let torch compute float32 products as TF32 for a block. It is the whole process's, in which agents have
+    products of their own.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 class Updater:
     """Trains ``model`` in place by ``recipe`` with AdamW at a constant rate after ``warmup`` optimizer steps.
 
@@ -46,6 +61,8 @@ class Updater:
     logprob gap covers every trained token. ``share``: what rows have in common from their first token on is
     computed once (for a ``CausalLM``). ``recompute``: layers are computed again in the backward pass instead
     of kept. ``backward_dtype``: to what the operands of the backward pass are rounded (None: not at all).
+    ``tf32``: on a device, operands of products have ten bits of fraction while an update runs: for an engine
+    whose own rounding is coarser.
     """
 
     def __init__(
@@ -70,6 +87,7 @@ class Updater:
         recompute: bool = False,
         offload: bool = False,
         backward_dtype: torch.dtype | None = None,
+        tf32: bool = False,
     ) -> None:
         if recipe.epochs < 1 or recipe.minibatches < 1:
             raise ValueError(f"recipe {recipe.name!r}: epochs and minibatches must be at least 1")
@@ -83,6 +101,7 @@ class Updater:
         self.eos_ids = tuple(eos_ids)
         self.grammars = grammars
         self.verify = verify
+        self.tf32 = tf32 and model.device.type != "cpu"
         self.optimizer = make_adamw(
             model, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, offload=offload
         )
@@ -93,12 +112,12 @@ class Updater:
         elif recompute:
             raise ValueError(
                 f"a {type(model).__name__} cannot compute its layers again in the backward pass: only the "
-                "Qwen2, Qwen3 and Llama families can"
+                f"{OWN} can"
             )
         if not set_backward_dtype(model, backward_dtype) and backward_dtype is not None:
             raise ValueError(
-                f"a {type(model).__name__} has one precision in both passes: only the Qwen2, Qwen3 and Llama "
-                "families have a backward_dtype"
+                f"a {type(model).__name__} has one precision in both passes: only the {OWN} have a "
+                "backward_dtype"
             )
         self.steps = 0
         """Optimizer steps made."""
@@ -122,6 +141,10 @@ class Updater:
         """
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        with tf32_products() if self.tf32 else nullcontext():
+            return self._update(rows, version, tell)
+
+    def _update(self, rows: Sequence[Row], version: int | None, tell: Tell | None) -> dict[str, float]:
         began = time.perf_counter()
         rows = self._checked(rows)
         current = max((max(row.versions) for row in rows), default=0) if version is None else version
