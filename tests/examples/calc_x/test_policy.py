@@ -165,7 +165,7 @@ def test_reading_weighs_a_prompts_mean_beside_the_answers(policy: Policy) -> Non
             logprobs = policy.model(torch.tensor([ids]))[0].log_softmax(-1)
             each = [-float(logprobs[at - 1, ids[at]]) for at in range(1, len(ids))]
             told.append((each[: prompt - 1], each[prompt - 1 :]))
-        prompts, answers = (sum((one[part] for one in told), []) for part in (0, 1))
+        prompts, answers = ([value for one in told for value in one[part]] for part in (0, 1))
         plain, count = loss(policy.model, rows)
         both, _ = loss(policy.model, rows, 0.5)
     assert count == len(answers) == 4 and float(plain) == pytest.approx(sum(answers), rel=1e-5)
