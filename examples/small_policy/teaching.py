@@ -73,15 +73,27 @@ def micro_batches(rows: Sequence[Row]) -> list[list[Row]]:
     return [by_length[i : i + MICRO_ROWS] for i in range(0, len(by_length), MICRO_ROWS)]
 
 
-def loss(model: CausalLM, rows: list[Row]) -> tuple[Tensor, int]:
-    """Summed negative log-likelihood of the answer tokens of ``rows``, and how many there are."""
+def loss(model: CausalLM, rows: list[Row], reading: float = 0.0) -> tuple[Tensor, int]:
+    """Summed negative log-likelihood of the answer tokens of ``rows``, and how many there are.
+
+    ``reading``: what the mean of a prompt's tokens weighs beside that of the answers'. A network that says
+    what comes next in a prompt learns to look things up in it, of which answers of few tokens tell little.
+    """
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids, _ in rows], batch_first=True)
     columns = torch.arange(ids.shape[1] - 1)
     start = torch.tensor([prompt - 1 for _, prompt in rows])[:, None]
     stop = torch.tensor([len(ids) - 1 for ids, _ in rows])[:, None]
-    chosen = (columns >= start) & (columns < stop)
-    logits = model.logits(model.hidden(ids[:, :-1])[chosen])
-    return cross_entropy(logits, ids[:, 1:][chosen], reduction="sum"), int(chosen.sum())
+    answer, hidden = (columns >= start) & (columns < stop), model.hidden(ids[:, :-1])
+
+    def summed(chosen: Tensor) -> Tensor:
+        return cross_entropy(model.logits(hidden[chosen]), ids[:, 1:][chosen], reduction="sum")
+
+    count = int(answer.sum())
+    found = summed(answer)
+    if reading:
+        prompt = (columns < start).expand_as(answer)
+        found = found + reading * count * summed(prompt) / int(prompt.sum())
+    return found, count
 
 
 def rate(step: int, steps: int) -> float:
@@ -98,8 +110,11 @@ def teach(
     steps: int,
     log_every: int = 50,
     layers: int = 2,
+    reading: float = 0.0,
 ) -> Policy:
-    """A fresh policy, trained for ``steps`` steps, each on the micro-batches that ``batches`` gives."""
+    """A fresh policy, trained for ``steps`` steps, each on the micro-batches that ``batches`` gives.
+    ``reading``: as of :func:`loss`.
+    """
     torch.set_num_threads(1)
     shape = shape_of(tokenizer, layers)
     model = init_model(shape, seed)
@@ -112,7 +127,7 @@ def teach(
         tokens = sum(len(ids) - prompt for rows in parts for ids, prompt in rows)
         total = 0.0
         for rows in parts:
-            summed, _ = loss(model, rows)
+            summed, _ = loss(model, rows, reading)
             (summed / tokens).backward()  # type: ignore[no-untyped-call]
             total += summed.item() / tokens
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)

@@ -22,15 +22,21 @@ from text_world.agent import SYSTEM
 from text_world.evaluate import POLICY, table
 from text_world.notes import DONE
 from text_world.playing import DIRECTIONS, STATES
-from text_world.teacher import turns
+from text_world.teacher import ERROR_RATE, turns
 
 HERE = Path(__file__).resolve().parent
-STEPS = 1600
-ROWS = 24
+STEPS = 1800
+ERRING = 360
+"""The last steps, in which the teacher errs."""
+ROWS = 32
 """Turns of a step."""
-MIXED = 20
+MIXED = 40
 """Steps over which the turns of games are mixed."""
+SEEN = 2
+"""How often each turn is seen: to play a game takes as long as to learn its turns."""
 LAYERS = 3
+READING = 0.5
+"""What a prompt's tokens weigh beside an answer's."""
 HELD_OUT = 192
 TEMPLATE = HERE.parent / "quickstart" / "template.jinja"
 BPE_SIZE = 512
@@ -59,26 +65,27 @@ def words() -> tuple[str, ...]:
 
 def tokenizer() -> ChatTokenizer:
     """The policy's tokenizer; the same every time."""
-    texts = (f"{messages[-1]['content']}\n{said}" for messages, said in islice(turns(1), 200))
+    texts = (f"{messages[-1]['content']}\n{said}" for messages, said in islice(turns(1, 0.0), 200))
     return tokenizer_of(texts, BPE_SIZE, words(), TEMPLATE)
 
 
-def batches(chat: ChatTokenizer, seed: int) -> Iterator[list[list[teaching.Row]]]:
+def batches(chat: ChatTokenizer, seed: int, steps: int) -> Iterator[list[list[teaching.Row]]]:
     """The teacher's turns as the micro-batches of each step."""
-    told = turns(seed)
-    while True:
+    right, wrong = turns(seed, 0.0), turns(seed, ERROR_RATE)
+    for first_step in range(0, steps, MIXED * SEEN):
+        told = right if first_step < steps - ERRING else wrong
         rows = [
             teaching.row(chat, messages, {"role": "assistant", "content": said})
             for messages, said in islice(told, MIXED * ROWS)
         ]
-        for first in range(MIXED):
+        for first in [*range(MIXED)] * SEEN:
             yield teaching.micro_batches(rows[first::MIXED])
 
 
 def build(seed: int, steps: int = STEPS, log_every: int = 50) -> Policy:
     """Train a fresh policy for ``steps`` steps."""
     chat = tokenizer()
-    return teaching.teach(chat, batches(chat, seed), seed, steps, log_every, LAYERS)
+    return teaching.teach(chat, batches(chat, seed, steps), seed, steps, log_every, LAYERS, READING)
 
 
 def main() -> None:
@@ -92,7 +99,14 @@ def main() -> None:
     arguments = parser.parse_args()
     begin = time.process_time()
     policy = build(arguments.seed, arguments.steps)
-    made = {"seed": arguments.seed, "turns": arguments.steps * ROWS, "seconds": time.process_time() - begin}
+    made = {
+        "seed": arguments.seed,
+        "steps": arguments.steps,
+        "erring": ERRING,
+        "turns": arguments.steps * ROWS // SEEN,
+        "seen": SEEN,
+        "seconds": time.process_time() - begin,
+    }
     teaching.write(policy, arguments.out, HERE / "card.md", table, HELD_OUT, **made)
 
 

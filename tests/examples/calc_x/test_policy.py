@@ -155,3 +155,19 @@ def test_transformers_tokenizes_unseen_text_alike(policy: Policy) -> None:
     texts += ["a  b\n\n c é 12.5!?\t", "I'll pay $1,000 - isn't it?", "   x\n \n", "Cafe\u0301"]
     for text in texts:
         assert theirs.encode(text) == policy.tokenizer.encode(text), text
+
+
+def test_reading_weighs_a_prompts_mean_beside_the_answers(policy: Policy) -> None:
+    rows = [([5, 6, 7, 8, 9], 3), ([6, 7, 8], 1)]
+    told = []
+    with torch.no_grad():
+        for ids, prompt in rows:
+            logprobs = policy.model(torch.tensor([ids]))[0].log_softmax(-1)
+            each = [-float(logprobs[at - 1, ids[at]]) for at in range(1, len(ids))]
+            told.append((each[: prompt - 1], each[prompt - 1 :]))
+        prompts, answers = ([value for one in told for value in one[part]] for part in (0, 1))
+        plain, count = loss(policy.model, rows)
+        both, _ = loss(policy.model, rows, 0.5)
+    assert count == len(answers) == 4 and float(plain) == pytest.approx(sum(answers), rel=1e-5)
+    wanted = sum(answers) + 0.5 * count * sum(prompts) / len(prompts)
+    assert float(both) == pytest.approx(wanted, rel=1e-5)

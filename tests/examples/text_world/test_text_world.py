@@ -235,7 +235,9 @@ def test_the_teacher_errs_as_often_and_only_as_it_says() -> None:
     }
     found: Counter[tuple[str, bool]] = Counter()
     for number in range(60):
-        said = "\n".join(one for _, one in lesson("kitchen", 7_000 + number, random.Random(number)))
+        said = "\n".join(
+            one for _, one in lesson("kitchen", 7_000 + number, random.Random(number), ERROR_RATE)
+        )
         for what, (wrong, right) in told.items():
             if f"{what} the" in made("kitchen", 7_000 + number, "train").metadata["recipe"]:
                 found[what, True] += wrong in said
@@ -246,9 +248,19 @@ def test_the_teacher_errs_as_often_and_only_as_it_says() -> None:
     assert not found["fry", True] and found["fry", False] > 10
 
 
+def test_the_teacher_is_right_at_first() -> None:
+    given = tasks("train", 12)
+    said = [[one for _, one in lesson(game["kind"], game["seed"], random.Random(1), 0.0)] for game in given]
+    assert sum(one[-1] == "eat meal" for one in said) >= 10
+    roasted = [
+        one for one, game in zip(said, given, strict=True) if "roast the" in game_of(game).metadata["recipe"]
+    ]
+    assert roasted and all(" with oven" in "\n".join(one) for one in roasted)
+
+
 def test_the_teachers_turns_are_what_the_agent_sends() -> None:
-    told = [*islice(turns(1), 40)]
-    assert told == [*islice(turns(1), 40)] != [*islice(turns(2), 40)]
+    told = [*islice(turns(1, 0.7), 40)]
+    assert told == [*islice(turns(1, 0.7), 40)] != [*islice(turns(2, 0.7), 40)]
     assert {messages[0]["content"] for messages, _ in told} == {SYSTEM}
     assert all(messages[1]["content"].startswith("Room: ") for messages, _ in told)
 
