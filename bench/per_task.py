@@ -98,6 +98,7 @@ HEADLINES = {
     "calc_x": ("calc_x",),
     "spider": ("spider",),
     "desk": ("desk",),
+    "text_world": ("text_world",),
 }
 
 

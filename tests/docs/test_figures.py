@@ -249,6 +249,15 @@ def test_readme_has_the_figures_that_each_task_of_its_headlines_earned(bench: Ca
     assert f"| {learned(before, after)} |" in README and f"| {learned(before, after)} |" in CHINESE
 
 
+def test_long_conversations_and_long_games(bench: Callable[[str], Any]) -> None:
+    per_task = bench("per_task")
+    for name in ("desk", "text_world"):
+        found = per_task.headline(*per_task.HEADLINES[name])
+        after = ", ".join(f"{one['reward']:.3f}" for one in found["after"])
+        baseline = result(f"{name}_seeds")["runs"][0]["baseline"]
+        stands(f"| {shown(found['before'][0])} | {after} | {baseline:.3f} |")
+
+
 def test_the_pretrained_model(bench: Callable[[str], Any]) -> None:
     """What its 70 and its 13 databases say, beside the best script that sees the same text, and its costs."""
     plot = bench("router_plot")
